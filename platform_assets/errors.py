@@ -591,7 +591,7 @@ class UnprovedRowsError(LoadError):
         )
 
 
-class FoundRowsError(UnprovedRowsError):
+class UnrecordedLoadError(UnprovedRowsError):
     """A rebuilt ledger found a window's rows without their load, and Kafka has more records, or the rows are damaged now.
 
     `kafka` describes what Kafka has of the window. `new` are `(partition, start, end)` ranges that Kafka has and the table lacks,

@@ -135,7 +135,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BackupResult:
     """A backup that was taken: its folder, what it holds, and how much of that had to be copied."""
 
     folder: Path
@@ -144,7 +144,9 @@ class Taken:
     copied_bytes: int
 
 
-def take(lake: Lake, home: Path, destination: Path, now: datetime, *, progress: Progress = lambda text: None) -> Taken:
+def take(
+    lake: Lake, home: Path, destination: Path, now: datetime, *, progress: Progress = lambda text: None
+) -> BackupResult:
     """Back up the lake and Dagster's home to a new folder in `destination`, which is made where it is missing.
 
     A lake or home that does not exist is left out. Raises ConfigurationError for a destination inside of what is backed up, for a
@@ -180,7 +182,7 @@ def take(lake: Lake, home: Path, destination: Path, now: datetime, *, progress: 
         made = Manifest(now.astimezone(UTC), tables, tuple(copier.done), pinned.left_out)
         progress("writing to disk")
         folder = _finished(unfinished, destination / now.astimezone(UTC).strftime(_NAME), made)
-    return Taken(folder, made, copier.copied, copier.copied_bytes)
+    return BackupResult(folder, made, copier.copied, copier.copied_bytes)
 
 
 def backups(destination: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from typing import Final
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.judging import finding
-from platform_assets.engines.protocol import LoadEngine, Order, Records, Written
+from platform_assets.engines.protocol import LoadEngine, Order, Records, StagedFiles
 from platform_assets.errors import PlatformError
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.declaration import ENGINES, EngineName
@@ -112,7 +112,7 @@ def _begin(partition: int, receipt: Receipt) -> int:
 
 def _read(
     e: Evaluation, witness: LoadEngine, receipts: Sequence[Receipt]
-) -> Iterator[tuple[Receipt, Written | PlatformError]]:
+) -> Iterator[tuple[Receipt, StagedFiles | PlatformError]]:
     """Yield what the other engine reads of each window, until the budget is used up; its files are deleted."""
     table = e.declaration.raw_table
     accepted = e.ledger.accepted_losses_of(table, [r.window.key for r in receipts])
@@ -123,7 +123,7 @@ def _read(
                 return
             e.progress(f"reading window {receipt.window.key} from Kafka again, by the {witness.name} engine")
             outcome = next(outcomes)
-            if isinstance(outcome, Written):
+            if isinstance(outcome, StagedFiles):
                 (e.table / outcome.folder).delete()
             yield receipt, outcome
 
@@ -135,7 +135,7 @@ def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[Offse
     return Order(records, f"audit-{uuid.uuid4()}", table)
 
 
-def _differs(receipt: Receipt, outcome: Written) -> Finding:
+def _differs(receipt: Receipt, outcome: StagedFiles) -> Finding:
     read = outcome.measured
     what = (
         f"{read.rows:,} rows where the load has {receipt.rows:,}"

@@ -18,7 +18,7 @@ class WindowFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ExpectationResult:
     """One expectation: `windows` are those that decide on `level`, ascending, `others` further ones that were decoded.
 
     Other windows are shown and decide nothing: what has failed once would fail the check of each load after it.
@@ -46,7 +46,7 @@ class Judged:
         return tuple(each.window for each in (*self.windows, *self.others) if each.figures is None)
 
 
-def judged(windows: Windows, expectation: Expectation, keys: Sequence[str] | None) -> Judged:
+def result_of(windows: Windows, expectation: Expectation, keys: Sequence[str] | None) -> ExpectationResult:
     """Judge the windows `keys`; where there are none, the newest one that has offsets."""
     each = {key: _figures(windows, expectation, key) for key in windows.keys if key in windows.decoded}
     newest = [key for key in each if windows.decoded[key].table_version is not None][-1:]
@@ -58,7 +58,7 @@ def judged(windows: Windows, expectation: Expectation, keys: Sequence[str] | Non
         level = "error" if expectation.severity == "error" else "warning"
     elif any(found.figures is None for found in chosen):
         level = "warning"
-    return Judged(expectation, level, chosen, others)
+    return ExpectationResult(expectation, level, chosen, others)
 
 
 def _figures(windows: Windows, expectation: Expectation, key: str) -> WindowFigures:

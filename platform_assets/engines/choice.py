@@ -12,7 +12,7 @@ from platform_assets.engines.columnar.engine import ColumnarEngine
 from platform_assets.engines.columnar.reports import UnfitError
 from platform_assets.engines.columnar.work import CODE
 from platform_assets.engines.decoding.engine import DecodeEngine
-from platform_assets.engines.protocol import LoadEngine, Order, Records, Written
+from platform_assets.engines.protocol import LoadEngine, Order, Records, StagedFiles
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.engines.spark.session import SharedSession
 from platform_assets.errors import PlatformError
@@ -43,7 +43,7 @@ class AutoEngine:
         """Name of the engine that loads at present."""
         return self._now.name
 
-    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         """As in LoadEngine."""
         if self.unfit is None:
             try:
@@ -54,7 +54,7 @@ class AutoEngine:
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
-    ) -> Generator[Written | PlatformError, None, None]:
+    ) -> Generator[StagedFiles | PlatformError, None, None]:
         """As in LoadEngine.
 
         With several tables, the connector engine loads only the table that the columnar one cannot, such as one topic in an

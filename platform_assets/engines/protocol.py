@@ -37,7 +37,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StagedFiles:
     """Data files in the table's folder that are in no commit yet, and the digests of their rows.
 
     `folder`, relative to the table's, holds these files and nothing else. `engine` read their rows from Kafka; None if that
@@ -75,7 +75,7 @@ class TableReader(Protocol):
 class LoadEngine(TableReader, Protocol):
     """One way to write Kafka's records to data files, and to read them again."""
 
-    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         """Write the records of one window to new files of `table`, one file per partition or per `records_per_file` records.
 
         After a failure, its files are deleted, as far as possible: none of them is in any commit. Raises the platform's errors:
@@ -84,7 +84,7 @@ class LoadEngine(TableReader, Protocol):
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
-    ) -> Generator[Written | PlatformError, None, None]:
+    ) -> Generator[StagedFiles | PlatformError, None, None]:
         """Yield what `write` returns or raises for each of `orders`, in their order and as soon as it is known.
 
         They may belong to several topics. An error concerns only its window and does not block the others. The caller commits or

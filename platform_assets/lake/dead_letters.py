@@ -55,7 +55,7 @@ class Groups:
 
 def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> Groups:
     """Return the groups of the windows `keys`, the most frequent first. Memory is flat in the number of letters and places."""
-    found = _Found(samples)
+    found = _KindCounts(samples)
     for key in keys:
         with table.reading():
             dataset = datasets.of(table.delta(), "window", key)
@@ -86,7 +86,7 @@ _Kind = tuple[str, str, str | None]
 """Side, reason and place."""
 
 
-class _Found:
+class _KindCounts:
     """Counts by kind. Rarer kinds may end up in `_others`: a producer can cause any number of kinds."""
 
     def __init__(self, samples: int) -> None:

@@ -20,7 +20,7 @@ from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
 
-Taken = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt", "accepted"]
+CutMethod = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt", "accepted"]
 """Source of a cut's offset; "carried" if the partition was unreachable, "accepted" if an operator has accepted that a new
 generation continues from there."""
 
@@ -95,7 +95,7 @@ class RecordedCut:
     generation: int
     edge: datetime
     cut: Cut
-    taken: Mapping[int, Taken]
+    taken: Mapping[int, CutMethod]
     leader_epochs: Mapping[int, int | None]
     cluster_id: str | None = None
 
@@ -113,7 +113,7 @@ class SealedWindow:
     generation: int
     window: Window
     ranges: TopicRanges
-    taken: Mapping[int, Taken]
+    taken: Mapping[int, CutMethod]
 
     @property
     def key(self) -> str:

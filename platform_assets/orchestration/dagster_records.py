@@ -35,7 +35,7 @@ from platform_assets.orchestration.names import (
     table_key,
     topic_key,
 )
-from platform_assets.orchestration.planning import FailedRun, Failures, Named, tries_of
+from platform_assets.orchestration.planning import FailedRun, Failures, RunWindows, tries_of
 
 TABLE_TAG: Final = "platform_assets/table"
 """Of a run: the table that it loads windows into, as `names.run_tag` says it. Runs that a person started have it once they have
@@ -44,7 +44,7 @@ FAILURES_TAG: Final = "platform_assets/failures"
 """Of a failed run: why windows of it were not loaded, as `retries.Failures`."""
 
 _LISTED: Final = "windows"
-_NO_WINDOWS: Final = Named.list_of(())
+_NO_WINDOWS: Final = RunWindows.list_of(())
 _NEWEST_EVENTS = 200
 NEWEST_FAILURES = 500
 _TOLD_IN_FULL: Final = 20
@@ -256,13 +256,13 @@ def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey])
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
-def named_in(run: dg.DagsterRun, topic: str) -> Named:
+def named_in(run: dg.DagsterRun, topic: str) -> RunWindows:
     """The windows of `topic` that a run names: by partitions, or listed in its config."""
     listed = listed_in(run)
     if listed is not None:
-        return Named.list_of(listed.get(topic, ()))
+        return RunWindows.list_of(listed.get(topic, ()))
     first = run.tags.get(ASSET_PARTITION_RANGE_START_TAG, run.tags.get(PARTITION_NAME_TAG, ""))
-    return Named(first, run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first))
+    return RunWindows(first, run.tags.get(ASSET_PARTITION_RANGE_END_TAG, first))
 
 
 def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:
@@ -370,7 +370,7 @@ class RunLog:
             by_table.setdefault(record.dagster_run.tags[TABLE_TAG], []).append(record)
         return by_table
 
-    def failed_since(self, table: TableRef, since: datetime) -> dict[str, Named]:
+    def failed_since(self, table: TableRef, since: datetime) -> dict[str, RunWindows]:
         """The runs, by id, that were to load windows into `table` and have failed or were cancelled since, and the windows that each
         named. Of the newest 500; the same `since` is to be asked for all tables."""
         if self._lately is None or self._lately[0] != since:
@@ -383,7 +383,7 @@ class RunLog:
         return lately.of_table(table)
 
 
-def _failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, Named]:
+def _failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime) -> dict[str, RunWindows]:
     found = newest_failed_since(instance, [run_tag(table), run_tag(None)], since)
     return {r.run_id: n for r in found if (n := named_in(r, table.topic)).first}
 
@@ -393,22 +393,22 @@ class _FailedLately:
     """Failed runs of the last days: those of single tables, by table, and the windows that runs of many have named, by topic."""
 
     own: Mapping[str, Sequence[dg.DagsterRun]]
-    among_many: Mapping[str, Mapping[str, Named]]
+    among_many: Mapping[str, Mapping[str, RunWindows]]
 
     @classmethod
     def of(cls, found: Iterable[dg.DagsterRun]) -> _FailedLately:
         own: dict[str, list[dg.DagsterRun]] = {}
-        among_many: dict[str, dict[str, Named]] = {}
+        among_many: dict[str, dict[str, RunWindows]] = {}
         for run in found:
             if run.tags[TABLE_TAG] != run_tag(None):
                 own.setdefault(run.tags[TABLE_TAG], []).append(run)
                 continue
             for topic, keys in (listed_in(run) or {}).items():
-                if (named := Named.list_of(keys)).first:
+                if (named := RunWindows.list_of(keys)).first:
                     among_many.setdefault(topic, {})[run.run_id] = named
         return cls(own, among_many)
 
-    def of_table(self, table: TableRef) -> dict[str, Named]:
+    def of_table(self, table: TableRef) -> dict[str, RunWindows]:
         own = {r.run_id: n for r in self.own.get(run_tag(table), ()) if (n := named_in(r, table.topic)).first}
         return {**own, **self.among_many.get(table.topic, {})}
 

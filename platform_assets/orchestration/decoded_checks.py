@@ -8,7 +8,7 @@ import dagster as dg
 
 from platform_assets.checks import decoded as checks
 from platform_assets.checks import expectations
-from platform_assets.checks.expectations import Judged
+from platform_assets.checks.expectations import ExpectationResult
 from platform_assets.checks.findings import Verdict, counted
 from platform_assets.checks.report.rendering import as_event
 from platform_assets.checks.report.worst import remedies, worst_windows
@@ -91,7 +91,7 @@ def results(
         },
     )
     for each in declared.expect:
-        yield expectation_result(declaration, expectations.judged(windows, each, keys))
+        yield expectation_result(declaration, expectations.result_of(windows, each, keys))
 
 
 def after_empty_windows(
@@ -234,11 +234,11 @@ def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) ->
     )
 
 
-def expectation_result(declaration: TopicDeclaration, judged: Judged) -> dg.AssetCheckResult:
+def expectation_result(declaration: TopicDeclaration, result: ExpectationResult) -> dg.AssetCheckResult:
     """The result of one expectation: the windows that fail, how many of their rows, the first of them, and what to do."""
-    figures = judged.figures
-    values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": line(judged.expectation)}
-    if wrong := [each for each in judged.windows if each.figures is None or each.figures.failing]:
+    figures = result.figures
+    values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": line(result.expectation)}
+    if wrong := [each for each in result.windows if each.figures is None or each.figures.failing]:
         records = [
             dg.TableRecord({"window": line(each.window), "rows": -1, "failing": -1})
             if each.figures is None
@@ -248,24 +248,24 @@ def expectation_result(declaration: TopicDeclaration, judged: Judged) -> dg.Asse
             for each in wrong[-_MOST:]
         ]
         values["windows"] = dg.MetadataValue.table(records, dg.TableSchema(_OF_WINDOWS))
-    if samples := _failing_samples(judged):
+    if samples := _failing_samples(result):
         values["samples"] = dg.MetadataValue.table(samples[:_MOST], dg.TableSchema(_OF_SAMPLES))
-    earlier = [each for each in judged.others if each.figures is not None and each.figures.failing]
+    earlier = [each for each in result.others if each.figures is not None and each.figures.failing]
     values["other_windows_failing"] = len(earlier)
-    values["windows_not_measured"] = len(judged.unmeasured)
+    values["windows_not_measured"] = len(result.unmeasured)
     return dg.AssetCheckResult(
         asset_key=table_key(declaration.decoded_table),
-        check_name=judged.expectation.name,
-        passed=judged.level == "passed",
-        severity=dg.AssetCheckSeverity.ERROR if judged.level == "error" else dg.AssetCheckSeverity.WARN,
-        description=markdown(" ".join(_expectation_text(declaration, judged))),
+        check_name=result.expectation.name,
+        passed=result.level == "passed",
+        severity=dg.AssetCheckSeverity.ERROR if result.level == "error" else dg.AssetCheckSeverity.WARN,
+        description=markdown(" ".join(_expectation_text(declaration, result))),
         metadata=values,
     )
 
 
-def _expectation_text(declaration: TopicDeclaration, judged: Judged) -> list[str]:
-    expected, figures, failing = judged.expectation, judged.figures, judged.failing
-    measured = [each for each in judged.windows if each.figures is not None]
+def _expectation_text(declaration: TopicDeclaration, result: ExpectationResult) -> list[str]:
+    expected, figures, failing = result.expectation, result.figures, result.failing
+    measured = [each for each in result.windows if each.figures is not None]
     if failing:
         where = ", ".join(
             f"{each.figures.failing:,} in window {each.window}" for each in failing[:3] if each.figures is not None
@@ -277,10 +277,10 @@ def _expectation_text(declaration: TopicDeclaration, judged: Judged) -> list[str
         found = (
             [f"{counted(figures.rows, 'row')} of {counted(len(measured), 'window')}: `{expected}`."] if measured else []
         )
-    if judged.unmeasured:
-        first = judged.unmeasured[-1]
+    if result.unmeasured:
+        first = result.unmeasured[-1]
         found.append(
-            f"{counted(len(judged.unmeasured), 'window')} not measured by this declaration, the newest is {first}: "
+            f"{counted(len(result.unmeasured), 'window')} not measured by this declaration, the newest is {first}: "
             f"`platform-assets load {declaration.decoded_table} {first}`, or materialise the partitions; rows stay as they are."
         )
     return found or ["No window was decoded yet."]
@@ -300,12 +300,12 @@ def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -
     )
 
 
-def _failing_samples(judged: Judged) -> list[dg.TableRecord]:
+def _failing_samples(result: ExpectationResult) -> list[dg.TableRecord]:
     return [
         dg.TableRecord(
             {"window": line(e.window), "partition": row.partition, "offset": row.offset, "value": line(row.value or "")}
         )
-        for e in judged.failing
+        for e in result.failing
         if e.figures is not None
         for row in e.figures.samples
     ]

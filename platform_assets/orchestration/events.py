@@ -23,7 +23,7 @@ from platform_assets.model.windows import edge_of
 from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import LOAD_ID, OUTCOME, table_key, topic_key
-from platform_assets.orchestration.planning import Named
+from platform_assets.orchestration.planning import RunWindows
 from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets.windows.load.replacing import Outcome
 
@@ -302,7 +302,7 @@ def _missing_loads(
 
 def _missing_loads_of(
     table: TableRef,
-    failed: Mapping[str, Named],
+    failed: Mapping[str, RunWindows],
     declaration: TopicDeclaration,
     ledger: Ledger,
     instance: dg.DagsterInstance,

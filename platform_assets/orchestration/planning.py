@@ -125,7 +125,7 @@ def _shortened(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class RunWindows:
     """The windows that a run names: from `first` to `last`, both inclusive, or just those that are `listed`."""
 
     first: str
@@ -133,7 +133,7 @@ class Named:
     listed: frozenset[str] | None = None
 
     @classmethod
-    def list_of(cls, keys: Collection[str]) -> Named:
+    def list_of(cls, keys: Collection[str]) -> RunWindows:
         """Just these."""
         return cls(min(keys, default=""), max(keys, default=""), frozenset(keys))
 
@@ -152,7 +152,7 @@ class FailedRun:
 
     run_id: str
     ended: datetime
-    named: Named
+    named: RunWindows
     failures: Failures | None
 
     def cause(self, key: str) -> Cause:

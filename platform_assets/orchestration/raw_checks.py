@@ -46,7 +46,7 @@ _CHECK_BUDGET_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CheckOutcome:
     """The result of one check, and whether it blocks what is downstream. `verdict` is set for checks of a raw table."""
 
     event: dg.AssetCheckEvaluation
@@ -135,12 +135,12 @@ def _evaluation(
     return evaluation(declaration, services, context.instance, context.run.run_id, log=context.log, **more)
 
 
-def judge(found: Evaluation) -> Iterator[Judged]:
+def judge(found: Evaluation) -> Iterator[CheckOutcome]:
     """Evaluate each check of a raw table."""
     for check in CHECKS.values():
         verdict = check.evaluate(found)
         event = rendering.evaluation(table_key(found.facts().table), verdict, found.facts())
-        yield Judged(event, check.blocking and verdict.alarming, verdict)
+        yield CheckOutcome(event, check.blocking and verdict.alarming, verdict)
 
 
 # --- in a tick, without a run -----------------------------------------------------------------------------------

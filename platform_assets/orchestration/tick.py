@@ -35,7 +35,7 @@ from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import run_tag, sensor_name, table_key
 from platform_assets.orchestration.planning import LoadRequest
 from platform_assets.orchestration.publishing import Publisher
-from platform_assets.orchestration.topic_tick import HELD_BACK, HeldBack, Seen, TopicTick
+from platform_assets.orchestration.topic_tick import HELD_BACK, HeldBack, TopicTick, TopicTickResult
 from platform_assets.windows.load import clocks, sealing
 from platform_assets.windows.load.sealing import Sealing, seal_group
 
@@ -197,8 +197,8 @@ class Tick:
                 raise outcome
             done = outcome if isinstance(outcome, Sealing | HeldBack) else None
             tick = TopicTick(d, self.cluster, self.ledger, self.instance, self.now, records)
-            seen = tick.after(done, found.reported.get(d.topic), deadline)
-            more = [] if alone else self._besides(d, seen, records)
+            result = tick.after(done, found.reported.get(d.topic), deadline)
+            more = [] if alone else self._besides(d, result, records)
         except PlatformError as e:
             found.errors.append(e)
             if not alone:
@@ -209,22 +209,22 @@ class Tick:
         if not alone:
             observe(self.instance, d, None)
         found.succeeded += 1
-        found.loads += [(d.topic, request) for request in seen.loads]
-        found.run_requests += [_run_request(d, d.decoded_table, request) for request in seen.decodings]
-        found.run_requests += [] if seen.checks is None else [seen.checks]
-        found.events += [*seen.events, *more]
-        found.busy = found.busy or seen.skip_reason is None
-        if seen.reported is not None:
-            found.reported[d.topic] = seen.reported
-        if seen.skip_reason is not None:
-            found.reasons.append(seen.skip_reason)
+        found.loads += [(d.topic, request) for request in result.loads]
+        found.run_requests += [_run_request(d, d.decoded_table, request) for request in result.decodings]
+        found.run_requests += [] if result.checks is None else [result.checks]
+        found.events += [*result.events, *more]
+        found.busy = found.busy or result.skip_reason is None
+        if result.reported is not None:
+            found.reported[d.topic] = result.reported
+        if result.skip_reason is not None:
+            found.reasons.append(result.skip_reason)
 
-    def _besides(self, d: TopicDeclaration, seen: Seen, records: RunLog) -> list[Any]:
+    def _besides(self, d: TopicDeclaration, result: TopicTickResult, records: RunLog) -> list[Any]:
         """Report what Dagster lacks and what retention threatens, and publish the topic's position."""
         more: list[Any] = list(
-            events.missing_loads(d, self.ledger, self.instance, self.now, records, besides=seen.events)
+            events.missing_loads(d, self.ledger, self.instance, self.now, records, besides=result.events)
         )
-        more += retention_check.evaluations(d, self.ledger, self.cluster, self.now, [*seen.events, *more])
+        more += retention_check.evaluations(d, self.ledger, self.cluster, self.now, [*result.events, *more])
         Publisher(d, self.ledger, self.cluster).renew()
         return more
 

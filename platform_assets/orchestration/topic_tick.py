@@ -43,7 +43,7 @@ HELD_BACK = (ClockAheadError, StartMovedError)
 
 
 @dataclass(frozen=True)
-class Seen:
+class TopicTickResult:
     """The result of a tick for one topic: windows to request, for the raw table (`loads`) and for decoding; a run of the checks
     alone; `events` to report; the edge before which all windows are reported then. `skip_reason` is set if there is nothing else."""
 
@@ -66,7 +66,9 @@ class TopicTick:
     now: datetime
     log: RunLog
 
-    def after(self, done: sealing.Sealing | HeldBack | None, reported: datetime | None, deadline: float) -> Seen:
+    def after(
+        self, done: sealing.Sealing | HeldBack | None, reported: datetime | None, deadline: float
+    ) -> TopicTickResult:
         """What is to be said and asked for after an attempt to seal; None where there was nothing to seal.
 
         All windows before the edge `reported` were so by earlier ticks.
@@ -102,8 +104,8 @@ class TopicTick:
         # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
         receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
         known = frozenset() if fresh else dagster_records.reported_partitions(self.instance, topic_key(d.topic), keys)
-        seen = self._report(windows, receipts, known, left, undecoded, newest, reported, deadline)
-        return seen if seen.skip_reason is None or held_back is None else _nothing(held_back)
+        result = self._report(windows, receipts, known, left, undecoded, newest, reported, deadline)
+        return result if result.skip_reason is None or held_back is None else _nothing(held_back)
 
     def _report(
         self,
@@ -115,7 +117,7 @@ class TopicTick:
         newest: datetime,
         before_this: datetime | None,
         deadline: float,
-    ) -> Seen:
+    ) -> TopicTickResult:
         d = self.declaration
         empty = {
             w.key: empty_receipt(d.raw_table, w, "") for w in windows if not w.ranges.size and w.key not in receipts
@@ -139,7 +141,7 @@ class TopicTick:
             of_decoded += decoded_checks.after_empty_windows(d, d.decode, self.ledger, self.instance)
         if not windows and not loads and not decodings:
             return _nothing(self._why_waiting(left, undecoded))
-        return Seen(
+        return TopicTickResult(
             loads,
             decodings,
             checks.run,
@@ -254,8 +256,8 @@ class TopicTick:
         return f"topic {d.topic}: no window has closed since {newest:%Y-%m-%d %H:%M}Z"
 
 
-def _nothing(reason: str) -> Seen:
-    return Seen((), (), None, (), None, reason)
+def _nothing(reason: str) -> TopicTickResult:
+    return TopicTickResult((), (), None, (), None, reason)
 
 
 def _made_from_raw(d: TopicDeclaration) -> tuple[TableRef, ...]:

@@ -83,7 +83,7 @@ def test_backups_that_are_taken_while_windows_are_sealed_and_loaded_are_of_one_m
 
     loads = threading.Thread(target=load_on)
     loads.start()
-    taken: list[taking.Taken] = []
+    taken: list[taking.BackupResult] = []
     try:
         for _ in range(4):
             taken.append(platform.take())

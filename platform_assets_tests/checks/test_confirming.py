@@ -13,7 +13,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.rules import deep_audit
 from platform_assets.engines.choice import choose_engine
-from platform_assets.engines.protocol import LoadEngine, Order, Written
+from platform_assets.engines.protocol import LoadEngine, Order, StagedFiles
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.errors import PlatformError
 from platform_assets.lake.location import Lake
@@ -104,7 +104,7 @@ class Forgetful(SparkEngine):
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
-    ) -> Generator[Written | PlatformError, None, None]:
+    ) -> Generator[StagedFiles | PlatformError, None, None]:
         fewer = []
         for order in orders:
             first = {p: (OffsetRange(r.start, r.start + 1),) for p, r in order.records.ranges.items()}

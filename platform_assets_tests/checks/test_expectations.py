@@ -9,7 +9,7 @@ import pytest
 
 from platform_assets.checks.decoded import Windows
 from platform_assets.checks.decoded_files import TableFiles
-from platform_assets.checks.expectations import Judged, judged
+from platform_assets.checks.expectations import ExpectationResult, result_of
 from platform_assets.ledger.entries import Receipt, receipt_table, receipts_in
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.expectations import Expectation, FailingRow, Figures
@@ -31,11 +31,13 @@ def of(key: str, figures: Figures | None, expectation: Expectation = E) -> Recei
 
 def judgement(
     known: Mapping[str, Figures | None], keys: Sequence[str] | None, e: Expectation = E, empty: Sequence[str] = ()
-) -> Judged:
+) -> ExpectationResult:
     receipts = {key: of(key, figures) for key, figures in known.items()}
     receipts |= {key: replace(of(key, None), table_version=None) for key in empty}
     decoded = TableFiles(TableRef("decoded", "orders"), receipts, {}, {})
-    return judged(Windows("orders", {}, decoded, TableFiles(TableRef("dead_letters", "orders"), {}, {}, {})), e, keys)
+    return result_of(
+        Windows("orders", {}, decoded, TableFiles(TableRef("dead_letters", "orders"), {}, {}, {})), e, keys
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,9 +96,7 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     assert [plain(metadata[name]) for name in ("other_windows_failing", "windows_not_measured")] == [1, 1]
     passed = decoded_checks.expectation_result(declaration, judgement({A: GOOD}, [A]))
     assert (passed.passed, passed.description) == (True, "10 rows of 1 window: `amount ≥ 0`.")
-    assert (
-        decoded_checks.expectation_result(declaration, judgement({}, None)).description == "No window was decoded yet."
-    )
+    assert decoded_checks.expectation_result(declaration, judgement({}, None)).description == "No window was decoded yet."
 
 
 def test_ledger_has_figures_once_a_window() -> None:

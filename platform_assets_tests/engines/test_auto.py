@@ -15,7 +15,7 @@ from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
 from platform_assets.engines.choice import AutoEngine, choose_engine
 from platform_assets.engines.columnar.reports import UnfitError
-from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
 from platform_assets.engines.spark.session import connect, end
 from platform_assets.errors import PlatformError
 from platform_assets.lake.location import Lake
@@ -87,15 +87,15 @@ class Writing:
         self.name, self.unfit = name, unfit
         self.asked: list[str] = []
 
-    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         raise NotImplementedError
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
-    ) -> Generator[Written | PlatformError, None, None]:
+    ) -> Generator[StagedFiles | PlatformError, None, None]:
         for order in orders:
             self.asked.append(order.table.topic)
-            yield UnfitError("old") if order.table in self.unfit else Written(order.load_id, (), NO_ROWS, self.name)
+            yield UnfitError("old") if order.table in self.unfit else StagedFiles(order.load_id, (), NO_ROWS, self.name)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
@@ -109,8 +109,8 @@ def engines_of(topics: str, unfit: str) -> tuple[list[str | None], AutoEngine]:
     orders = [Order(records, f"load-{n}", TableRef.raw(t)) for n, t in enumerate(topics)]
     auto = AutoEngine(Writing("columnar", frozenset(map(TableRef.raw, unfit))), Writing("connector"))
     found = list(auto.write_many(orders, 100))
-    assert [w.folder for w in found if isinstance(w, Written)] == [order.load_id for order in orders]
-    return [w.engine for w in found if isinstance(w, Written)], auto
+    assert [w.folder for w in found if isinstance(w, StagedFiles)] == [order.load_id for order in orders]
+    return [w.engine for w in found if isinstance(w, StagedFiles)], auto
 
 
 def test_of_several_topics_one_that_is_unfit_leaves_the_others_to_the_columnar_engine() -> None:

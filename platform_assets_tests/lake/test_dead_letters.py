@@ -34,7 +34,7 @@ def batch(places: Iterable[str | None], first: int = 0) -> pa.RecordBatch:
 
 
 def grouped(*batches: pa.RecordBatch, samples: int = 3) -> Groups:
-    found = dead_letters._Found(samples)
+    found = dead_letters._KindCounts(samples)
     for each in batches:
         found.add(each)
     return found.groups()
@@ -51,7 +51,7 @@ def test_kinds_are_counted_over_batches_with_their_first_samples() -> None:
 def test_no_number_of_places_takes_more_than_its_share_and_hides_what_is_frequent() -> None:
     number = 4 * 4096
     flood = [batch((f"$.n{n}" for n in range(first, first + 4096)), first) for first in range(0, number, 4096)]
-    found = dead_letters._Found(3)
+    found = dead_letters._KindCounts(3)
     for each in (*flood, batch(["$.amount"] * 50, number), *flood):
         found.add(each)
         assert len(found._counts) <= dead_letters._MOST_KINDS

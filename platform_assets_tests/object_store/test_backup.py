@@ -19,7 +19,7 @@ from platform_assets.backup.failures import (
     RestoreHalfDoneError,
     RestoreInterruptedError,
 )
-from platform_assets.backup.taking import Taken
+from platform_assets.backup.taking import BackupResult
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake.location import Lake
 from platform_assets.lake.object_files import ObjectFiles
@@ -42,7 +42,7 @@ class BackedUp:
     destination: Path
     now: datetime = datetime(2026, 1, 2, tzinfo=UTC)
 
-    def take(self) -> Taken:
+    def take(self) -> BackupResult:
         self.now += timedelta(hours=1)
         return taking.take(self.made.lake, self.home, self.destination, self.now)
 

@@ -34,7 +34,7 @@ from platform_assets.orchestration.planning import (
     Cause,
     FailedRun,
     Failures,
-    Named,
+    RunWindows,
     Waiting,
     cause_of,
     decided_at,
@@ -58,7 +58,7 @@ def failed(
     first: int, last: int, ended: datetime = NOW, causes: dict[int, Cause] | None = None, run_id: str = "run"
 ) -> FailedRun:
     failures = None if causes is None else Failures({key(n): c for n, c in causes.items()}, "it failed")
-    return FailedRun(run_id, ended, Named(key(first), key(last)), failures)
+    return FailedRun(run_id, ended, RunWindows(key(first), key(last)), failures)
 
 
 KEYS = [key(n) for n in range(10)]
@@ -87,7 +87,7 @@ def test_what_a_run_says_of_its_windows_is_read_back_from_its_tag() -> None:
     assert Failures.from_tag(failures.to_tag()) == failures
     assert failures.causes == {key(0): "passing", key(1): "log"}
     assert len(failures.error) == 1_500
-    ran = FailedRun("run", NOW, Named(key(0), key(1)), failures)
+    ran = FailedRun("run", NOW, RunWindows(key(0), key(1)), failures)
     assert ran.error_of(key(0)) == failures.error
     assert ran.error_of(key(1)) == str(TruncationError("t", 0, 5, 3))
 
@@ -99,7 +99,7 @@ def test_each_window_that_waits_names_the_command_that_is_its_own() -> None:
         for n in range(3)
     }
     said = Failures.from_tag(Failures.of(errors).to_tag())
-    ran = FailedRun("run", NOW, Named(key(0), key(2)), said)
+    ran = FailedRun("run", NOW, RunWindows(key(0), key(2)), said)
     for n in range(3):
         assert f"accept-loss raw/t {key(n)}`" in ran.error_of(key(n))
 
@@ -168,14 +168,14 @@ def test_what_was_accepted_while_the_run_was_under_way_takes_effect(tmp_path: Pa
     ledger.record_acceptance(window, {0: (OffsetRange(1, 2),)}, "while it was under way")
     ended = datetime.now(UTC) + MINUTE
     said = Failures({window.key: cause}, "it failed", decided=read)
-    run = FailedRun("run", ended, Named.list_of([window.key]), Failures.from_tag(said.to_tag()))
+    run = FailedRun("run", ended, RunWindows.list_of([window.key]), Failures.from_tag(said.to_tag()))
     tries = tries_of([window.key], [run])[window.key]
     left = unloaded.find(ledger, table, window.window.end)
     waiting = Waiting(ended, INTERVAL, START, decided_at(left.accepted, {}))
     assert waiting.is_due(window.key, tries)
     # Once it was asked for again and failed, nothing new was decided.
     again = Failures({window.key: cause}, "it failed", decided=decided_on(ledger, {table: [window.key]})[table])
-    tries = tries_of([window.key], [FailedRun("again", ended, Named.list_of([window.key]), again)])[window.key]
+    tries = tries_of([window.key], [FailedRun("again", ended, RunWindows.list_of([window.key]), again)])[window.key]
     assert not waiting.is_due(window.key, tries)
 
 
@@ -187,7 +187,7 @@ def test_a_window_that_was_unparked_while_its_run_was_under_way_is_asked_for_aga
     parking.unpark(table, [window.key], ann, ledger)
     said = Failures({window.key: "decision"}, "it failed", decided=read)
     ended = datetime.now(UTC) + MINUTE
-    tries = tries_of([window.key], [FailedRun("run", ended, Named.list_of([window.key]), said)])[window.key]
+    tries = tries_of([window.key], [FailedRun("run", ended, RunWindows.list_of([window.key]), said)])[window.key]
     unparked = decisions.parking(ledger.lake, table).unparked
     assert Waiting(ended, INTERVAL, START, decided_at({}, unparked)).is_due(window.key, tries)
 
@@ -202,7 +202,7 @@ def test_what_failed_at_a_changed_log_is_asked_for_again_once_a_later_edge_could
 def test_what_a_declaration_refused_is_asked_for_again_once_there_is_another_one() -> None:
     error = SchemaChangeError("decoded/t", ["a is dropped"], "0" * 16)
     said = Failures.from_tag(Failures.of({key(1): error}, "the first").to_tag())
-    tries = tries_of(KEYS, [FailedRun("run", NOW, Named(key(1), key(1)), said)])[key(1)]
+    tries = tries_of(KEYS, [FailedRun("run", NOW, RunWindows(key(1), key(1)), said)])[key(1)]
     assert tries.waits_for_somebody
     later = NOW + timedelta(days=30)
     assert not Waiting(later, INTERVAL, later, declaration="the first").is_due(key(1), tries)
@@ -222,7 +222,9 @@ def test_a_window_that_brings_its_runs_down_is_alone_in_one_in_the_end() -> None
         for request in grouped(waiting, (), schedule="0 * * * *", max_offsets=100, max_windows=8, tries=tries):
             asked += 1
             if request.first <= poison <= request.last:
-                runs.append(FailedRun(f"run {asked}", NOW + asked * SECOND, Named(request.first, request.last), None))
+                runs.append(
+                    FailedRun(f"run {asked}", NOW + asked * SECOND, RunWindows(request.first, request.last), None)
+                )
             else:
                 left -= {w.key for w in windows if request.first <= w.key <= request.last}
         assert asked < 20
@@ -238,6 +240,6 @@ def test_a_window_that_failed_is_asked_for_under_a_key_of_its_attempt() -> None:
 
 
 def test_a_run_that_lists_its_windows_failed_for_no_other_between_them() -> None:
-    run = FailedRun("run", NOW, Named.list_of([key(1), key(7), key(4)]), None)
+    run = FailedRun("run", NOW, RunWindows.list_of([key(1), key(7), key(4)]), None)
     assert sorted(tries_of(KEYS, [run])) == [key(1), key(4), key(7)]
     assert sorted(tries_of(KEYS[3:6], [run])) == [key(4)]

@@ -13,7 +13,7 @@ import dagster as dg
 
 from platform_assets.backup import restoring, taking
 from platform_assets.backup.restoring import Restored
-from platform_assets.backup.taking import Taken
+from platform_assets.backup.taking import BackupResult
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
@@ -71,7 +71,7 @@ class BackedUp:
                 dg.AssetMaterialization(dg.AssetKey(["raw", "orders"]), partition=partition)
             )
 
-    def take(self) -> Taken:
+    def take(self) -> BackupResult:
         self.now += timedelta(hours=1)
         return taking.take(self.lake, self.home, self.destination, self.now)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.columnar.files import FileSeries
 from platform_assets.engines.decoding.rows import by_partition
-from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake import data_files, load_log
 from platform_assets.lake.commits import NewFile
@@ -55,7 +55,7 @@ class LocalEngine:
     records: list[Kept] = field(default_factory=list)
     name: str = "columnar"
 
-    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         """As LoadEngine has it."""
         below = load_folder(records.window, load_id)
         series = FileSeries(self.lake.table(table).content, below, "00000", records_per_file)
@@ -66,7 +66,7 @@ class LocalEngine:
                 series.add(part)
         series.close()
         files = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in series.written)
-        return Written(below, files, sum((f.measured for f in series.written), NO_ROWS), self.name)
+        return StagedFiles(below, files, sum((f.measured for f in series.written), NO_ROWS), self.name)
 
     def _between(self, first: tuple[int, int], end: tuple[int, int]) -> list[Kept]:
         at, until = (bisect_left(self.records, place, key=lambda r: (r.partition, r.offset)) for place in (first, end))
@@ -74,7 +74,7 @@ class LocalEngine:
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
-    ) -> Generator[Written | PlatformError, None, None]:
+    ) -> Generator[StagedFiles | PlatformError, None, None]:
         """As LoadEngine has it."""
         for order in orders:
             yield self.write(order.records, order.table, order.load_id, records_per_file)

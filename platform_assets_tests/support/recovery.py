@@ -20,12 +20,12 @@ from deltalake.exceptions import DeltaError
 
 from platform_assets.errors import (
     ErasureUnfinishedError,
-    FoundRowsError,
     LoadError,
     LostForGoodError,
     OffsetsExpiredError,
     ReloadDiffersError,
     UnprovedRowsError,
+    UnrecordedLoadError,
     WindowError,
 )
 from platform_assets.lake import load_log
@@ -223,7 +223,7 @@ class History:
                 assert not self._is_anywhere(window, wanted), said
                 self._accept(window)
                 kafka |= kept
-            case FoundRowsError():
+            case UnrecordedLoadError():
                 new = {(p, o) for p, start, end in loaded.new for o in range(start, end)}
                 assert new <= kafka | self.forgotten, said
                 assert not new or not new & set(before or new), said

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from platform_assets.engines.protocol import Records, Written
+from platform_assets.engines.protocol import Records, StagedFiles
 from platform_assets.errors import BatchTooLargeError
 from platform_assets.lake import load_log
 from platform_assets.ledger.entries import SealedWindow
@@ -58,7 +58,7 @@ def without_a_receipt(topic: MadeTopic, window: SealedWindow, patch: pytest.Monk
 def refuse(patch: pytest.MonkeyPatch) -> None:
     """Have the engine meet a batch beyond the limit."""
 
-    def write(_: LocalEngine, records: Records, *__: object) -> Written:
+    def write(_: LocalEngine, records: Records, *__: object) -> StagedFiles:
         error = BatchTooLargeError("t", 0, 2, 4, "has more than 1 records", "KAFKA_BATCH_MAX_RECORDS")
         raise error.of_window(records.window)
 

@@ -23,7 +23,7 @@ from infra import platform
 from infra.broker import BrokerSettings
 from infra.home import Home
 from infra.platform import UpOptions
-from platform_assets.engines.protocol import Records, Written
+from platform_assets.engines.protocol import Records, StagedFiles
 from platform_assets.errors import TruncationError
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.lake import load_log
@@ -144,7 +144,7 @@ class ElectingEngine(LocalEngine):
 
     cluster: Elected
 
-    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         written = super().write(records, table, load_id, records_per_file)
         self.cluster.elected = True
         return written

@@ -25,7 +25,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AuditFinding:
     """One finding of an audit that ended at `at`, and the digest of the window's files that it read."""
 
     finding: Finding
@@ -44,7 +44,7 @@ class Audited:
     at: datetime
     windows: int
     rows: int
-    found: tuple[Found, ...] = ()
+    found: tuple[AuditFinding, ...] = ()
 
     def followed_by(self, audit: Audited, read: Collection[str]) -> Audited:
         """`audit`, with what was found earlier of windows other than those it has `read`."""
@@ -59,7 +59,9 @@ def audited(
 ) -> Audited:
     """An audit that ended now: `files` are the digests of the files of each window that has any."""
     ended = at or datetime.now(UTC)
-    return Audited(ended, windows, rows, tuple(Found(f, files.get(f.window, NO_FILES.digest), ended) for f in findings))
+    return Audited(
+        ended, windows, rows, tuple(AuditFinding(f, files.get(f.window, NO_FILES.digest), ended) for f in findings)
+    )
 
 
 def remember(lake: Lake, table: TableRef, audit: Audited, read: Collection[str]) -> None:
@@ -104,10 +106,10 @@ def recall(lake: Lake, table: TableRef) -> Audited | None:
     )
 
 
-def _found(entry: dict[str, Any]) -> Found:
+def _found(entry: dict[str, Any]) -> AuditFinding:
     at, files_digest = entry.pop("at"), entry.pop("files_digest")
     ranges = tuple(OffsetRange(start, end) for start, end in entry.pop("ranges"))
-    return Found(Finding(**entry, ranges=ranges), files_digest, datetime.fromisoformat(at))
+    return AuditFinding(Finding(**entry, ranges=ranges), files_digest, datetime.fromisoformat(at))
 
 
 def _name(table: TableRef) -> str:

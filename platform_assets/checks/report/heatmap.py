@@ -103,7 +103,7 @@ _OF_HOLES: Final[Mapping[str, State]] = {
     "below log start": State.UNDECIDED,
 }
 """All other kinds of holes have no explanation."""
-_Found = Mapping[str, Mapping[int | None, State]]
+_StatesByPlace = Mapping[str, Mapping[int | None, State]]
 """States by window and partition, the partition None where all are meant."""
 
 
@@ -188,7 +188,7 @@ def state_of(kind: FindingKind) -> State:
     return _OF_FINDING.get(kind, State.FAILING)
 
 
-def _by_place(findings: Iterable[Finding]) -> _Found:
+def _by_place(findings: Iterable[Finding]) -> _StatesByPlace:
     found: dict[str, dict[int | None, State]] = {}
     for finding in findings:
         places = found.setdefault(finding.window, {})
@@ -196,7 +196,7 @@ def _by_place(findings: Iterable[Finding]) -> _Found:
     return found
 
 
-def _states(facts: Facts, found: _Found, key: str) -> dict[int, State]:
+def _states(facts: Facts, found: _StatesByPlace, key: str) -> dict[int, State]:
     recorded = facts.recorded.get(key)
     ranges = facts.windows.get(key) or (recorded.ranges if recorded is not None else None)
     states: dict[int, State] = {}

@@ -183,7 +183,7 @@ _NONE: Final = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DecodedBlock:
     """Columns of a block; undecided rows are null in all of them, and in `rescued`.
 
     `undecided` marks them.
@@ -203,7 +203,7 @@ class _Spans:
     ends: Ints
 
 
-def find(values: pa.BinaryArray, dialect: Dialect) -> Found:
+def find(values: pa.BinaryArray, dialect: Dialect) -> DecodedBlock:
     """Decode the clearly correct values of a block."""
     program = program_of(dialect)
     spans = _spans(values, program.padding)
@@ -214,7 +214,7 @@ def find(values: pa.BinaryArray, dialect: Dialect) -> Found:
     block = _Block(program, spans, dialect, undecided, extras=True)
     columns = block.columns()
     rescued = _rescued(block.spans.data, block.extras, block.extra_count, undecided)
-    return Found(columns, rescued, undecided.view(np.bool_))
+    return DecodedBlock(columns, rescued, undecided.view(np.bool_))
 
 
 def _spans(values: pa.BinaryArray, padding: int) -> _Spans:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from platform_assets.engines.columnar.job import JobLost, parallelism, reports_of, shares_of
 from platform_assets.engines.columnar.reports import Report, UnfitError, WrittenFile
 from platform_assets.engines.columnar.work import Share, Source, Work, shares
-from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.overflow import named_timestamps
@@ -128,7 +128,7 @@ class ColumnarEngine:
     shared: SharedSession | None = None
     name: str = "columnar"
 
-    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         """As in LoadEngine; also raises UnfitError if only the connector engine can load the records, and
         WorkerLostError."""
         (outcome,) = self.write_many([Order(records, load_id, table)], records_per_file)
@@ -138,7 +138,7 @@ class ColumnarEngine:
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
-    ) -> Generator[Written | PlatformError, None, None]:
+    ) -> Generator[StagedFiles | PlatformError, None, None]:
         """As in LoadEngine, in one Spark job, in which small windows share a task.
 
         After a job dies, another one loads the windows that were not yielded by then. The window whose task died fails
@@ -195,7 +195,7 @@ class ColumnarEngine:
 
     def _outcomes(
         self, plan: Plan, records_per_file: int
-    ) -> Generator[tuple[Order, Written | PlatformError], None, None]:
+    ) -> Generator[tuple[Order, StagedFiles | PlatformError], None, None]:
         """Yield each order of `plan` with its outcome, in order. Raises JobLost."""
         files, errors = list[WrittenFile](), list[PlatformError]()
         given = 0
@@ -264,10 +264,10 @@ class ColumnarEngine:
             limits=settings.limits,
         )
 
-    def _written(self, order: Order, files: Sequence[WrittenFile]) -> Written:
+    def _written(self, order: Order, files: Sequence[WrittenFile]) -> StagedFiles:
         new = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in files)
         below = load_folder(order.records.window, order.load_id)
-        return Written(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
+        return StagedFiles(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
 
     def _error(self, errors: Sequence[PlatformError], order: Order) -> PlatformError:
         """Return one of the errors of a window's shares, preferably a terminal one, and delete the window's files."""

@@ -59,7 +59,7 @@ def find_refused(
     answer. A broker that itself reports a batch as corrupt is asked for each offset until it sends something. Raises what
     `gather_evidence` raises; DamagedBatchError only for what is no batch of records, such as a marker.
     """
-    found = _Found(most)
+    found = _RefusedOffsets(most)
     brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)
     buffers, room = Buffers(_FETCH_BYTES), Room()
     old: list[Piece] = []
@@ -96,7 +96,7 @@ def _search(brokers: Brokers, search: _Search, buffers: Buffers) -> None:
 
 
 @dataclass
-class _Found:
+class _RefusedOffsets:
     most: int
     records: list[tuple[int, int, int]] = field(default_factory=list)
     batches: dict[int, list[OffsetRange]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class _Found:
 class _Search:
     """A sink of batches that checks the timestamps of their records, and keeps no records."""
 
-    def __init__(self, partition: int, offsets: OffsetRange, found: _Found, room: Room) -> None:
+    def __init__(self, partition: int, offsets: OffsetRange, found: _RefusedOffsets, room: Room) -> None:
         self.partition, self.position, self.end = partition, offsets.start, offsets.end
         self.old: list[OffsetRange] = []
         """Offsets in message sets of the older formats."""

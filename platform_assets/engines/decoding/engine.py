@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from platform_assets.engines.columnar.job import JobLost, parallelism, texts_of
 from platform_assets.engines.columnar.reports import UnfitError, WrittenFile
 from platform_assets.engines.decoding.work import Piece, Report, Target, Work, shares_of
-from platform_assets.engines.protocol import NO_ROWS, Written
+from platform_assets.engines.protocol import NO_ROWS, StagedFiles
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.session import SharedSession, is_ended
@@ -68,8 +68,8 @@ class DecodeOrder:
 class DecodedFiles:
     """Files of the two tables that are in no commit yet, and the expectation figures of the decoded rows."""
 
-    decoded: Written
-    dead_letters: Written
+    decoded: StagedFiles
+    dead_letters: StagedFiles
     figures: FiguresByDigest = field(default_factory=dict)
 
 
@@ -188,16 +188,16 @@ class DecodeEngine:
         )
 
     def _written(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles:
-        def of(target: Target) -> Written:
+        def of(target: Target) -> StagedFiles:
             files: list[WrittenFile] = [r.file for r in reports if r.file is not None and r.target == target]
             new = tuple(NewFile(f.path, f.bytes, f.rows, f.statistics) for f in files)
             below = load_folder(order.window, order.load_id)
-            return Written(below, new, sum((f.measured for f in files), NO_ROWS), None)
+            return StagedFiles(below, new, sum((f.measured for f in files), NO_ROWS), None)
 
         rows = of("decoded")
         return DecodedFiles(rows, of("dead_letters"), self._figures(order, rows, reports))
 
-    def _figures(self, order: DecodeOrder, rows: Written, reports: Sequence[Report]) -> FiguresByDigest:
+    def _figures(self, order: DecodeOrder, rows: StagedFiles, reports: Sequence[Report]) -> FiguresByDigest:
         found = added(report.figures for report in reports if report.figures is not None)
         unique = [e for e in order.declaration.expect if e.kind == "unique"]
         if unique:

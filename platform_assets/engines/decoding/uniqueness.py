@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from platform_assets.engines.decoding.digests import row_hashes
-from platform_assets.engines.protocol import Written
+from platform_assets.engines.protocol import StagedFiles
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import python_values
 from platform_assets.lake.rows import reading_files
@@ -33,7 +33,7 @@ Blocks = Callable[[], Iterator[pa.RecordBatch]]
 """Starts a new read of the rows at each call; rows have the columns of `_PLACE` and those of the key."""
 
 
-def measure(expectation: Expectation, folder: Folder, window: str, written: Written) -> Figures:
+def measure(expectation: Expectation, folder: Folder, window: str, written: StagedFiles) -> Figures:
     """Return the figures of files written to `folder` that are in no commit yet. Raises FilesLostError."""
     return figures(expectation, lambda: _blocks(expectation, folder, window, written), written.measured.rows)
 
@@ -127,7 +127,7 @@ def _keys(block: pa.RecordBatch, names: Sequence[str]) -> tuple[pa.RecordBatch, 
     return block, row_hashes([block[name] for name in names])
 
 
-def _blocks(expectation: Expectation, folder: Folder, window: str, written: Written) -> Iterator[pa.RecordBatch]:
+def _blocks(expectation: Expectation, folder: Folder, window: str, written: StagedFiles) -> Iterator[pa.RecordBatch]:
     wanted = [*_PLACE, *expectation.columns]
     for file in written.files:
         with reading_files(folder, window), folder.open(file.path) as opened:

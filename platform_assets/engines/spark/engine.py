@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from platform_assets.engines.protocol import NO_ROWS, Order, Records, Written
+from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
 from platform_assets.engines.spark import measure, raw
 from platform_assets.engines.spark.failures import to_platform_error, worker_ended
 from platform_assets.engines.spark.overflow import named_timestamps
@@ -40,14 +40,14 @@ class SparkEngine:
     session: Callable[[], SparkSession]
     name: str = "connector"
 
-    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+    def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         """As in LoadEngine. A small window is one file; in a large one, each file holds one partition."""
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
         below = load_folder(records.window, load_id)
         if not records.pieces:
-            return Written(below, (), NO_ROWS, self.name)
+            return StagedFiles(below, (), NO_ROWS, self.name)
         folder = self.lake.table(table)
         try:
             spark = self.session()
@@ -70,11 +70,11 @@ class SparkEngine:
         written = written_files(folder, below)
         if not written:
             (folder / below).delete()  # Spark writes a file even without rows
-        return Written(below, written, measured, self.name)
+        return StagedFiles(below, written, measured, self.name)
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
-    ) -> Generator[Written | PlatformError, None, None]:
+    ) -> Generator[StagedFiles | PlatformError, None, None]:
         """As in LoadEngine: one window after the other."""
         for order in orders:
             try:

@@ -65,7 +65,7 @@ _LOCAL_ANSWERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FetchedBatches:
     """An answer and its batches that begin before the end. If none of them reaches the offset, there are none before the end.
 
     If `answer.error` is set, it is OFFSET_OUT_OF_RANGE, and there are no batches.
@@ -83,7 +83,9 @@ class PresentFetch:
         self._wait_ms = MAX_WAIT_MS
         self._local_answers = 0
 
-    def attempt(self, offset: int, end: int, size: int, buffer: bytearray, asked: Connection | None = None) -> Found:
+    def attempt(
+        self, offset: int, end: int, size: int, buffer: bytearray, asked: Connection | None = None
+    ) -> FetchedBatches:
         """Fetch about `size` bytes from `offset` on, into `buffer`; one try, to be called through `Brokers.persist`.
 
         `end` is exclusive, and has to be stable. `asked` is the connection on which the same fetch is under way. After an
@@ -94,7 +96,7 @@ class PresentFetch:
             asked = brokers.ask(partition, offset, size, wait_ms=self._wait_ms)
         answer = brokers.receive(asked, partition, offset, buffer)
         if answer.error:
-            return Found(answer, Batches.scan(answer.records[:0]))
+            return FetchedBatches(answer, Batches.scan(answer.records[:0]))
         if answer.last_stable < end:
             verdict = UnstableEndError(brokers.topic, partition, end, answer.last_stable)
             raise Transient(f"the last stable offset went back to {answer.last_stable}", verdict)
@@ -103,25 +105,25 @@ class PresentFetch:
             # The first batch is sent whole however long it is (KIP-74).
             raise Damage(offset, "the broker sent only the beginning of it")
         if offset >= end or answer.log_start >= end:
-            return Found(answer, batches)
+            return FetchedBatches(answer, batches)
         if batches.beyond or (len(batches) and batches.next_offset > offset):
             self._wait_ms, self._local_answers = MAX_WAIT_MS, 0
-            return Found(answer, batches)
+            return FetchedBatches(answer, batches)
         return self._uncommitted(offset, end, answer)
 
-    def _uncommitted(self, offset: int, end: int, empty: FetchedPartition) -> Found:
+    def _uncommitted(self, offset: int, end: int, empty: FetchedPartition) -> FetchedBatches:
         """The batch after a gap that reaches the last stable offset, found as read_uncommitted. Raises Transient."""
         brokers, partition = self._brokers, self._partition
         asked = brokers.ask(partition, offset, _PROBE_BYTES, committed=False, wait_ms=self._wait_ms)
         answer = brokers.receive(asked, partition, offset, bytearray(2 * _PROBE_BYTES))
         if answer.error:
-            return Found(answer, Batches.scan(answer.records[:0]))
+            return FetchedBatches(answer, Batches.scan(answer.records[:0]))
         batches = Batches.scan(answer.records, end, brokers.limits)
         if batches.beyond and not len(batches):
-            return Found(answer, batches)
+            return FetchedBatches(answer, batches)
         self._local_answers = self._local_answers + 1 if self._is_local(offset, end, empty, answer) else 0
         if self._local_answers >= _LOCAL_ANSWERS:
-            return Found(answer, batches)
+            return FetchedBatches(answer, batches)
         self._wait_ms = min(2 * self._wait_ms, _LONGEST_WAIT_MS)
         verdict = EmptyAnswersError(brokers.topic, partition, offset, end, brokers.patience)
         pause = max(empty.throttled, answer.throttled)
@@ -227,7 +229,7 @@ class PartitionReading:
             self._asked = None
             self._brokers.close()
 
-    def _found(self) -> Found:
+    def _found(self) -> FetchedBatches:
         """One try; without batches only if the log shows that there are none before the end."""
         sink = self._sink
         asked, self._asked = self._asked, None

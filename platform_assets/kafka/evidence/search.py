@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from platform_assets.errors import BrokerUnreachableError, DamagedBatchError
 from platform_assets.kafka.batches.fetching import Brokers
-from platform_assets.kafka.batches.reading import Found, PresentFetch
+from platform_assets.kafka.batches.reading import FetchedBatches, PresentFetch
 from platform_assets.kafka.batches.record_batches import Batch, Batches
 from platform_assets.kafka.batches.unpacking import Damage, TooLarge
 from platform_assets.kafka.batches.wire import Stopped
@@ -110,7 +110,7 @@ class BatchSearch:
         """Batches from the one that ends at `offset` or later on, which begin before `end`; none if the log has none there."""
         fetch = PresentFetch(self._brokers, partition)
 
-        def attempt() -> Found:
+        def attempt() -> FetchedBatches:
             return fetch.attempt(offset, end, _FETCH_BYTES, self._buffer)
 
         try:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.decoding.engine import DecodedFiles, DecodeEngine, DecodeOrder
-from platform_assets.engines.protocol import Written
+from platform_assets.engines.protocol import StagedFiles
 from platform_assets.errors import (
     ConcurrentLoadError,
     ConfigurationError,
@@ -379,7 +379,7 @@ def _rows_proof(raw: Receipt, written: DecodedFiles) -> Proof:
     return proof_of(raw, DEAD_LETTERS, written.dead_letters.measured.rows)
 
 
-def _difference(receipt: Receipt, now: Written) -> str:
+def _difference(receipt: Receipt, now: StagedFiles) -> str:
     if now.measured.rows != receipt.rows:
         return f"{now.measured.rows:,} rows instead of the {receipt.rows:,} of load {receipt.load_id}"
     what = "the same offsets but different content" if now.measured.offsets == receipt.offsets else "different offsets"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from platform_assets.engines.protocol import NO_ROWS, Written
+from platform_assets.engines.protocol import NO_ROWS, StagedFiles
 from platform_assets.errors import (
     ConcurrentLoadError,
     FilesLostError,
@@ -194,7 +194,7 @@ class _Window:
             r = self.receipt
             damaged = r is not None and (whole.offsets, whole.content) != (r.offsets, r.content)
         except FilesLostError as lost:
-            kept, figures, damaged = Written(load_folder(self.key, metadata.load_id), (), NO_ROWS, None), None, True
+            kept, figures, damaged = StagedFiles(load_folder(self.key, metadata.load_id), (), NO_ROWS, None), None, True
             error = lost
         else:
             error = FilesLostError(self.table.name, self.key, "its rows are not those of its receipt")
@@ -278,7 +278,7 @@ class _Window:
             found |= (partitions == partition) & (at >= 0) & (offsets < ends[np.maximum(at, 0)])
         return found
 
-    def _kept(self, load_id: str) -> tuple[Written, Measured, FiguresByDigest | None]:
+    def _kept(self, load_id: str) -> tuple[StagedFiles, Measured, FiguresByDigest | None]:
         """Write new files of the rows that stay; return them, the measure of all rows, and the expectation figures of those that stay.
 
         Memory is bounded by one row group, however large the window is. Raises FilesLostError; no file is left then.
@@ -307,7 +307,7 @@ class _Window:
         except BaseException:
             (self.folder / below).delete()
             raise
-        written = Written(below, tuple(new), figures.kept, None if self.receipt is None else self.receipt.engine)
+        written = StagedFiles(below, tuple(new), figures.kept, None if self.receipt is None else self.receipt.engine)
         return written, whole, figures.finished(written)
 
     def _series(self, below: str, stem: str, schema: pa.Schema) -> FileSeries:
@@ -389,7 +389,7 @@ class _FiguresOf:
             self._measurer = Measurer(self._expected, rows.schema)
         self._measurer.add(rows)
 
-    def finished(self, written: Written) -> FiguresByDigest | None:
+    def finished(self, written: StagedFiles) -> FiguresByDigest | None:
         """Return the figures, once the files are written; None if none are kept."""
         if not self._is_wanted:
             return None

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Final
 
 from platform_assets.engines.batching import batched_windows
-from platform_assets.engines.protocol import Order, Written
+from platform_assets.engines.protocol import Order, StagedFiles
 from platform_assets.errors import BrokerUnreachableError, ConcurrentLoadError, PlatformError
 from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
@@ -133,7 +133,7 @@ def _outcome(
     loader: Loader,
     key: str,
     window: _Prepared | PlatformError | None,
-    written: Iterator[Written | PlatformError],
+    written: Iterator[StagedFiles | PlatformError],
 ) -> _Unrecorded | Loaded | PlatformError:
     try:
         if isinstance(window, _Prepared):
@@ -181,8 +181,8 @@ def _prepared_group(
     return found
 
 
-def _committed(loader: Loader, window: _Prepared, written: Iterator[Written | PlatformError]) -> Loaded:
-    def write(load_id: str) -> Written:
+def _committed(loader: Loader, window: _Prepared, written: Iterator[StagedFiles | PlatformError]) -> Loaded:
+    def write(load_id: str) -> StagedFiles:
         outcome = next(written)
         if isinstance(outcome, PlatformError):
             raise outcome

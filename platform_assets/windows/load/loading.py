@@ -13,12 +13,11 @@ from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import quote
 
-from platform_assets.engines.protocol import LoadEngine, Records, Written
+from platform_assets.engines.protocol import LoadEngine, Records, StagedFiles
 from platform_assets.errors import (
     ClusterChangedError,
     ConcurrentLoadError,
     DamagedBatchError,
-    FoundRowsError,
     LoadError,
     LostForGoodError,
     OffsetsExpiredError,
@@ -28,6 +27,7 @@ from platform_assets.errors import (
     TopicRecreatedError,
     TruncationError,
     UnprovedRowsError,
+    UnrecordedLoadError,
     ranges_text,
 )
 from platform_assets.kafka.cluster import Cluster
@@ -195,7 +195,7 @@ class Loader:
                 if refused is not None:
                     raise refused from e
                 return self._from_the_past(sealed, commit, receipt, metadata, e)
-            except (ReloadDiffersError, LostForGoodError, FoundRowsError) as e:
+            except (ReloadDiffersError, LostForGoodError, UnrecordedLoadError) as e:
                 refused = refused or e
         assert refused is not None
         raise refused
@@ -321,16 +321,16 @@ class Loader:
         skipped = {p: (*without.get(p, ()), *beyond.get(p, ())) for p in sealed.ranges.by_partition}
         return Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped)
 
-    def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], Written]:
+    def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], StagedFiles]:
         return partial(self._write, sealed, self.records(sealed, without))
 
-    def _write(self, sealed: SealedWindow, records: Records, load_id: str) -> Written:
+    def _write(self, sealed: SealedWindow, records: Records, load_id: str) -> StagedFiles:
         table = self.declaration.raw_table
         return self.without_erased_keys(
             sealed, self.engine.write(records, table, load_id, self.declaration.records_per_file)
         )
 
-    def without_erased_keys(self, sealed: SealedWindow, written: Written) -> Written:
+    def without_erased_keys(self, sealed: SealedWindow, written: StagedFiles) -> StagedFiles:
         """Return `written` if no rule by key erases a record in it.
 
         Otherwise record those records in the ledger, delete what was written, and raise ConcurrentLoadError to begin again.

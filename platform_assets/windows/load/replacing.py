@@ -13,19 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from platform_assets.engines.protocol import NO_ROWS, TableReader, Written
+from platform_assets.engines.protocol import NO_ROWS, StagedFiles, TableReader
 from platform_assets.errors import (
     BatchTooLargeError,
     ConcurrentLoadError,
     DamagedBatchError,
     FilesLostError,
-    FoundRowsError,
     LakeNotWritableError,
     LostForGoodError,
     PlatformError,
     ReloadDiffersError,
     TableRefusedError,
     UnprovedRowsError,
+    UnrecordedLoadError,
 )
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.commits import WindowCommit
@@ -49,7 +49,7 @@ Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored", 
 and the table's rows are proved to be those of the load; healed: proved equal, and written again; restored: from a past
 version of the table, since its source no longer has the records; replaced: decoded with another declaration."""
 
-Write = Callable[[str], Written]
+Write = Callable[[str], StagedFiles]
 """Writes the window's files, given the load's id."""
 
 
@@ -177,15 +177,15 @@ class WindowReplacer:
                 continue
             below = load_folder(receipt.window.key, metadata.load_id)
             files = past_files(self.folder, receipt.window.key, version, below)
-            made = self.commit(commit, metadata, Written(below, files, measured, receipt.engine))
+            made = self.commit(commit, metadata, StagedFiles(below, files, measured, receipt.engine))
             return Loaded(self._written_again(receipt, made, measured, began), "restored")
         table, key = receipt.table.name, receipt.window.key
         if receipt.is_found:
-            raise FoundRowsError(table, key, receipt.generation, receipt.rows, kafka=kafka)
+            raise UnrecordedLoadError(table, key, receipt.generation, receipt.rows, kafka=kafka)
         raise LostForGoodError(table, key, receipt.rows, cause)
 
     def replace(
-        self, commit: WindowCommit, metadata: LoadMetadata, written: Written, seconds: float, proof: Proof
+        self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles, seconds: float, proof: Proof
     ) -> Receipt:
         """Commit what was written, whatever the window held; return the receipt, which the caller records."""
         made = self.commit(commit, metadata, written)
@@ -200,7 +200,7 @@ class WindowReplacer:
             _log.warning(
                 "no file of window %s of %s can be read; its offsets come with a later window", key, self.table
             )
-            self.commit(commit, metadata, Written(load_folder(key, metadata.load_id), (), NO_ROWS, None))
+            self.commit(commit, metadata, StagedFiles(load_folder(key, metadata.load_id), (), NO_ROWS, None))
 
     def recover(self, opened: WindowCommit, metadata: LoadMetadata) -> Receipt | None:
         """Return the receipt of a commit that the ledger lacks because a run ended between the two; None if there is no such commit.
@@ -285,7 +285,9 @@ class WindowReplacer:
                 seen.add(files.digest)
                 yield version
 
-    def _difference(self, receipt: Receipt, written: Written, found: _Held) -> ReloadDiffersError | FoundRowsError:
+    def _difference(
+        self, receipt: Receipt, written: StagedFiles, found: _Held
+    ) -> ReloadDiffersError | UnrecordedLoadError:
         gone, new = dict[int, tuple[OffsetRange, ...]](), dict[int, tuple[OffsetRange, ...]]()
         held = found.measured if found.as_recorded or found.has(receipt) else None
         if held is not None and held.offsets != written.measured.offsets:
@@ -294,11 +296,13 @@ class WindowReplacer:
             gone, new = rows.difference(kept, now), rows.difference(now, kept)
         if new and receipt.is_found and found.has(receipt):
             places = [(p, r.start, r.end) for p, parts in new.items() for r in parts]
-            return FoundRowsError(receipt.table.name, receipt.window.key, receipt.generation, receipt.rows, new=places)
+            return UnrecordedLoadError(
+                receipt.table.name, receipt.window.key, receipt.generation, receipt.rows, new=places
+            )
         text = differences.explain(receipt, written.measured, held, gone=rows.named(gone), new=rows.named(new))
         return ReloadDiffersError(receipt.topic, receipt.window.key, text)
 
-    def _check_brings_all(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> None:
+    def _check_brings_all(self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles) -> None:
         """Raise UnprovedRowsError if the table has rows of a window without a receipt that `written` lacks.
 
         Nothing proves where these rows come from, and they may be the only copies. Erased records do not count as missing.
@@ -314,7 +318,7 @@ class WindowReplacer:
         if named or (not whole and (files.rows is None or files.rows > found)):
             raise UnprovedRowsError(self.table.name, key, files.rows, found, named)
 
-    def _check_inside(self, metadata: LoadMetadata, written: Written) -> None:
+    def _check_inside(self, metadata: LoadMetadata, written: StagedFiles) -> None:
         """Raise ReloadDiffersError if a file has rows outside the window's offsets, which is a defect of the engine."""
         ranges = metadata.ranges.by_partition
         for file in written.files:
@@ -350,7 +354,7 @@ class WindowReplacer:
         return receipt
 
     @contextmanager
-    def _deleted_if_refused(self, written: Written) -> Iterator[None]:
+    def _deleted_if_refused(self, written: StagedFiles) -> Iterator[None]:
         """Delete what was written if the block, in which nothing is committed, fails."""
         try:
             yield
@@ -358,7 +362,9 @@ class WindowReplacer:
             self.delete(written)
             raise
 
-    def _written(self, commit: WindowCommit, metadata: LoadMetadata, write: Write, *, loaded: bool = False) -> Written:
+    def _written(
+        self, commit: WindowCommit, metadata: LoadMetadata, write: Write, *, loaded: bool = False
+    ) -> StagedFiles:
         """Call `write` and return its result. Raises ConcurrentLoadError if it failed after another load committed the window,
         since that load deletes the files of all earlier ones."""
         key = metadata.window.key
@@ -373,7 +379,7 @@ class WindowReplacer:
                 raise e.of_loaded_window() from None
             raise
 
-    def commit(self, commit: WindowCommit, metadata: LoadMetadata, written: Written) -> LoadCommit:
+    def commit(self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles) -> LoadCommit:
         """Commit what was written as the whole window. Raises what `WindowCommit.replace` raises."""
         try:
             return commit.replace(replace(metadata, engine=written.engine), written.files)
@@ -382,7 +388,7 @@ class WindowReplacer:
             self.delete(written)
             raise
 
-    def delete(self, written: Written) -> None:
+    def delete(self, written: StagedFiles) -> None:
         """Delete files that were written and will not be committed."""
         (self.folder / written.folder).delete()
 

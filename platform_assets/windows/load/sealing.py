@@ -30,7 +30,7 @@ from platform_assets.kafka.lookup import TimestampLookup
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import cut_ranges
-from platform_assets.ledger.entries import RecordedCut, SealedWindow, Taken, windows_between
+from platform_assets.ledger.entries import CutMethod, RecordedCut, SealedWindow, windows_between
 from platform_assets.ledger.recording import Proposed
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -293,7 +293,7 @@ def _grown(
     found: Mapping[int, FoundOffset],
     stable: Mapping[int, FoundOffset],
 ) -> RecordedCut:
-    taken: dict[int, Taken] = {p: "last stable offset" if f is stable[p] else "timestamp" for p, f in found.items()}
+    taken: dict[int, CutMethod] = {p: "last stable offset" if f is stable[p] else "timestamp" for p, f in found.items()}
     cut = previous.cut.grow({p: f.offset for p, f in found.items()}, {p: f.offset for p, f in stable.items()})
     return RecordedCut(
         state.name,

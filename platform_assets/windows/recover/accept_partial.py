@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.engines.protocol import Records, Written
+from platform_assets.engines.protocol import Records, StagedFiles
 from platform_assets.errors import (
     BatchTooLargeError,
     ClusterChangedError,
@@ -62,7 +62,7 @@ class Remains:
     receipt: Receipt
     commit: WindowCommit
     metadata: LoadMetadata
-    written: Written
+    written: StagedFiles
     from_kafka: int
     from_files: int
     gone: Ranges
@@ -212,7 +212,7 @@ def _written(
     )
 
 
-def _read(loader: Loader, sealed: SealedWindow, without: Ranges, metadata: LoadMetadata) -> Written:
+def _read(loader: Loader, sealed: SealedWindow, without: Ranges, metadata: LoadMetadata) -> StagedFiles:
     """Write what Kafka still has of a window to new files."""
     records = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without)
     table, per_file = loader.declaration.raw_table, loader.declaration.records_per_file

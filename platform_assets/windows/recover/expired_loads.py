@@ -29,7 +29,7 @@ Bounds = Mapping[int, rows.PartitionRows]
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _SurvivingRows:
     """The rows of a window whose commit has left the log.
 
     `stand` is its oldest known version. `whole` is true if `bounds` lacks no row; rows of lost files may be missing.
@@ -72,7 +72,7 @@ def with_expired(
     return list(made.loads())
 
 
-def _found(table: Folder, known: set[str]) -> dict[str, _Found]:
+def _found(table: Folder, known: set[str]) -> dict[str, _SurvivingRows]:
     """Return windows with rows whose loads are not in `known`, by key, ascending."""
     newest = load_log.version(table)
     version, actions = oldest_files(table, newest)
@@ -86,14 +86,14 @@ def _found(table: Folder, known: set[str]) -> dict[str, _Found]:
     return {key: _read(table, key, begin[key], stood[key], today.get(key, load_log.NO_FILES)) for key in sorted(begin)}
 
 
-def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFiles) -> _Found:
+def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFiles) -> _SurvivingRows:
     for stand in (stood, begin):
         files = load_log.files_of_adds(stand.files)
         try:
             bounds = rows.Opened(table, {key: files}).partition_rows(key)
         except FilesLostError:
             continue
-        return _Found(begin, files, bounds, True)
+        return _SurvivingRows(begin, files, bounds, True)
     # Some files are lost: take rows that can be read in any version, and the log's statistics of files with one partition.
     paths = {f.path for stand in (stood, begin) for f in stand.files} | set(today.paths)
     bounds = rows.readable_bounds(table, sorted(paths))
@@ -101,10 +101,12 @@ def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFile
         stated = rows.from_statistics(load_log.statistics_of_adds([file]))
         for partition, part in (stated or {}).items():
             bounds[partition] = bounds[partition] + part if partition in bounds else part
-    return _Found(begin, load_log.files_of_adds(begin.files), bounds, False)
+    return _SurvivingRows(begin, load_log.files_of_adds(begin.files), bounds, False)
 
 
-def _logs_of(table: Folder, loads: Sequence[LoadCommit], found: Mapping[str, _Found]) -> dict[str, tuple[int, str]]:
+def _logs_of(
+    table: Folder, loads: Sequence[LoadCommit], found: Mapping[str, _SurvivingRows]
+) -> dict[str, tuple[int, str]]:
     """Return generation and topic id of each window of `found` (ascending), from its rows; without windows that have no readable row.
 
     Without any known load, the first window belongs to generation 1. An id that no load names belongs to an earlier generation.
@@ -142,7 +144,7 @@ class _Making:
 
     declaration: TopicDeclaration
     known: Mapping[str, LoadCommit]
-    found: Mapping[str, _Found]
+    found: Mapping[str, _SurvivingRows]
     logs: Mapping[str, tuple[int, str]]
     sealed: Mapping[str, SealedWindow]
 
@@ -174,7 +176,7 @@ class _Making:
             ends |= self._first_ahead(ahead, generation)
         return self._load(found, topic_id, generation, window, TopicRanges.between(start, start.grow(ends, ends)))
 
-    def _start(self, found: _Found, window: Window, generation: int, before: LoadMetadata | None) -> Cut:
+    def _start(self, found: _SurvivingRows, window: Window, generation: int, before: LoadMetadata | None) -> Cut:
         firsts = {p: b.first_offset for p, b in found.bounds.items()}
         if before is None or before.generation < generation:
             edge, first = self._first_cuts.get(generation, (None, Cut({})))
@@ -189,7 +191,9 @@ class _Making:
         of_known = [load.metadata for load in self.known.values()]
         return {m.generation: m.first_cut for m in of_known if m.first_cut is not None}
 
-    def _load(self, found: _Found, topic_id: str, generation: int, window: Window, ranges: TopicRanges) -> LoadCommit:
+    def _load(
+        self, found: _SurvivingRows, topic_id: str, generation: int, window: Window, ranges: TopicRanges
+    ) -> LoadCommit:
         metadata = LoadMetadata(
             self.declaration.topic, topic_id, generation, window, ranges, load_id=str(uuid.uuid4()), run_id="",
             first_cut=self._first_cuts.get(generation), found=True,

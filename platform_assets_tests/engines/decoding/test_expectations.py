@@ -21,7 +21,7 @@ from platform_assets.engines.decoding import uniqueness
 from platform_assets.engines.decoding.digests import row_hashes
 from platform_assets.engines.decoding.task import Measurer
 from platform_assets.engines.decoding.work import Report
-from platform_assets.engines.protocol import NO_ROWS, Written
+from platform_assets.engines.protocol import NO_ROWS, StagedFiles
 from platform_assets.lake.commits import NewFile
 from platform_assets.lake.location import Folder
 from platform_assets.model import expectations
@@ -172,12 +172,12 @@ def test_files_that_were_written_are_read(tmp_path: Path) -> None:
         found = [row for row in rows if row["kafka_partition"] == number]
         pq.write_table(pa.Table.from_pylist(found, LAYOUT), tmp_path / name, store_schema=False)
     files = tuple(NewFile(name, 1, 5, {}) for name in names)
-    written = Written("window=w", files, Measured(Digest(10, 0), Digest(10, 0)), None)
+    written = StagedFiles("window=w", files, Measured(Digest(10, 0), Digest(10, 0)), None)
     folder = Folder.at(tmp_path)
     for columns, failing in ((("a",), 7), (("a", "s"), 4), (("b",), 9)):
         figures = uniqueness.measure(Expectation("e", "unique", columns), folder, "w", written)
         assert (figures.rows, figures.failing) == (10, failing)
-    nothing = Written("window=w", (), NO_ROWS, None)
+    nothing = StagedFiles("window=w", (), NO_ROWS, None)
     assert uniqueness.measure(KEYS, folder, "w", nothing) == Figures()
 
 

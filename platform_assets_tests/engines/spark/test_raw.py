@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from platform_assets.checks import facts
 from platform_assets.checks.rules import no_duplicates, no_gaps
-from platform_assets.engines.protocol import Records, Written
+from platform_assets.engines.protocol import Records, StagedFiles
 from platform_assets.engines.spark import raw, session
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.errors import ReloadDiffersError
@@ -162,7 +162,7 @@ def test_rows_outside_of_the_window_are_refused_before_the_commit(lake: LakeMake
     sealed = lk.ledger.windows(lk.topic)
 
     class Astray(SparkEngine):
-        def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> Written:
+        def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
             return super().write(replace(records, ranges=sealed[0].ranges), table, load_id, records_per_file)
 
     engine = Astray(Lake.at(lk.root), lambda: lk.settings, lk.spark)

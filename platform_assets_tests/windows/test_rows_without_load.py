@@ -19,10 +19,10 @@ from platform_assets.cli.main import main
 from platform_assets.cli.rebuild_ledger import lines
 from platform_assets.errors import (
     ErasureUnfinishedError,
-    FoundRowsError,
     LoadError,
     ReloadDiffersError,
     UnprovedRowsError,
+    UnrecordedLoadError,
 )
 from platform_assets.lake import load_log
 from platform_assets.lake.location import Folder
@@ -98,7 +98,9 @@ def test_a_row_at_a_cut_that_was_deleted_before_the_ledger_was_lost_is_named_and
     assert loader_of(topic, kafka).load(windows[1].key).outcome == "unchanged"
     if damaged:
         lose_file(topic, windows[2].key)
-    with pytest.raises(FoundRowsError, match=r"was not loaded, and the table was not changed.*ledger was rebuilt") as e:
+    with pytest.raises(
+        UnrecordedLoadError, match=r"was not loaded, and the table was not changed.*ledger was rebuilt"
+    ) as e:
         loader_of(topic, kafka).load(windows[2].key)
     assert ("partition 0 offsets [39, 40)" in str(e.value)) != damaged
     assert "lost for good" not in str(e.value)
@@ -119,7 +121,9 @@ def test_records_that_were_erased_before_the_ledger_was_lost_do_not_come_back(
     clean_log(table(topic))
     lose_ledger(topic)
     assert rebuilt(topic).found == (windows[1].key,)
-    with pytest.raises(FoundRowsError, match=r"partition 1 offsets \[24, 26\), partition 1 offsets \[28, 29\)") as e:
+    with pytest.raises(
+        UnrecordedLoadError, match=r"partition 1 offsets \[24, 26\), partition 1 offsets \[28, 29\)"
+    ) as e:
         loader_of(topic, kafka).load(windows[1].key)
     assert topic.values() == values
 
@@ -182,7 +186,7 @@ def test_found_rows_stay_found_when_a_damaged_window_is_healed_and_the_ledger_is
     lose_ledger(topic)
     assert rebuilt(topic).found == (windows[1].key,)
     topic.records[:] = records
-    with pytest.raises(FoundRowsError) as e:
+    with pytest.raises(UnrecordedLoadError) as e:
         loader_of(topic, kafka).load(windows[1].key)
     accept_loss(topic, kafka, windows[1].key, e.value)
     assert topic.values() == values
@@ -309,7 +313,7 @@ def test_an_older_ledger_keeps_its_cuts(topic: MadeTopic, kafka: MadeCluster, wi
     clean_log(table(topic))
     rebuilt(topic)
     assert ranges(topic) == before
-    with pytest.raises(FoundRowsError, match=r"partition 0 offsets \[39, 40\)") as e:
+    with pytest.raises(UnrecordedLoadError, match=r"partition 0 offsets \[39, 40\)") as e:
         loader_of(topic, kafka).load(windows[1].key)
     accept_loss(topic, kafka, windows[1].key, e.value)
     assert topic.values() == values
@@ -344,7 +348,7 @@ def test_a_first_window_begins_where_a_load_that_is_left_says(
     lose_ledger(topic)
     done = rebuilt(topic)
     assert (done.first, done.found) == ({}, (windows[0].key,))
-    with pytest.raises(FoundRowsError, match=r"partition 0 offsets \[0, 2\)") as e:
+    with pytest.raises(UnrecordedLoadError, match=r"partition 0 offsets \[0, 2\)") as e:
         loader_of(topic, kafka).load(windows[0].key)
     accept_loss(topic, kafka, windows[0].key, e.value)
     assert topic.values() == values
