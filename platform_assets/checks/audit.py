@@ -65,7 +65,7 @@ class Audit:
     heatmap: Heatmap | None
     engines: Mapping[str, int] = field(default_factory=dict)
     """Number of windows with rows that each engine loaded; `NOT_RECORDED` counts those of which that is not known."""
-    witnesses: Mapping[str, int] = field(default_factory=dict)
+    confirmed_by: Mapping[str, int] = field(default_factory=dict)
     """Number of windows that each engine has read from Kafka and found equal, after the other one had loaded them."""
     count: int = 0
     """Number of windows there, where no heatmap shows them."""
@@ -120,7 +120,7 @@ class Audit:
                 "count": self.count if self.heatmap is None else self.heatmap.windows,
                 "by_state": {} if self.heatmap is None else {s.label: n for s, n in self.heatmap.counts.items()},
                 "by_engine": dict(self.engines),
-                "confirmed_by": dict(self.witnesses),
+                "confirmed_by": dict(self.confirmed_by),
             },
             "checks": [_check_json(c) for c in self.checks],
         }
@@ -148,8 +148,8 @@ def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit
 def _engines(facts: Facts) -> tuple[dict[str, int], dict[str, int]]:
     loaded = [r for r in facts.recorded.values() if r.total_rows]
     engines = Counter(r.engine or NOT_RECORDED for r in loaded)
-    witnesses = Counter(r.confirmed_by for r in loaded if r.confirmed_by is not None)
-    return dict(sorted(engines.items())), dict(sorted(witnesses.items()))
+    confirmed_by = Counter(r.confirmed_by for r in loaded if r.confirmed_by is not None)
+    return dict(sorted(engines.items())), dict(sorted(confirmed_by.items()))
 
 
 def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome:

@@ -51,7 +51,7 @@ def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
     where its offsets stand for other records since; and so is a topic that is compacted: what is read of it today may be less than
     what was loaded.
     """
-    if e.witness is None:
+    if e.engine_by_name is None:
         return NOTHING
     try:
         sample = _sample(e, receipts)
@@ -59,8 +59,8 @@ def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
         return Confirmed(not_read=(str(error),))
     proved, findings, not_read = list[Receipt](), list[Finding](), list[str]()
     for loaded_by, group in groupby(sorted(sample, key=lambda r: r.engine or ""), key=lambda r: r.engine or ""):
-        witness = e.witness(other_engine(loaded_by))
-        for receipt, outcome in _read(e, witness, list(group)):
+        checking = e.engine_by_name(other_engine(loaded_by))
+        for receipt, outcome in _read(e, checking, list(group)):
             if isinstance(outcome, PlatformError):
                 not_read.append(str(outcome))
             elif (outcome.measured.offsets, outcome.measured.content) == (receipt.offsets, receipt.content):
@@ -111,17 +111,17 @@ def _begin(partition: int, receipt: Receipt) -> int:
 
 
 def _read(
-    e: Evaluation, witness: LoadEngine, receipts: Sequence[Receipt]
+    e: Evaluation, checking: LoadEngine, receipts: Sequence[Receipt]
 ) -> Iterator[tuple[Receipt, StagedFiles | PlatformError]]:
     """Yield what the other engine reads of each window, until the budget is used up; its files are deleted."""
     table = e.declaration.raw_table
     accepted = e.ledger.accepted_losses_of(table, [r.window.key for r in receipts])
     orders = [_order(r, table, accepted.get(r.window.key, {})) for r in receipts]
-    with closing(witness.write_many(orders, e.declaration.records_per_file)) as outcomes:
+    with closing(checking.write_many(orders, e.declaration.records_per_file)) as outcomes:
         for receipt in receipts:
             if time.monotonic() > e.deadline:
                 return
-            e.progress(f"reading window {receipt.window.key} from Kafka again, by the {witness.name} engine")
+            e.progress(f"reading window {receipt.window.key} from Kafka again, by the {checking.name} engine")
             outcome = next(outcomes)
             if isinstance(outcome, StagedFiles):
                 (e.table / outcome.folder).delete()

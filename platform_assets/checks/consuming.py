@@ -60,7 +60,7 @@ NOT_COMPARED: Final = Compared()
 
 def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | None = None) -> Compared:
     """Compare a sample of the rows of `receipts`, chosen by `rng`. Windows that Kafka no longer has whole are left out."""
-    if e.witness is None:
+    if e.engine_by_name is None:
         return NOT_COMPARED
     rng = rng or random.Random()
     windows = number = 0

@@ -28,7 +28,7 @@ class Evaluation:
     `budget` in seconds bounds what is asked of them; what is left open then is said to be, and judged next time.
     `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all. Older
     windows are only counted where each of `counting` allows it; without any, every window is judged. Unless `reads`,
-    files that changed since their load are only named. `witness` gives an engine by its name, for loads to be read again by
+    files that changed since their load are only named. `engine_by_name` gives an engine by its name, for loads to be read again by
     the one that did not make them; None where Kafka is not to be read.
     """
 
@@ -43,7 +43,7 @@ class Evaluation:
     span: Span | None = None
     counting: Collection[Check] = ()
     reads: bool = True
-    witness: Callable[[EngineName], LoadEngine] | None = None
+    engine_by_name: Callable[[EngineName], LoadEngine] | None = None
     progress: Callable[[str], None] = lambda text: None
     began: float = field(default_factory=time.monotonic)
     _collected: list[Facts] = field(default_factory=list, init=False, repr=False, compare=False)

@@ -89,7 +89,7 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
                 if span is None
                 else frozenset(w.key for w in ledger.windows(declaration.topic) if w.key in span),
                 span=span,
-                witness=environment.engine,
+                engine_by_name=environment.engine,
                 progress=tell,
             ),
             datetime.now(UTC),

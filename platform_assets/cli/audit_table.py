@@ -94,7 +94,7 @@ def _loaded_by(audit: Audit) -> str:
     if not audit.engines.keys() - {NOT_RECORDED}:
         return ""
     counts = (f"{n:,} {'' if engine == NOT_RECORDED else 'by '}{engine}" for engine, n in audit.engines.items())
-    confirmed = ", ".join(f"{n:,} by {engine}" for engine, n in audit.witnesses.items())
+    confirmed = ", ".join(f"{n:,} by {engine}" for engine, n in audit.confirmed_by.items())
     return f"; engine that loaded: {', '.join(counts)}" + (f"; confirmed: {confirmed}" if confirmed else "")
 
 

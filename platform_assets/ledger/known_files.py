@@ -54,7 +54,7 @@ class _File:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Snapshot:
     """The files at a commit, by the value of the partition column and by path; and the value of each path.
 
     `checkpoint` was the newest one, and `stamps` are those of the log files that a reader starts with: it, and all later ones.
@@ -75,7 +75,7 @@ class KnownFiles:
         self._partition, self._time = partition, time
         self._schema = pa.schema([(name, arrow_type(kind)) for name, (kind, _) in columns.items()])
         self._in_files = pa.schema([field for field in self._schema if field.name != partition])
-        self._seen: _Seen | None = None
+        self._seen: _Snapshot | None = None
         self._doubted = False
         self._lock = threading.Lock()
 
@@ -166,7 +166,7 @@ class KnownFiles:
             seen = self._followed()
             return () if seen is None else tuple(seen.files.get(value, {}).values())
 
-    def _followed(self) -> _Seen | None:
+    def _followed(self) -> _Snapshot | None:
         # Kept only if everything succeeded.
         seen, self._seen = self._seen, None
         if self._doubted and seen is not None and not self._is_as_read(seen):
@@ -180,13 +180,13 @@ class KnownFiles:
         self._seen, self._doubted = seen, False
         return seen
 
-    def _is_as_read(self, seen: _Seen) -> bool:
+    def _is_as_read(self, seen: _Snapshot) -> bool:
         if delta_log.newest_checkpoint(self._folder) != seen.checkpoint:
             return False
         # An object of a bucket is replaced completely or not at all, and a request for each would be slow.
         return self._folder.is_in_store or all(self._folder.stamp(n) == stamp for n, stamp in seen.stamps.items())
 
-    def _all(self) -> _Seen | None:
+    def _all(self) -> _Snapshot | None:
         """Open the ledger as a table, so that one which this release cannot read is refused."""
         at = delta_log.newest_anchor(self._folder)
         if at is None:
@@ -200,7 +200,7 @@ class KnownFiles:
             names.append(delta_log.checkpoint_name(checkpoint))
         stamps = {} if self._folder.is_in_store else {name: self._folder.stamp(name) for name in names}
         actions = load_log.file_actions(self._folder, at.version)
-        seen = _Seen(at, checkpoint, stamps, {}, {})
+        seen = _Snapshot(at, checkpoint, stamps, {}, {})
         if actions.num_rows:
             unknown = pa.nulls(actions.num_rows, UTC_MICROS)
             columns = actions.column_names
@@ -215,7 +215,7 @@ class KnownFiles:
                 _put(seen, path, value, size, _utc(first), _utc(last))
         return seen
 
-    def _take_in(self, seen: _Seen, commit: Commit) -> None:
+    def _take_in(self, seen: _Snapshot, commit: Commit) -> None:
         for path in commit.removes:
             value = seen.value_of.pop(unquote(path), None)
             if value is not None:
@@ -230,7 +230,9 @@ class KnownFiles:
             seen.stamps[name] = self._folder.stamp(name)
 
 
-def _put(seen: _Seen, path: str, value: str | None, size: int, first: datetime | None, last: datetime | None) -> None:
+def _put(
+    seen: _Snapshot, path: str, value: str | None, size: int, first: datetime | None, last: datetime | None
+) -> None:
     name, of = unquote(path), unquote(value or "")
     seen.files.setdefault(of, {})[name] = _File(name, size, first, last)
     seen.value_of[name] = of

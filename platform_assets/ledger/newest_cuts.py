@@ -22,7 +22,7 @@ _KEPT_FOR = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Snapshot:
     """State at a commit: versions of application transactions by id, and cuts by topic."""
 
     at: Anchor
@@ -44,7 +44,7 @@ class NewestCuts:
 
     def __init__(self, path: Folder) -> None:
         self._path = path
-        self._seen: _Seen | None = None
+        self._seen: _Snapshot | None = None
         self._lock = threading.Lock()
         self._kept: _Kept | None = None
 
@@ -97,18 +97,18 @@ class NewestCuts:
         seen = self._follow()
         return None if seen is None else seen.cuts.get(topic)
 
-    def _follow(self) -> _Seen | None:
+    def _follow(self) -> _Snapshot | None:
         seen = self._seen
         commits = None if seen is None else delta_log.commits_after(self._path, seen.at)
         if seen is None or commits is None:
             at = delta_log.newest_anchor(self._path)
-            self._seen = None if at is None else _Seen(at)
+            self._seen = None if at is None else _Snapshot(at)
         elif commits:
             self._seen = _advanced(seen, commits)
         return self._seen
 
 
-def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
+def _advanced(seen: _Snapshot, commits: Sequence[Commit]) -> _Snapshot:
     versions, cuts = dict(seen.versions), dict(seen.cuts)
     for commit in commits:
         for app, version in commit.transactions.items():
@@ -119,7 +119,7 @@ def _advanced(seen: _Seen, commits: Sequence[Commit]) -> _Seen:
         recorded = commit.transactions and not commit.removes
         if (commit.adds or commit.removes) and not (recorded or commit.rearranges):
             cuts.clear()
-    return _Seen(commits[-1].anchor, versions, cuts)
+    return _Snapshot(commits[-1].anchor, versions, cuts)
 
 
 @lru_cache(maxsize=64)

@@ -124,7 +124,7 @@ def evaluation(
         budget,
         windows,
         counting=counting,
-        witness=services.check_engine,
+        engine_by_name=services.check_engine,
         progress=to_lines(log.info),
     )
 

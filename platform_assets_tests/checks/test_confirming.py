@@ -34,7 +34,7 @@ def evaluation(lk: TopicLake, **changes: Any) -> Evaluation:
     def engine(name: EngineName) -> LoadEngine:
         return choose_engine(Lake.at(lk.root), lambda: lk.settings, lk.spark, name)
 
-    given: dict[str, Any] = {"witness": engine, **changes}
+    given: dict[str, Any] = {"engine_by_name": engine, **changes}
     return Evaluation(
         lk.declaration, lk.ledger, Orchestration(), lambda: lk.settings, lambda: lk.cluster, lk.engine, **given
     )
@@ -119,7 +119,7 @@ def test_an_engine_that_reads_other_rows_is_found_and_changes_nothing(lake: Lake
     lk.loader(engine=columnar).load(key)
     before = lk.rows()
     found = deep_audit.evaluate(
-        evaluation(lk, witness=lambda name: Forgetful(Lake.at(lk.root), lambda: lk.settings, lk.spark))
+        evaluation(lk, engine_by_name=lambda name: Forgetful(Lake.at(lk.root), lambda: lk.settings, lk.spark))
     )
     assert [(f.kind, f.window) for f in found.findings] == [("engines disagree", key)]
     assert "4 rows where the load has 5" in found.findings[0].detail

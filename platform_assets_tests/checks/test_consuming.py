@@ -42,7 +42,7 @@ def load(lk: TopicLake, key: str, changed: Callable[[list[Kept]], list[Kept]] = 
 
 def evaluation(lk: TopicLake, **changes: Any) -> Evaluation:
     engine = LocalEngine(lk.lake)
-    given: dict[str, Any] = {"witness": lambda _: engine, **changes}
+    given: dict[str, Any] = {"engine_by_name": lambda _: engine, **changes}
     return Evaluation(
         lk.declaration, lk.ledger, Orchestration(), lambda: lk.settings, lambda: lk.cluster, engine, **given
     )
@@ -110,7 +110,7 @@ def test_the_sample_is_bounded_and_windows_that_kafka_no_longer_has_are_left_out
     keys = [lk.window_of(numbered(20, 2, f"{n}-")) for n in range(3)]
     for key in keys:
         load(lk, key)
-    assert compared(lk, rng, witness=None) == consuming.NOT_COMPARED
+    assert compared(lk, rng, engine_by_name=None) == consuming.NOT_COMPARED
     assert compared(lk, rng, budget=-1.0) == consuming.NOT_COMPARED
     monkeypatch.setattr(consuming, "SAMPLE_OFFSETS", 24)
     assert compared(lk, rng) == consuming.Compared(3, 24)

@@ -96,7 +96,9 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     assert [plain(metadata[name]) for name in ("other_windows_failing", "windows_not_measured")] == [1, 1]
     passed = decoded_checks.expectation_result(declaration, judgement({A: GOOD}, [A]))
     assert (passed.passed, passed.description) == (True, "10 rows of 1 window: `amount ≥ 0`.")
-    assert decoded_checks.expectation_result(declaration, judgement({}, None)).description == "No window was decoded yet."
+    assert (
+        decoded_checks.expectation_result(declaration, judgement({}, None)).description == "No window was decoded yet."
+    )
 
 
 def test_ledger_has_figures_once_a_window() -> None:

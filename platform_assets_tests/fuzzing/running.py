@@ -36,7 +36,7 @@ _PAUSE_SECONDS: Final = 20.0
 
 
 @dataclass
-class Found:
+class FuzzResult:
     """What one run tried and found. `first` has the first case and the text of each different finding, `times` how often each came."""
 
     target: str
@@ -88,10 +88,10 @@ def sample(name: str, rng: random.Random, seconds: float, folder: Path) -> int:
     return number
 
 
-def run(name: str, seed: int, seconds: float, folder: Path, only: int | None = None) -> Found:
+def run(name: str, seed: int, seconds: float, folder: Path, only: int | None = None) -> FuzzResult:
     """Run the cases of a target for so many seconds, or the case `only` alone. The record is kept in `folder` as it goes."""
     folder.mkdir(parents=True, exist_ok=True)
-    found, began = Found(name, seed), time.monotonic()
+    found, began = FuzzResult(name, seed), time.monotonic()
     until, number = began + seconds, only or 0
     while time.monotonic() < until or not found.cases:
         number = _watched(found, number, until, folder, only)
@@ -102,7 +102,7 @@ def run(name: str, seed: int, seconds: float, folder: Path, only: int | None = N
     return found
 
 
-def _watched(found: Found, first: int, until: float, folder: Path, only: int | None) -> int:
+def _watched(found: FuzzResult, first: int, until: float, folder: Path, only: int | None) -> int:
     """Run one process from the case `first` on until it ends or has to be ended; return the number of the next case."""
     with _process(found, first, until, folder, only) as (process, progress):
         ended = _ended(found, process, progress, until, folder)
@@ -128,7 +128,7 @@ def _watched(found: Found, first: int, until: float, folder: Path, only: int | N
 
 @contextmanager
 def _process(
-    found: Found, first: int, until: float, folder: Path, only: int | None
+    found: FuzzResult, first: int, until: float, folder: Path, only: int | None
 ) -> Iterator[tuple[subprocess.Popen[bytes], Progress]]:
     for name in (FINDINGS, STACKS):
         (folder / name).write_bytes(b"")
@@ -153,7 +153,7 @@ def _process(
 
 
 def _ended(
-    found: Found, process: subprocess.Popen[bytes], progress: Progress, until: float, folder: Path
+    found: FuzzResult, process: subprocess.Popen[bytes], progress: Progress, until: float, folder: Path
 ) -> str | None:
     """Wait for the process. Returns why its last case was not finished, or None."""
     target, seen, since, cpu = target_of(found.target), -1, time.monotonic(), 0.0

@@ -26,7 +26,7 @@ from platform_assets.kafka.batches.observing import EpochBrokers, ObservingBroke
 from platform_assets.kafka.batches.positions import PositionBrokers
 from platform_assets.kafka.batches.reading import Buffers
 from platform_assets.kafka.batches.record_batches import Batches
-from platform_assets.kafka.batches.unpacking import Damage, Room
+from platform_assets.kafka.batches.unpacking import Damage, UnpackBuffer
 from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.kafka.evidence import gathering, search
 from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence
@@ -98,7 +98,7 @@ def _evidence(clock: Clock, wanted: OffsetRange, *, compacted: bool) -> Evidence
 
 def _rows(wanted: OffsetRange) -> list[dict[str, Any]]:
     found: list[pa.RecordBatch] = []
-    read_piece(_brokers(Brokers, _settings()), Piece(0, wanted), Buffers(1 << 16), Room(), found.append)
+    read_piece(_brokers(Brokers, _settings()), Piece(0, wanted), Buffers(1 << 16), UnpackBuffer(), found.append)
     for block in found:
         block.validate(full=True)
     return [row for block in found for row in block.cast(_UNNAMED).to_pylist()] if found else []

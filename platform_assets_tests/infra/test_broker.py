@@ -49,7 +49,7 @@ def own_home(tmp_path: Path) -> Iterator[Home]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class BrokerState:
     """What a client sees of a broker."""
 
     cluster: str
@@ -60,7 +60,7 @@ class Seen:
 _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
-def look(bootstrap: str, topic: str) -> Seen:
+def look(bootstrap: str, topic: str) -> BrokerState:
     """Ask as a client does."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -80,7 +80,7 @@ def look(bootstrap: str, topic: str) -> Seen:
 
         # A broker that has just begun may not lead its partitions yet.
         wait_until(f"partition 0 of {topic} is led", led, 30)
-        return Seen(metadata.cluster_id, f"{node.host}:{node.port}", ends[0])
+        return BrokerState(metadata.cluster_id, f"{node.host}:{node.port}", ends[0])
     finally:
         consumer.close()
 
@@ -95,7 +95,7 @@ def test_data_and_cluster_id_outlive_a_kill_and_a_change_of_port(own_home: Home)
         producer.produce("kept", str(number))
     assert producer.flush(30) == 0
     before = look(first.address, "kept")
-    assert before == Seen(brokers.cluster_id(own_home) or "", first.address, 10)
+    assert before == BrokerState(brokers.cluster_id(own_home) or "", first.address, 10)
 
     os.kill(first.pid, signal.SIGKILL)
     psutil.Process(first.pid).wait(30)
@@ -109,7 +109,7 @@ def test_data_and_cluster_id_outlive_a_kill_and_a_change_of_port(own_home: Home)
         "kafka", own_home, SMALL, report=quiet, environ={**environ, "KAFKA_PORT": str(other)}
     )
     assert third.address == f"127.0.0.1:{other}"
-    assert look(third.address, "kept") == Seen(before.cluster, third.address, 10)
+    assert look(third.address, "kept") == BrokerState(before.cluster, third.address, 10)
 
 
 def test_port_taken_is_told_before_anything_starts(own_home: Home) -> None:

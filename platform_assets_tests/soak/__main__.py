@@ -111,7 +111,7 @@ def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
     """Both engines on random logs, by one broker and one Spark server."""
     with engines(root / "services", _SOON_COMPACTED) as (bootstrap, remote):
         session = connect(remote)
-        done: list[histories.Found] = []
+        done: list[histories.SeedResult] = []
         for seed in range(first, first + seeds):
             with report.going_on(f"history of seed {seed}"):
                 found = histories.run(seed, bootstrap, lambda: session, root / f"history-{seed}")

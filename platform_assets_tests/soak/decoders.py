@@ -13,7 +13,7 @@ HEADER: Final = "| seed | rounds | values judged | differences |\n|---|---|---|-
 
 
 @dataclass
-class Found:
+class SeedResult:
     """What one seed has judged; `anomalies` name the judge, its round and the value."""
 
     seed: int
@@ -26,9 +26,9 @@ class Found:
         return f"| {self.seed} | {self.rounds:,} | {self.values:,} | {'; '.join(self.anomalies) or 'none'} |"
 
 
-def run(seed: int, seconds: float) -> Found:
+def run(seed: int, seconds: float) -> SeedResult:
     """Have each judge judge once a round, as many rounds as fit into the seconds, and one at least."""
-    found, until = Found(seed), time.monotonic() + seconds
+    found, until = SeedResult(seed), time.monotonic() + seconds
     while not found.rounds or time.monotonic() < until:
         for name, judge in JUDGES.items():
             try:

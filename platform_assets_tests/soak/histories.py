@@ -54,7 +54,7 @@ _READERS: Final = ("a read_committed consumer", "delta-rs", "polars", "DuckDB", 
 
 
 @dataclass
-class Found:
+class SeedResult:
     """What was compared of the log of one seed, and what did not agree."""
 
     seed: int
@@ -77,7 +77,7 @@ class Found:
         )
 
 
-def summary(done: Sequence[Found]) -> str:
+def summary(done: Sequence[SeedResult]) -> str:
     """What all of `done` come to, in one sentence."""
     if not done:
         return "no history came to its end"
@@ -98,12 +98,12 @@ def run(
     root: Path,
     size: int = 4_000,
     loaded: Callable[[Sequence[TopicLake]], None] = lambda lakes: None,
-) -> Found:
+) -> SeedResult:
     """Make the log of a seed, of about `size` records, and have both engines load it, each into a lake of its own below `root`.
 
     `loaded` is called with both lakes before they are compared.
     """
-    rng, found = random.Random(seed), Found(seed)
+    rng, found = random.Random(seed), SeedResult(seed)
     lakes = [
         TopicLake(
             bootstrap, f"history-{seed}", root / engine, connection, rng.choice([200, 200_000]), engine_name=engine
@@ -135,7 +135,7 @@ def run(
 class _Log:
     """A topic that is filled with what `rng` says."""
 
-    def __init__(self, rng: random.Random, lake: TopicLake, found: Found) -> None:
+    def __init__(self, rng: random.Random, lake: TopicLake, found: SeedResult) -> None:
         self.rng, self.lake, self.found = rng, lake, found
         self.partitions = rng.randint(1, 4)
         self.strange_names = rng.random() < 0.4
@@ -319,7 +319,7 @@ def _digests(receipt: Receipt) -> tuple[int, int, object]:
     return receipt.offsets_digest, receipt.content_digest, {p: r.rows for p, r in receipt.partitions.items()}
 
 
-def _compare_digests(lakes: Sequence[TopicLake], keys: Sequence[str], found: Found) -> None:
+def _compare_digests(lakes: Sequence[TopicLake], keys: Sequence[str], found: SeedResult) -> None:
     """Receipts of the same windows: rows, digests of offsets and of content."""
     table = TableRef.raw(lakes[0].topic)
     first, *others = ({k: r for k, r in lk.ledger.receipts(table).items() if k in keys} for lk in lakes)
@@ -334,7 +334,7 @@ def _compare_digests(lakes: Sequence[TopicLake], keys: Sequence[str], found: Fou
     found.anomalies += [f"{lakes[0].engine_name} was asked for, and {wrong} loaded"] if wrong else []
 
 
-def _compare_evidence(lk: TopicLake, found: Found) -> None:
+def _compare_evidence(lk: TopicLake, found: SeedResult) -> None:
     """Rows and explained holes are all offsets of each window, by the reader of batches."""
     compacted = "compacted" in found.kind
     for receipt in lk.ledger.receipts(TableRef.raw(lk.topic)).values():
@@ -354,7 +354,7 @@ def _compare_evidence(lk: TopicLake, found: Found) -> None:
             )
 
 
-def _compare_rows(lakes: Sequence[TopicLake], found: Found, *, headers: bool) -> None:
+def _compare_rows(lakes: Sequence[TopicLake], found: SeedResult, *, headers: bool) -> None:
     """What a read_committed consumer reads, and what each reader finds in each table."""
     expected = committed(lakes[0].settings, lakes[0].topic, headers=headers)
     found.rows = len(expected)

@@ -17,7 +17,7 @@ HEADER: Final = "| seed | histories | loads judged, by what they ended in | diff
 
 
 @dataclass
-class Found:
+class SeedResult:
     """What one seed has judged; `anomalies` name the history and what is wrong. The lakes of those stay."""
 
     seed: int
@@ -31,9 +31,9 @@ class Found:
         return f"| {self.seed} | {self.histories:,} | {met} | {'; '.join(self.anomalies) or 'none'} |"
 
 
-def run(seed: int, seconds: float, root: Path) -> Found:
+def run(seed: int, seconds: float, root: Path) -> SeedResult:
     """Have as many histories as fit into the seconds, and one at least, each with a lake below `root`."""
-    found, until = Found(seed), time.monotonic() + seconds
+    found, until = SeedResult(seed), time.monotonic() + seconds
     while not found.histories or time.monotonic() < until:
         folder = root / str(found.histories)
         try:

@@ -38,7 +38,7 @@ def test_both_engines_and_all_readers_agree_but_for_a_value_that_was_changed(
     of_consumer, of_readers, *healed = found.anomalies
     assert of_consumer == "rows of connector are not what a consumer reads"
     assert of_readers.startswith("readers disagree")
-    said = histories.summary([found, histories.Found(7, sent=1_000, rows=900, windows=2, compared=9_000)])
+    said = histories.summary([found, histories.SeedResult(7, sent=1_000, rows=900, windows=2, compared=9_000)])
     assert said.startswith(
         f"2 histories, of seeds {found.seed}, 7: {found.sent + 1_000:,} records sent, {found.rows + 900:,} of"
     )

@@ -73,8 +73,8 @@ def _confirmed(confirmed: Confirmed) -> str:
     """Which engine has confirmed how many windows of which, and why no more where it could not."""
     pairs = Counter((r.confirmed_by, r.engine) for r in confirmed.receipts)
     text = "".join(
-        f"; {counted(n, 'window')} that the {engine} engine loaded confirmed by the {witness} engine"
-        for (witness, engine), n in sorted(pairs.items())
+        f"; {counted(n, 'window')} that the {engine} engine loaded confirmed by the {other_engine} engine"
+        for (other_engine, engine), n in sorted(pairs.items())
     )
     return text + "".join(f"; not confirmed: {reason.rstrip('.')}" for reason in confirmed.not_read[:1])
 

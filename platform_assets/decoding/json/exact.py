@@ -101,7 +101,7 @@ def _behind(text: str, at: int) -> tuple[int, bool]:
 
 
 Row = dict[str, Any]
-_Read = Callable[[Any, "_Seen"], Any]
+_Read = Callable[[Any, "_Facts"], Any]
 
 _BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|([\]}])', re.DOTALL)
 
@@ -109,7 +109,7 @@ _BRACKET: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|([\]}])', re
 _SPACE: Final = " \t\n\r"
 
 
-class _Seen:
+class _Facts:
     """Facts found in a value besides its columns."""
 
     __slots__ = ("lacking",)
@@ -163,7 +163,7 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
         raise
     if not isinstance(document, dict):
         raise Unfit("wrong_type", "the value is no object")
-    seen = _Seen()
+    seen = _Facts()
     try:
         row: Row = read(document, seen)
     except Fault as fault:
@@ -261,7 +261,7 @@ def _reader(kind: pa.DataType, dialect: Dialect) -> _Read:
 def _list_reader(element: pa.Field, dialect: Dialect) -> _Read:
     read_element, nullable = _reader(element.type, dialect), element.nullable
 
-    def read(value: Any, seen: _Seen) -> list[Any]:
+    def read(value: Any, seen: _Facts) -> list[Any]:
         if type(value) is not list:
             raise _no(value, "an array")
         elements = []
@@ -282,7 +282,7 @@ def _map_reader(value_field: pa.Field, dialect: Dialect) -> _Read:
     read_value, nullable = _reader(value_field.type, dialect), value_field.nullable
     read_key = scalar_reader(pa.string(), None, "strict")
 
-    def read(value: Any, seen: _Seen) -> list[tuple[str, Any]]:
+    def read(value: Any, seen: _Facts) -> list[tuple[str, Any]]:
         if not isinstance(value, dict):
             raise _no(value, "an object")
         if type(value) is _Twice:
@@ -304,7 +304,7 @@ def _map_reader(value_field: pa.Field, dialect: Dialect) -> _Read:
 def _struct_reader(fields: list[pa.Field], dialect: Dialect) -> _Read:
     columns = [(field.name, field.nullable, _reader(field.type, dialect)) for field in fields]
 
-    def read(value: Any, seen: _Seen) -> Row:
+    def read(value: Any, seen: _Facts) -> Row:
         if not isinstance(value, dict):
             raise _no(value, "an object")
         if type(value) is _Twice:

@@ -21,7 +21,7 @@ from platform_assets.kafka.batches.record_batches import (
     Batches,
     check_count,
 )
-from platform_assets.kafka.batches.unpacking import Damage, Room, TooLarge, unpacked
+from platform_assets.kafka.batches.unpacking import Damage, TooLarge, UnpackBuffer, unpacked
 from platform_assets.kafka.settings import BATCH_VARIABLES
 from platform_assets.kernels import arrow, records
 from platform_assets.kernels.records import control_types
@@ -187,14 +187,14 @@ class _Bodies:
 
 
 def blocks(
-    batches: Batches, aborted: Sequence[tuple[int, int]], topic_id: str, piece: Piece, room: Room
+    batches: Batches, aborted: Sequence[tuple[int, int]], topic_id: str, piece: Piece, unpack_buffer: UnpackBuffer
 ) -> Iterator[pa.RecordBatch]:
     """Yield the committed records of `batches` in `piece`, ascending, with the columns of SCHEMA; no block is empty.
 
-    `aborted` is the broker's list for this fetch. Compressed batches are unpacked in `room`. Raises Damage, TooLarge,
+    `aborted` is the broker's list for this fetch. Compressed batches are unpacked in `unpack_buffer`. Raises Damage, TooLarge,
     OldFormat and TimestampOutOfRange.
     """
-    for block in _blocks(batches, wanted(batches, aborted, piece), piece, room):
+    for block in _blocks(batches, wanted(batches, aborted, piece), piece, unpack_buffer):
         yield block.columns(topic_id)
 
 
@@ -208,23 +208,25 @@ def wanted(batches: Batches, aborted: Sequence[tuple[int, int]], piece: Piece) -
     return np.flatnonzero(kept)
 
 
-def timestamps(batches: Batches, some: Longs, piece: Piece, room: Room) -> Iterator[tuple[Longs, Longs]]:
+def timestamps(
+    batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBuffer
+) -> Iterator[tuple[Longs, Longs]]:
     """Yield offsets and timestamps (ms) of the records in `piece` of the batches `some`. Raises Damage and TooLarge."""
-    for block in _blocks(batches, some, piece, room):
+    for block in _blocks(batches, some, piece, unpack_buffer):
         yield block.offsets, block.timestamps
 
 
-def _blocks(batches: Batches, some: Longs, piece: Piece, room: Room) -> Iterator[_Block]:
-    for bodies in _bodies(batches, some, room):
+def _blocks(batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBuffer) -> Iterator[_Block]:
+    for bodies in _bodies(batches, some, unpack_buffer):
         block = _Block(batches, bodies, piece)
         if block.size:
             yield block
 
 
-def _bodies(batches: Batches, some: Longs, room: Room) -> Iterator[_Bodies]:
+def _bodies(batches: Batches, some: Longs, unpack_buffer: UnpackBuffer) -> Iterator[_Bodies]:
     """Yield the bodies of the batches `some`, in order; uncompressed ones stay in place.
 
-    The others are in `room`, until the next ones are requested.
+    The others are in `unpack_buffer`, until the next ones are requested.
     """
     packed = batches.attributes & CODEC_MASK
     counts, bases = batches.records_counts, batches.base_offsets
@@ -246,11 +248,11 @@ def _bodies(batches: Batches, some: Longs, room: Room) -> Iterator[_Bodies]:
         first = size = 0
         for at, index in enumerate(run.tolist()):
             body = batches.data[starts[index] : ends[index]]
-            size = room.add(int(packed[index]), body, int(bases[index]), size, batches.limits.bytes)
+            size = unpack_buffer.add(int(packed[index]), body, int(bases[index]), size, batches.limits.bytes)
             ends_in_room.append(size)
             if size >= BLOCK_BYTES or at == len(run) - 1:
                 until = np.array(ends_in_room, np.int64)
-                yield _Bodies(room.filled(size), run[first : at + 1], np.append(0, until[:-1]), until)
+                yield _Bodies(unpack_buffer.filled(size), run[first : at + 1], np.append(0, until[:-1]), until)
                 ends_in_room, first, size = [], at + 1, 0
 
 
@@ -264,9 +266,9 @@ class _Block:
         # Allocations are bounded by the data that exists, not by a header's claim.
         if (short := _SMALLEST_RECORD * counts > bodies.ends - bodies.starts).any():
             raise Damage(int(bases[short.argmax()]), _WRONG[records.CUT_OFF])
-        room = int(counts.sum())
+        unpack_buffer = int(counts.sum())
         self._data, self._partition = bodies.data, piece.partition
-        longs, ints = np.empty((2, room), np.int64), np.empty((7, room), np.int32)
+        longs, ints = np.empty((2, unpack_buffer), np.int64), np.empty((7, unpack_buffer), np.int32)
         self.size, wrong, where = records.find_records(
             bodies.data,
             bodies.starts,

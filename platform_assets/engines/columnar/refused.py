@@ -18,7 +18,7 @@ from platform_assets.kafka.batches.damaged import damaged_until
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers, PartitionReading
 from platform_assets.kafka.batches.record_batches import Batches
-from platform_assets.kafka.batches.unpacking import Damage, Room, TooLarge
+from platform_assets.kafka.batches.unpacking import Damage, TooLarge, UnpackBuffer
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.kafka.timestamps import FIRST_READABLE_MS, LAST_READABLE_MS, unreadable_records
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
@@ -61,11 +61,11 @@ def find_refused(
     """
     found = _RefusedOffsets(most)
     brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)
-    buffers, room = Buffers(_FETCH_BYTES), Room()
+    buffers, unpack_buffer = Buffers(_FETCH_BYTES), UnpackBuffer()
     old: list[Piece] = []
     try:
         for partition, offsets in [(p, r) for piece in pieces for p, r in piece.items() if r.size]:
-            search = _Search(partition, offsets, found, room)
+            search = _Search(partition, offsets, found, unpack_buffer)
             while search.position < search.end and not found.enough:
                 _search(brokers, search, buffers)
             old += [Piece(partition, r) for r in search.old]
@@ -111,11 +111,13 @@ class _RefusedOffsets:
 class _Search:
     """A sink of batches that checks the timestamps of their records, and keeps no records."""
 
-    def __init__(self, partition: int, offsets: OffsetRange, found: _RefusedOffsets, room: Room) -> None:
+    def __init__(
+        self, partition: int, offsets: OffsetRange, found: _RefusedOffsets, unpack_buffer: UnpackBuffer
+    ) -> None:
         self.partition, self.position, self.end = partition, offsets.start, offsets.end
         self.old: list[OffsetRange] = []
         """Offsets in message sets of the older formats."""
-        self.found, self._room = found, room
+        self.found, self._room = found, unpack_buffer
 
     def observe(self, log_start: int) -> None:
         """Ignore offsets that have expired meanwhile, which another search finds."""

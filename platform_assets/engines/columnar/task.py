@@ -31,7 +31,7 @@ from platform_assets.errors import (
 from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers, PartitionReading
 from platform_assets.kafka.batches.record_batches import Batches
-from platform_assets.kafka.batches.unpacking import Room
+from platform_assets.kafka.batches.unpacking import UnpackBuffer
 from platform_assets.lake.files import files_at, is_in_store
 from platform_assets.model.offsets import OffsetRange
 
@@ -45,16 +45,16 @@ class Overtaken(Exception):
 
 
 def read_piece(
-    brokers: Brokers, piece: Piece, buffers: Buffers, room: Room, add: Callable[[pa.RecordBatch], None]
+    brokers: Brokers, piece: Piece, buffers: Buffers, unpack_buffer: UnpackBuffer, add: Callable[[pa.RecordBatch], None]
 ) -> None:
     """Pass the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
 
-    No block is empty. Memory: two fetches, one block, and `room` for unpacking, as large as a block. Raises
+    No block is empty. Memory: two fetches, one block, and `unpack_buffer` for unpacking, as large as a block. Raises
     Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError, EmptyAnswersError,
     UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what
     `add` raises.
     """
-    rows = _Rows(piece, brokers.topic_id, room, add)
+    rows = _Rows(piece, brokers.topic_id, unpack_buffer, add)
     reading = PartitionReading(brokers, rows, buffers)
     try:
         while rows.position < rows.end:
@@ -66,9 +66,11 @@ def read_piece(
 class _Rows:
     """A sink of batches that turns them into columns."""
 
-    def __init__(self, piece: Piece, topic_id: str, room: Room, add: Callable[[pa.RecordBatch], None]) -> None:
+    def __init__(
+        self, piece: Piece, topic_id: str, unpack_buffer: UnpackBuffer, add: Callable[[pa.RecordBatch], None]
+    ) -> None:
         self.partition, self.position, self.end = piece.partition, piece.wanted.start, piece.wanted.end
-        self._topic_id, self._room, self._add, self._log_start = topic_id, room, add, 0
+        self._topic_id, self._room, self._add, self._log_start = topic_id, unpack_buffer, add, 0
 
     def observe(self, log_start: int) -> None:
         self._log_start = log_start
@@ -149,11 +151,11 @@ def _written(work: Work, share: Share) -> FileSeries:
         patience=work.patience,
         stopped=lambda: False,
     )
-    buffers, room = Buffers(work.fetch_bytes), Room()
+    buffers, unpack_buffer = Buffers(work.fetch_bytes), UnpackBuffer()
     piece = share.pieces[0]
     try:
         for piece in share.pieces:
-            read_piece(brokers, piece, buffers, room, series.add)
+            read_piece(brokers, piece, buffers, unpack_buffer, series.add)
         series.close()
     except BaseException as error:
         series.discard()

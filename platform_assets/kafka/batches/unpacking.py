@@ -31,7 +31,7 @@ class TooLarge(Damage):
 
 
 _XERIAL = b"\x82SNAPPY\x00"
-_SMALLEST_ROOM: Final = 1 << 16
+_SMALLEST_BUFFER: Final = 1 << 16
 _TOO_SMALL: Final = "failed to write whole buffer"
 """How cramjam says that unpacked data does not fit into the memory given for it."""
 _GUESSED: Final = 8
@@ -42,7 +42,7 @@ _FRAMES: Final = {3: cramjam.lz4, 4: cramjam.zstd}
 """Codecs that unpack into memory which is there."""
 
 
-class Room:
+class UnpackBuffer:
     """Memory into which bodies are unpacked, one behind the other.
 
     It is used again: memory that the system has to clear first costs nearly as much as unpacking into it.
@@ -68,18 +68,18 @@ class Room:
         return self._data[:size]
 
     def _unpack(self, codec: object, packed: memoryview, offset: int, at: int, limit: int) -> int:
-        size = min(max(_SMALLEST_ROOM, _GUESSED * len(packed)), limit)
+        size = min(max(_SMALLEST_BUFFER, _GUESSED * len(packed)), limit)
         while True:
             self._reserve(at, size)
-            room = self._data[at : at + limit]
+            buffer = self._data[at : at + limit]
             try:
-                return int(codec.decompress_into(packed, room))  # type: ignore[attr-defined]
+                return int(codec.decompress_into(packed, buffer))  # type: ignore[attr-defined]
             except cramjam.DecompressionError as error:
                 if _TOO_SMALL not in str(error):
                     raise
-                if len(room) >= limit:
+                if len(buffer) >= limit:
                     raise _too_large(offset, limit) from None
-                size = min(_GUESSED * len(room), limit)
+                size = min(_GUESSED * len(buffer), limit)
 
     def _reserve(self, at: int, size: int) -> None:
         if len(self._data) - at < size:
@@ -97,8 +97,8 @@ def unpacked(codec: int, packed: memoryview, offset: int, limit: int) -> bytes |
             raise _too_large(offset, limit)
         return packed
     if codec in _FRAMES:
-        room = Room()
-        return room.filled(room.add(codec, packed, offset, 0, limit)).data
+        buffer = UnpackBuffer()
+        return buffer.filled(buffer.add(codec, packed, offset, 0, limit)).data
     if codec == 1:
         return _guarded(lambda: _gunzip(packed, offset, limit), offset)
     if codec == 2:

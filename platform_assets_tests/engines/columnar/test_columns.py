@@ -16,7 +16,7 @@ from platform_assets.engines.columnar import columns
 from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange, as_text, blocks, java_text
 from platform_assets.engines.columnar.work import Piece
 from platform_assets.kafka.batches.record_batches import Batches
-from platform_assets.kafka.batches.unpacking import Damage, Room, TooLarge
+from platform_assets.kafka.batches.unpacking import Damage, TooLarge, UnpackBuffer
 from platform_assets.kafka.evidence.tally import PartitionTally
 from platform_assets.kafka.settings import BatchLimits
 from platform_assets.model.offsets import OffsetRange
@@ -38,7 +38,7 @@ EVERYTHING = Piece(3, OffsetRange(0, 1 << 40))
 def read(*batches: bytes, piece: Piece = EVERYTHING, aborted: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
     """The rows of `batches` as one fetch, without the columns that are the same in all."""
     found = Batches.scan(memoryview(b"".join(batches)))
-    return rows_of(blocks(found, list(aborted), TOPIC_ID, piece, Room()))
+    return rows_of(blocks(found, list(aborted), TOPIC_ID, piece, UnpackBuffer()))
 
 
 def rows_of(made: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -198,7 +198,7 @@ def read_log(log: MadeLog, start: int, end: int, fetch: int) -> list[dict[str, A
     while at < end:
         data, aborted = log.fetched(at, fetch)
         batches = Batches.scan(memoryview(data), end)
-        rows += rows_of(blocks(batches, aborted, TOPIC_ID, Piece(3, OffsetRange(start, end)), Room()))
+        rows += rows_of(blocks(batches, aborted, TOPIC_ID, Piece(3, OffsetRange(start, end)), UnpackBuffer()))
         at = end if batches.beyond else max(at + 1, batches.next_offset)
     return rows
 
@@ -208,7 +208,7 @@ def test_blocks_are_closed_when_they_are_large(limit: int, blocks_made: int, mon
     monkeypatch.setattr(columns, "BLOCK_BYTES", limit)
     records = [Made(offset, value=bytes(100)) for offset in range(200)]
     batches = [made_batch(records[i : i + 10], codec="lz4") for i in range(0, 200, 10)]  # above 1,000 bytes each
-    made = list(blocks(Batches.scan(memoryview(b"".join(batches))), [], TOPIC_ID, EVERYTHING, Room()))
+    made = list(blocks(Batches.scan(memoryview(b"".join(batches))), [], TOPIC_ID, EVERYTHING, UnpackBuffer()))
     assert len(made) == blocks_made
     assert rows_of(made) == [r.row() for r in records]
 
@@ -223,7 +223,7 @@ def test_batches_of_all_codecs_in_one_fetch_keep_their_order(rng: random.Random)
 
 def limited(batch: bytes, **limits: int) -> list[pa.RecordBatch]:
     batches = Batches.scan(memoryview(batch), limits=BatchLimits(**limits))
-    return list(blocks(batches, [], TOPIC_ID, EVERYTHING, Room()))
+    return list(blocks(batches, [], TOPIC_ID, EVERYTHING, UnpackBuffer()))
 
 
 @pytest.mark.parametrize("codec", CODECS)

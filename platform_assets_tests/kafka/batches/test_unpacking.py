@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from platform_assets.kafka.batches.unpacking import Damage, Room, TooLarge, unpacked
+from platform_assets.kafka.batches.unpacking import Damage, TooLarge, UnpackBuffer, unpacked
 from platform_assets_tests.support.record_batches import CODECS, PACKERS
 
 LIMIT = 1 << 28
@@ -24,29 +24,34 @@ def body(rng: random.Random) -> bytes:
 
 
 def test_bodies_lie_behind_each_other_and_stay_as_the_room_grows(rng: random.Random) -> None:
-    room = Room()
+    buffer = UnpackBuffer()
     for _ in range(3):  # the same room again and again
         bodies = [(rng.choice(sorted(CODECS)), body(rng)) for _ in range(40)]
         end = 0
         for codec, data in bodies:
-            end = room.add(CODECS[codec], packed(codec, data), 0, end, LIMIT)
-        assert room.filled(end).tobytes() == b"".join(data for _, data in bodies)
+            end = buffer.add(CODECS[codec], packed(codec, data), 0, end, LIMIT)
+        assert buffer.filled(end).tobytes() == b"".join(data for _, data in bodies)
 
 
 def test_what_was_in_the_room_is_in_no_later_body(rng: random.Random) -> None:
-    room = Room()
-    room.add(CODECS["zstd"], packed("zstd", b"x" * 100_000), 0, 0, LIMIT)
+    buffer = UnpackBuffer()
+    buffer.add(CODECS["zstd"], packed("zstd", b"x" * 100_000), 0, 0, LIMIT)
     for codec in sorted(CODECS):
         data = body(rng)
-        end = room.add(CODECS[codec], packed(codec, data), 0, 0, LIMIT)
-        assert room.filled(end).tobytes() == data == bytes(unpacked(CODECS[codec], packed(codec, data), 0, LIMIT))
+        end = buffer.add(CODECS[codec], packed(codec, data), 0, 0, LIMIT)
+        assert (
+            buffer.filled(end).tobytes() == data == bytes(unpacked(CODECS[codec], packed(codec, data), 0, LIMIT))
+        )
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_body_beyond_the_limit_is_refused_in_a_room_with_space_left(codec: str) -> None:
-    room = Room()
-    room.add(CODECS[codec], packed(codec, bytes(100_000)), 0, 0, LIMIT)
-    for unpack in (lambda data: room.add(CODECS[codec], data, 7, 0, 500), lambda d: unpacked(CODECS[codec], d, 7, 500)):
+    buffer = UnpackBuffer()
+    buffer.add(CODECS[codec], packed(codec, bytes(100_000)), 0, 0, LIMIT)
+    for unpack in (
+        lambda data: buffer.add(CODECS[codec], data, 7, 0, 500),
+        lambda d: unpacked(CODECS[codec], d, 7, 500),
+    ):
         with pytest.raises(TooLarge, match="offset 7: unpacks to more than 500 bytes") as large:
             unpack(packed(codec, bytes(501)))
         assert large.value.variable == "KAFKA_BATCH_MAX_BYTES"
@@ -61,7 +66,7 @@ def test_a_bomb_takes_no_more_memory_than_the_limit(codec: str) -> None:
         with pytest.raises(TooLarge):
             unpacked(CODECS[codec], bomb, 0, limit)
         with pytest.raises(TooLarge):
-            Room().add(CODECS[codec], bomb, 0, 0, limit)
+            UnpackBuffer().add(CODECS[codec], bomb, 0, 0, limit)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -70,8 +75,8 @@ def test_a_bomb_takes_no_more_memory_than_the_limit(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_a_body_cut_off_is_damage_and_leaves_what_came_before(codec: str) -> None:
-    room, before = Room(), bytes(range(256))
-    end = room.add(CODECS[codec], packed(codec, before), 0, 0, LIMIT)
+    buffer, before = UnpackBuffer(), bytes(range(256))
+    end = buffer.add(CODECS[codec], packed(codec, before), 0, 0, LIMIT)
     with pytest.raises(Damage, match="offset 9"):
-        room.add(CODECS[codec], packed(codec, np.arange(5_000).tobytes())[:-20], 9, end, LIMIT)
-    assert room.filled(end).tobytes() == before
+        buffer.add(CODECS[codec], packed(codec, np.arange(5_000).tobytes())[:-20], 9, end, LIMIT)
+    assert buffer.filled(end).tobytes() == before

@@ -37,7 +37,7 @@ from platform_assets.kafka.batches.fetching import (
 )
 from platform_assets.kafka.batches.observing import ObservingBrokers
 from platform_assets.kafka.batches.reading import Buffers
-from platform_assets.kafka.batches.unpacking import Room
+from platform_assets.kafka.batches.unpacking import UnpackBuffer
 from platform_assets.kafka.batches.wire import Security, addresses
 from platform_assets.kafka.evidence.gathering import Evidence, gather_evidence
 from platform_assets.kafka.settings import BatchLimits, ClientSettings
@@ -394,7 +394,7 @@ def loaded(broker: ScriptedBroker, patience: float = 1.0, limits: BatchLimits | 
     brokers = Brokers(settings, "t", topic_id_text(TOPIC_ID), patience=patience, stopped=lambda: False)
     rows: list[pa.RecordBatch] = []
     try:
-        read_piece(brokers, Piece(0, OffsetRange(0, 30)), Buffers(1 << 20), Room(), rows.append)
+        read_piece(brokers, Piece(0, OffsetRange(0, 30)), Buffers(1 << 20), UnpackBuffer(), rows.append)
     finally:
         brokers.close()
     return [offset for block in rows for offset in block.column("kafka_offset").to_pylist()]
