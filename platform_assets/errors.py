@@ -718,7 +718,7 @@ class ReplacedRowsError(LoadError):
         )
 
 
-class RepairUnfitError(ConfigurationError):
+class RepairOffsetError(ConfigurationError):
     """A repair declares a value for a record that its window does not have."""
 
     def __init__(self, raw: str, window: str, partition: int, offset: int) -> None:
@@ -753,7 +753,7 @@ class DecodingDiffersError(LoadError):
         )
 
 
-class DecoderUnfitError(LoadError):
+class DecodingUnsupportedError(LoadError):
     """Spark's workers cannot decode."""
 
     def __init__(self, table: str, window: str, reason: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from platform_assets.decoding.decoder import Unfit
+from platform_assets.decoding.decoder import DecodeFault
 from platform_assets.decoding.pieces import Marks, Pieces
 from platform_assets.decoding.schema import type_name
 from platform_assets.decoding.times import ISO_DATE, ISO_TIME, TimeFormat
@@ -88,19 +88,19 @@ class Conversion:
         return pa.array(values, self.type, mask=pieces.nulls | undecided), undecided
 
     def value(self, text: str) -> Any:
-        """Return the value of one text in pyarrow's form. Raises Unfit."""
+        """Return the value of one text in pyarrow's form. Raises DecodeFault."""
         try:
             return self._value(text)
-        except Unfit as unfit:
+        except DecodeFault as fault:
             shown = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
-            raise Unfit(unfit.reason, f"{shown!r} is no {self.name}: {unfit.detail}") from None
+            raise DecodeFault(fault.reason, f"{shown!r} is no {self.name}: {fault.detail}") from None
 
     def _value(self, text: str) -> Any:
         if pa.types.is_string(self.type):
             return text
         if pa.types.is_boolean(self.type):
             if text.lower() not in _BOOLEANS or not text.isascii():
-                raise Unfit("wrong_type", "true or false was expected")
+                raise DecodeFault("wrong_type", "true or false was expected")
             return _BOOLEANS[text.lower()]
         if pa.types.is_floating(self.type):
             return self._float(text)
@@ -115,32 +115,32 @@ class Conversion:
     def _integer(self, text: str) -> int:
         found = _INTEGER.fullmatch(text)
         if found is None:
-            raise Unfit("wrong_type", "digits were expected, with or without a sign")
+            raise DecodeFault("wrong_type", "digits were expected, with or without a sign")
         limits = np.iinfo(self.type.to_pandas_dtype())
         # Python refuses to convert thousands of digits, and 20 or more digits never fit.
         value = int(found[1] + found[2]) if len(found[2]) < 20 else _UNBOUNDED << 40
         if not limits.min <= value <= limits.max:
-            raise Unfit("out_of_range", f"from {limits.min} to {limits.max} was expected")
+            raise DecodeFault("out_of_range", f"from {limits.min} to {limits.max} was expected")
         return value
 
     def _float(self, text: str) -> float:
         if text in _NOT_NUMBERS:
             return _NOT_NUMBERS[text]
         if _NUMBER.fullmatch(text) is None:
-            raise Unfit("wrong_type", "a decimal number was expected, or NaN, Infinity or -Infinity")
+            raise DecodeFault("wrong_type", "a decimal number was expected, or NaN, Infinity or -Infinity")
         value = float(text)
         if pa.types.is_float32(self.type):
             with np.errstate(over="ignore"):
                 value = float(np.float32(value))
         if np.isinf(value):
             largest = _LARGEST_FLOAT if pa.types.is_float32(self.type) else float(np.finfo(np.float64).max)
-            raise Unfit("out_of_range", f"at most {largest:g} was expected")
+            raise DecodeFault("out_of_range", f"at most {largest:g} was expected")
         return value
 
     def _decimal(self, text: str) -> Decimal:
         found = _NUMBER.fullmatch(text)
         if found is None:
-            raise Unfit("wrong_type", "a decimal number was expected")
+            raise DecodeFault("wrong_type", "a decimal number was expected")
         sign, whole, behind, exponent_sign, exponent = (part or "" for part in found.groups())
         digits = (whole + behind).lstrip("0")
         significant = digits.rstrip("0")
@@ -151,9 +151,9 @@ class Conversion:
         lowest = (-power if exponent_sign == "-" else power) - len(behind) + len(digits) - len(significant)
         precision, scale = self.type.precision, self.type.scale
         if lowest < -scale:
-            raise Unfit("out_of_range", f"at most {scale} digits behind the point were expected")
+            raise DecodeFault("out_of_range", f"at most {scale} digits behind the point were expected")
         if len(significant) + lowest > precision - scale:
-            raise Unfit("out_of_range", f"at most {precision - scale} digits before the point were expected")
+            raise DecodeFault("out_of_range", f"at most {precision - scale} digits before the point were expected")
         units = significant + "0" * (lowest + scale)
         return Decimal((int(sign == "-"), tuple(map(int, units)), -scale))
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from platform_assets.decoding.conversion import Conversion, conversion
-from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, text_of
+from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters, text_of
 from platform_assets.decoding.fallback import with_fallback
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import Pieces, pieces_of
@@ -79,9 +79,9 @@ class Dialect:
             )
 
     def fields(self, text: str) -> list[str | None]:
-        """Return the fields of one row; None for null. Raises Unfit if `text` is not exactly one row."""
+        """Return the fields of one row; None for null. Raises DecodeFault if `text` is not exactly one row."""
         if not text.strip(_LINE_ENDS):
-            raise Unfit("malformed", "there is no field: a row of one empty field is written as two quotes")
+            raise DecodeFault("malformed", "there is no field: a row of one empty field is written as two quotes")
         found: list[str | None] = []
         at = 0
         while True:
@@ -98,7 +98,7 @@ class Dialect:
                 break
             at += 1
         if text[at:].strip(_LINE_ENDS):
-            raise Unfit("malformed", f"a second row begins behind the line that ends at character {at}")
+            raise DecodeFault("malformed", f"a second row begins behind the line that ends at character {at}")
         return found
 
     def _quoted(self, text: str, at: int) -> tuple[str, int]:
@@ -110,14 +110,14 @@ class Dialect:
             parts.append(text[at:behind])
             at = behind
             if at == len(text) or (text[at] != self.quote and at + 1 == len(text)):
-                raise Unfit("malformed", f"the quote at character {opened} is never closed")
+                raise DecodeFault("malformed", f"the quote at character {opened} is never closed")
             if text[at] != self.quote or text.startswith(self.quote, at + 1):
                 parts.append(text[at + 1])
                 at += 2
             elif at + 1 == len(text) or text[at + 1] in (self.delimiter, *_LINE_ENDS):
                 return "".join(parts), at + 1
             else:
-                raise Unfit("malformed", f"{text[at + 1]!r} follows the closing quote, at character {at + 1}")
+                raise DecodeFault("malformed", f"{text[at + 1]!r} follows the closing quote, at character {at + 1}")
 
     def _plain(self, text: str, at: int) -> tuple[str, int]:
         """Return the unquoted field that begins at `at`, and the position after it."""
@@ -130,7 +130,9 @@ class Dialect:
             if at == len(text) or text[at] != self.escape:
                 return "".join(parts), at
             if at + 1 == len(text) or text[at + 1] in _LINE_ENDS:
-                raise Unfit("malformed", f"the escape at character {at} is the last of its line, outside of quotes")
+                raise DecodeFault(
+                    "malformed", f"the escape at character {at} is the last of its line, outside of quotes"
+                )
             parts.append(text[at + 1])
             at += 2
 
@@ -195,8 +197,8 @@ class CsvDecoder:
             if value is not None:
                 try:
                     row = self._row(value)
-                except Unfit as unfit:
-                    dead.append(DeadLetter(index, unfit.reason, unfit.place, unfit.detail))
+                except DecodeFault as fault:
+                    dead.append(DeadLetter(index, fault.reason, fault.place, fault.detail))
             rows.append(row)
         columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(self.fields)]
         batch = pa.RecordBatch.from_arrays(columns, schema=self.fields)
@@ -213,20 +215,20 @@ class CsvDecoder:
     def _check_width(self, fields: Sequence[str | None]) -> None:
         width = len(self.conversions)
         if len(fields) < width:
-            raise Unfit(
+            raise DecodeFault(
                 "missing", f"{len(fields)} fields, and the schema has {width} columns", self.fields[len(fields)].name
             )
         if len(fields) > width:
-            raise Unfit("malformed", f"{len(fields)} fields, and the schema has {width} columns")
+            raise DecodeFault("malformed", f"{len(fields)} fields, and the schema has {width} columns")
 
 
 def cell(field: pa.Field, convert: Conversion, text: str | None) -> Any:
-    """Return the value of one column; None for null. Raises Unfit, which names the column."""
+    """Return the value of one column; None for null. Raises DecodeFault, which names the column."""
     if text is None:
         if not field.nullable:
-            raise Unfit("missing", f"null, and the column is {convert.name} NOT NULL", field.name)
+            raise DecodeFault("missing", f"null, and the column is {convert.name} NOT NULL", field.name)
         return None
     try:
         return convert.value(text)
-    except Unfit as unfit:
-        raise Unfit(unfit.reason, unfit.detail, field.name) from None
+    except DecodeFault as fault:
+        raise DecodeFault(fault.reason, fault.detail, field.name) from None

@@ -176,7 +176,7 @@ def _joined(fields: pa.Schema, parts: list[Decoded]) -> Decoded:
     )
 
 
-class Unfit(Exception):
+class DecodeFault(Exception):
     """A value, or a part of it, cannot be decoded; decoders turn it into a dead letter."""
 
     def __init__(self, reason: Reason, detail: str, place: str | None = None) -> None:
@@ -185,12 +185,12 @@ class Unfit(Exception):
 
 
 def text_of(value: bytes, max_bytes: int) -> str:
-    """Decode `value` as UTF-8. Raises Unfit."""
+    """Decode `value` as UTF-8. Raises DecodeFault."""
     if len(value) > max_bytes:
-        raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {max_bytes}")
+        raise DecodeFault("too_large", f"{len(value)} bytes, and max_bytes is {max_bytes}")
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Unfit(
+        raise DecodeFault(
             "malformed", f"not UTF-8: {error.reason} at byte {error.start}, which is 0x{value[error.start]:02x}"
         ) from error

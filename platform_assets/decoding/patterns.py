@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.decoding.conversion import Conversion, conversion
-from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, text_of
+from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters, text_of
 from platform_assets.decoding.fallback import with_fallback
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import Ints, Marks, Pieces, pieces_of
@@ -304,8 +304,8 @@ class PatternsDecoder:
             if value is not None:
                 try:
                     text = _line(text_of(value, self.max_bytes))
-                except Unfit as unfit:
-                    dead[row] = DeadLetter(row, unfit.reason, unfit.place, unfit.detail)
+                except DecodeFault as fault:
+                    dead[row] = DeadLetter(row, fault.reason, fault.place, fault.detail)
             texts.append(text)
         lines = pa.array(texts, pa.string())
         matches, left = self._matches(lines, np.flatnonzero(lines.is_valid().to_numpy(zero_copy_only=False)))
@@ -314,8 +314,8 @@ class PatternsDecoder:
             for row, groups in zip(match.rows.tolist(), match.groups.to_pylist(), strict=True):
                 try:
                     rows[row] = _row(match.pattern, groups)
-                except Unfit as unfit:
-                    dead[row] = DeadLetter(row, unfit.reason, unfit.place, unfit.detail)
+                except DecodeFault as fault:
+                    dead[row] = DeadLetter(row, fault.reason, fault.place, fault.detail)
         details = self._nearness().details(lines.take(pa.array(left)))
         dead.update(
             (row, DeadLetter(row, "unmatched", None, detail))
@@ -347,8 +347,8 @@ def _row(pattern: Pattern, groups: Mapping[str, str]) -> dict[str, Any]:
     for group, convert in zip(pattern.groups, pattern.conversions, strict=True):
         try:
             row[group] = convert.value(groups[group]) if groups[group] else None
-        except Unfit as unfit:
-            raise Unfit(unfit.reason, f"pattern {pattern.name!r}: {unfit.detail}", group) from None
+        except DecodeFault as fault:
+            raise DecodeFault(fault.reason, f"pattern {pattern.name!r}: {fault.detail}", group) from None
     return row
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters, text_of
+from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters, text_of
 from platform_assets.decoding.fallback import with_fallback
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import pieces_of
@@ -51,8 +51,8 @@ class TextDecoder:
             if value is not None:
                 try:
                     text = text_of(value, self.max_bytes)
-                except Unfit as unfit:
-                    dead.append(DeadLetter(row, unfit.reason, unfit.place, unfit.detail))
+                except DecodeFault as fault:
+                    dead.append(DeadLetter(row, fault.reason, fault.place, fault.detail))
             texts.append(text)
         columns = pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=self.fields)
         return Decoded(columns, pa.nulls(len(values), pa.string()), dead_letters(dead))

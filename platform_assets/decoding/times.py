@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from platform_assets.decoding.decoder import Unfit
+from platform_assets.decoding.decoder import DecodeFault
 from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import conversion as steps
 
@@ -54,23 +54,23 @@ class TimeFormat:
         return np.array(self.program, np.int32)
 
     def microseconds(self, text: str) -> int:
-        """Return microseconds since 1970 in UTC; texts without an offset are in UTC. Raises Unfit."""
+        """Return microseconds since 1970 in UTC; texts without an offset are in UTC. Raises DecodeFault."""
         found = _compiled(self.pattern).fullmatch(text)
         if found is None:
-            raise Unfit("wrong_type", f"not of the form {self.name}")
+            raise DecodeFault("wrong_type", f"not of the form {self.name}")
         parts = found.groupdict()
         try:
             hour, minute, second = (int(parts.get(name) or 0) for name in _CLOCK)
             time = datetime(_year(parts), _month(parts), _day(parts), hour, minute, second)
             shift = _offset(parts.get("zone"))
         except ValueError as error:
-            raise Unfit("out_of_range", f"no time of the calendar: {error}") from error
+            raise DecodeFault("out_of_range", f"no time of the calendar: {error}") from error
         fraction = parts.get("fraction") or ""
         if fraction[6:].strip("0") and not self.cut:
-            raise Unfit("out_of_range", "more precise than microseconds")
+            raise DecodeFault("out_of_range", "more precise than microseconds")
         micros = (time - _EPOCH) // _MICROSECOND + int(fraction[:6].ljust(6, "0")) - shift * 1_000_000
         if not steps.FIRST_TIME <= micros <= steps.LAST_TIME:
-            raise Unfit("out_of_range", "not within the years 1 to 9999, in UTC")
+            raise DecodeFault("out_of_range", "not within the years 1 to 9999, in UTC")
         return micros
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.engines.columnar.work import CODE
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.protocol import LoadEngine, Order, Records, StagedFiles
@@ -36,7 +36,7 @@ class AutoEngine:
 
     columnar: LoadEngine
     connector: LoadEngine
-    unfit: UnfitError | None = None
+    unsupported: UnsupportedError | None = None
 
     @property
     def name(self) -> str:
@@ -45,11 +45,11 @@ class AutoEngine:
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         """As in LoadEngine."""
-        if self.unfit is None:
+        if self.unsupported is None:
             try:
                 return self.columnar.write(records, table, load_id, records_per_file)
-            except UnfitError as unfit:
-                self._fall(unfit, table, records.window)
+            except UnsupportedError as unsupported:
+                self._fall(unsupported, table, records.window)
         return self.connector.write(records, table, load_id, records_per_file)
 
     def write_many(
@@ -60,14 +60,14 @@ class AutoEngine:
         With several tables, the connector engine loads only the table that the columnar one cannot, such as one topic in an
         old format; if that happens for a second table, it loads all that is left.
         """
-        given, unfit = 0, set[TableRef]()
+        given, unsupported = 0, set[TableRef]()
         alone = len({order.table for order in orders}) == 1
-        if self.unfit is None:
+        if self.unsupported is None:
             with closing(self.columnar.write_many(orders, records_per_file)) as outcomes:
                 for order, outcome in zip(orders, outcomes, strict=False):
-                    if isinstance(outcome, UnfitError):
-                        unfit.add(order.table)
-                        if alone or len(unfit) > 1:
+                    if isinstance(outcome, UnsupportedError):
+                        unsupported.add(order.table)
+                        if alone or len(unsupported) > 1:
                             self._fall(outcome, order.table, order.records.window)
                             break
                         _log.warning("loading %s with Spark's connector: %s", order.table, outcome.reason)
@@ -78,9 +78,9 @@ class AutoEngine:
         if given < len(orders):
             yield from self.connector.write_many(orders[given:], records_per_file)
 
-    def _fall(self, unfit: UnfitError, table: TableRef, window: str) -> None:
-        self.unfit = unfit
-        _log.warning("loading %s with Spark's connector from window %s on: %s", table, window, unfit.reason)
+    def _fall(self, unsupported: UnsupportedError, table: TableRef, window: str) -> None:
+        self.unsupported = unsupported
+        _log.warning("loading %s with Spark's connector from window %s on: %s", table, window, unsupported.reason)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
@@ -90,7 +90,7 @@ class AutoEngine:
 
     @property
     def _now(self) -> LoadEngine:
-        return self.columnar if self.unfit is None else self.connector
+        return self.columnar if self.unsupported is None else self.connector
 
 
 def choose_engine(

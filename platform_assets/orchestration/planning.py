@@ -23,7 +23,7 @@ from platform_assets.errors import (
     OffsetsExpiredError,
     PlatformError,
     ReloadDiffersError,
-    RepairUnfitError,
+    RepairOffsetError,
     ReplacedRowsError,
     SchemaChangeError,
     TopicRecreatedError,
@@ -56,7 +56,7 @@ _DECISION = (
     UnprovedRowsError,
     LedgerCorruptError,
 )
-_DECLARATION = (SchemaChangeError, ReplacedRowsError, RepairUnfitError)
+_DECLARATION = (SchemaChangeError, ReplacedRowsError, RepairOffsetError)
 _LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 
 

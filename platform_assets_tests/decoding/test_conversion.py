@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from platform_assets.decoding.conversion import Conversion, conversion
-from platform_assets.decoding.decoder import Unfit
+from platform_assets.decoding.decoder import DecodeFault
 from platform_assets.decoding.pieces import pieces_of
 from platform_assets.decoding.times import ISO_TIME_OR_UTC, TimeFormat, time_format
 from platform_assets.errors import ConfigurationError
@@ -36,8 +36,8 @@ def verdict(one: Conversion, text: str) -> Any:
     """The value as Arrow has it, or the reason why there is none."""
     try:
         return pa.array([one.value(text)], one.type)
-    except Unfit as unfit:
-        return unfit.reason
+    except DecodeFault as fault:
+        return fault.reason
 
 
 def assert_agreed(one: Conversion, texts: list[str | None]) -> None:

@@ -14,7 +14,7 @@ from infra import platform, spark_server
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
 from platform_assets.engines.choice import AutoEngine, choose_engine
-from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
 from platform_assets.engines.spark.session import connect, end
 from platform_assets.errors import PlatformError
@@ -52,7 +52,7 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
     try:
         root = Lake.at(lk.root)
         alone = choose_engine(root, lambda: lk.settings, lambda: session, "columnar")
-        with pytest.raises(UnfitError, match="Spark's workers have no Python that can run it"):
+        with pytest.raises(UnsupportedError, match="Spark's workers have no Python that can run it"):
             lk.loader(engine=alone).load(keys[0])
         with caplog.at_level(logging.WARNING):
             auto = choose_engine(root, lambda: lk.settings, lambda: session, "auto")
@@ -83,8 +83,8 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
 class Writing:
     """An engine that writes nothing, and is not fit for some tables."""
 
-    def __init__(self, name: str, unfit: frozenset[TableRef] = frozenset()) -> None:
-        self.name, self.unfit = name, unfit
+    def __init__(self, name: str, unsupported: frozenset[TableRef] = frozenset()) -> None:
+        self.name, self.unsupported = name, unsupported
         self.asked: list[str] = []
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
@@ -95,7 +95,11 @@ class Writing:
     ) -> Generator[StagedFiles | PlatformError, None, None]:
         for order in orders:
             self.asked.append(order.table.topic)
-            yield UnfitError("old") if order.table in self.unfit else StagedFiles(order.load_id, (), NO_ROWS, self.name)
+            yield (
+                UnsupportedError("old")
+                if order.table in self.unsupported
+                else StagedFiles(order.load_id, (), NO_ROWS, self.name)
+            )
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
@@ -103,17 +107,17 @@ class Writing:
         raise NotImplementedError
 
 
-def engines_of(topics: str, unfit: str) -> tuple[list[str | None], AutoEngine]:
-    """Which engine wrote a window of each of `topics`, given that the columnar one cannot load those in `unfit`."""
+def engines_of(topics: str, unsupported: str) -> tuple[list[str | None], AutoEngine]:
+    """Which engine wrote a window of each of `topics`, given that the columnar one cannot load those in `unsupported`."""
     records = Records("t", "A" * 22, "2026-01-01-00:00", TopicRanges({0: OffsetRange(0, 1)}))
     orders = [Order(records, f"load-{n}", TableRef.raw(t)) for n, t in enumerate(topics)]
-    auto = AutoEngine(Writing("columnar", frozenset(map(TableRef.raw, unfit))), Writing("connector"))
+    auto = AutoEngine(Writing("columnar", frozenset(map(TableRef.raw, unsupported))), Writing("connector"))
     found = list(auto.write_many(orders, 100))
     assert [w.folder for w in found if isinstance(w, StagedFiles)] == [order.load_id for order in orders]
     return [w.engine for w in found if isinstance(w, StagedFiles)], auto
 
 
-def test_of_several_topics_one_that_is_unfit_leaves_the_others_to_the_columnar_engine() -> None:
+def test_of_several_topics_an_unsupported_one_leaves_the_others_to_the_columnar_engine() -> None:
     names, auto = engines_of("abcbd", "b")
     assert names == ["columnar", "connector", "columnar", "connector", "columnar"]
     assert auto.name == "columnar"

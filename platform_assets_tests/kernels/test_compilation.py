@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from numba.core.errors import TypingError
 
-from platform_assets.engines.columnar.reports import Report, UnfitError
+from platform_assets.engines.columnar.reports import Report, UnsupportedError
 from platform_assets.kernels import compilation
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def test_without_numba_the_connector_is_what_loads_and_both_say_so() -> None:
     assert "Spark's connector loads every window: numba cannot be used here" in said
     found = subprocess.run([sys.executable, "-c", hidden + SHARE], capture_output=True, text=True, check=True).stdout
     error = Report.from_json(found).error
-    assert isinstance(error, UnfitError)
+    assert isinstance(error, UnsupportedError)
     assert "Spark's workers cannot import it" in error.reason
     assert "numba" in error.reason
 

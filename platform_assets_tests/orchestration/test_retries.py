@@ -13,7 +13,7 @@ from platform_assets.errors import (
     LakeNotWritableError,
     OffsetsExpiredError,
     PlatformError,
-    RepairUnfitError,
+    RepairOffsetError,
     SchemaChangeError,
     SparkUnreachableError,
     TruncationError,
@@ -75,7 +75,7 @@ KEYS = [key(n) for n in range(10)]
         (UnprovedRowsError("raw/t", "w", 5, None, "partition 0 offsets [0, 5)"), "decision"),
         (TruncationError("t", 0, 5, 3), "log"),
         (SchemaChangeError("decoded/t", ["a is dropped"], "0" * 16), "declaration"),
-        (RepairUnfitError("raw/t", "w", 0, 5), "declaration"),
+        (RepairOffsetError("raw/t", "w", 0, 5), "declaration"),
     ],
 )
 def test_what_a_person_has_to_decide_is_told_from_what_may_pass(error: PlatformError, cause: Cause) -> None:

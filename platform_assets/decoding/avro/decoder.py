@@ -16,7 +16,7 @@ from platform_assets.decoding.avro.fast import TOO_LARGE, Block, Program
 from platform_assets.decoding.avro.plan import RESCUED, Either, Node, Output, Repeated, Struct
 from platform_assets.decoding.avro.resolution import plan_of
 from platform_assets.decoding.avro.types import AvroType
-from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters
+from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters
 from platform_assets.decoding.pieces import Marks, Pieces
 
 if TYPE_CHECKING:
@@ -122,13 +122,13 @@ def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int
     stops = zip(block.rows.tolist(), block.steps.tolist(), block.places.tolist(), starts, sizes, strict=True)
     for row, step, place, start, size in stops:
         if step == TOO_LARGE:
-            unfit: Unfit | None = exact.too_large(size, max_bytes)
+            fault: DecodeFault | None = exact.too_large(size, max_bytes)
         else:
-            unfit = exact.fault_at(program.parts[step], bytes(content[start : start + size]), place)
-        if unfit is None:
+            fault = exact.fault_at(program.parts[step], bytes(content[start : start + size]), place)
+        if fault is None:
             undecided[row] = True
         else:
-            dead.append(DeadLetter(row, unfit.reason, unfit.place, unfit.detail))
+            dead.append(DeadLetter(row, fault.reason, fault.place, fault.detail))
     return dead, undecided
 
 
@@ -189,8 +189,8 @@ class AvroDecoder:
                 if self._has_maps:
                     map_keys.check_keys(self.plan, row)
                 rows[-1] = row
-            except Unfit as unfit:
-                dead.append(DeadLetter(number, unfit.reason, unfit.place, unfit.detail))
+            except DecodeFault as fault:
+                dead.append(DeadLetter(number, fault.reason, fault.place, fault.detail))
         read = pa.array(rows, self.plan.type)
         columns = pa.RecordBatch.from_arrays(columns_of(self.plan, read), schema=self.fields)
         return Decoded(columns, rescued_of(self.plan, read), dead_letters(dead))

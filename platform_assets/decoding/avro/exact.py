@@ -32,7 +32,7 @@ from platform_assets.decoding.avro.plan import (
     Struct,
     Variant,
 )
-from platform_assets.decoding.decoder import Unfit
+from platform_assets.decoding.decoder import DecodeFault
 
 MOST_AGAIN: Final = 64
 """Records of one kind within each other; code that reads them calls itself for each."""
@@ -54,24 +54,24 @@ END: Final = Part(None, "")
 
 
 def read(plan: Struct, value: bytes, max_bytes: int) -> dict[str, Any]:
-    """One value, as pyarrow takes it for the type of `plan`. Raises Unfit."""
+    """One value, as pyarrow takes it for the type of `plan`. Raises DecodeFault."""
     if len(value) > max_bytes:
         raise too_large(len(value), max_bytes)
     reader = _Reader(value)
     try:
         found: dict[str, Any] = reader.node(plan)
         reader.end()
-    except Unfit as unfit:
-        raise Unfit(unfit.reason, unfit.detail, reader.placed("")) from unfit
+    except DecodeFault as fault:
+        raise DecodeFault(fault.reason, fault.detail, reader.placed("")) from fault
     return found
 
 
-def too_large(size: int, max_bytes: int) -> Unfit:
+def too_large(size: int, max_bytes: int) -> DecodeFault:
     """Of a value of `size` bytes."""
-    return Unfit("too_large", f"{size} bytes, and max_bytes is {max_bytes}")
+    return DecodeFault("too_large", f"{size} bytes, and max_bytes is {max_bytes}")
 
 
-def fault_at(part: Part, value: bytes, at: int) -> Unfit | None:
+def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
     """What `read` would raise for `value`, where nothing before the byte `at` is wrong and `part` begins there.
 
     None where that part can be read: then this says nothing of the value.
@@ -82,9 +82,9 @@ def fault_at(part: Part, value: bytes, at: int) -> Unfit | None:
             reader.end()
         else:
             reader.node(part.node)
-    except Unfit as unfit:
-        unfit.place = reader.placed(part.place)
-        return unfit
+    except DecodeFault as fault:
+        fault.place = reader.placed(part.place)
+        return fault
     return None
 
 
@@ -109,7 +109,9 @@ class _Reader:
     def end(self) -> None:
         """Nothing follows."""
         if self.at < len(self.data):
-            raise Unfit("malformed", f"{len(self.data) - self.at} bytes follow the datum, which ends at byte {self.at}")
+            raise DecodeFault(
+                "malformed", f"{len(self.data) - self.at} bytes follow the datum, which ends at byte {self.at}"
+            )
 
     def node(self, node: Node) -> Any:
         return _READERS[type(node)](self, node)
@@ -120,8 +122,8 @@ class _Reader:
         self.at += size
         return self.data[self.at - size : self.at]
 
-    def _malformed(self, what: str) -> Unfit:
-        return Unfit("malformed", f"{what}, at byte {self.at}")
+    def _malformed(self, what: str) -> DecodeFault:
+        return DecodeFault("malformed", f"{what}, at byte {self.at}")
 
     def _long(self, what: str) -> int:
         """A zigzag varint of up to 64 bits."""
@@ -168,7 +170,9 @@ class _Reader:
             try:
                 return content.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise Unfit("malformed", f"not UTF-8: {error.reason} at byte {error.start} of the text") from error
+                raise DecodeFault(
+                    "malformed", f"not UTF-8: {error.reason} at byte {error.start} of the text"
+                ) from error
         return content
 
     def _number(self, value: int, node: Leaf) -> Any:
@@ -180,19 +184,19 @@ class _Reader:
             return float(value)
         value *= node.factor
         if node.factor > 1 and not -(1 << 63) <= value < 1 << 63:
-            raise Unfit(
+            raise DecodeFault(
                 "out_of_range", f"{value // node.factor} ms since 1970, which 64 bits do not hold as microseconds"
             )
         if value % node.divisor:
-            raise Unfit("out_of_range", f"{value} ns since 1970, which are no whole microseconds")
+            raise DecodeFault("out_of_range", f"{value} ns since 1970, which are no whole microseconds")
         return value // node.divisor
 
     def _decimal(self, content: bytes, kind: pa.Decimal128Type) -> Decimal:
         if not content:
-            raise Unfit("malformed", "a decimal without bytes")
+            raise DecodeFault("malformed", "a decimal without bytes")
         unscaled = int.from_bytes(content, "big", signed=True)
         if abs(unscaled) >= 10**kind.precision:
-            raise Unfit(
+            raise DecodeFault(
                 "out_of_range", f"a decimal of {len(content)} bytes, and its column has {kind.precision} digits"
             )
         return Decimal(unscaled).scaleb(-kind.scale, _WIDE)
@@ -204,7 +208,9 @@ class _Reader:
             raise self._malformed(f"symbol {index} of enum {node.name}, which has {len(node.symbols)}")
         symbol = node.read_as[index]
         if symbol is None:
-            raise Unfit("wrong_type", f"symbol {node.symbols[index]!r}, which the declared enum {node.name} lacks")
+            raise DecodeFault(
+                "wrong_type", f"symbol {node.symbols[index]!r}, which the declared enum {node.name} lacks"
+            )
         return symbol
 
     def structure(self, node: Struct) -> dict[str, Any]:
@@ -238,7 +244,7 @@ class _Reader:
                         continue
             try:
                 found[name] = self.node(part)
-            except Unfit:
+            except DecodeFault:
                 self.place.append(step_to(name))
                 raise
         return found
@@ -249,7 +255,7 @@ class _Reader:
         if branch is None:
             return None
         if isinstance(branch, Refused):
-            raise Unfit(branch.reason, branch.detail)
+            raise DecodeFault(branch.reason, branch.detail)
         return self.node(branch)
 
     def variant(self, node: Variant) -> dict[str, Any] | None:
@@ -277,7 +283,7 @@ class _Reader:
             for _ in range(count):
                 try:
                     found.append(self.node(node.item))
-                except Unfit:
+                except DecodeFault:
                     self.place.append(f"[{len(found)}]")
                     raise
             if end is not None and self.at != end:
@@ -287,7 +293,7 @@ class _Reader:
         """A record within itself, as JSON; its text for the outermost one."""
         self.again += 1
         if self.again > MOST_AGAIN:
-            raise Unfit("too_deep", f"more than {MOST_AGAIN} records {node.name} within each other")
+            raise DecodeFault("too_deep", f"more than {MOST_AGAIN} records {node.name} within each other")
         found = self.node(node.plans[node.name])
         self.again -= 1
         if self.again:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from platform_assets.decoding.avro.exact import step_to
 from platform_assets.decoding.avro.plan import Either, Node, Repeated, Struct
-from platform_assets.decoding.decoder import Unfit
+from platform_assets.decoding.decoder import DecodeFault
 from platform_assets.decoding.maps import repeated_keys
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def has_map_columns(node: Node) -> bool:
 
 
 def check_keys(plan: Struct, row: dict[str, Any]) -> None:
-    """Raise Unfit for the first map in `row`, which the exact path read, that has a key twice."""
+    """Raise DecodeFault for the first map in `row`, which the exact path read, that has a key twice."""
     _check(plan, row, "$")
 
 
@@ -48,7 +48,7 @@ def _check(node: Node, value: Any, place: str) -> None:
         for number, item in enumerate(value):
             if node.is_map_column:
                 if item["key"] in seen:
-                    raise Unfit(
+                    raise DecodeFault(
                         "wrong_type",
                         f"the map has key {item['key']!r:.60} twice, and a MAP column has each key once: declare `maps: array`",
                         place,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from platform_assets.decoding.decoder import DeadLetter, Unfit, text_of
+from platform_assets.decoding.decoder import DeadLetter, DecodeFault, text_of
 from platform_assets.decoding.json.dialect import Dialect
 from platform_assets.decoding.json.faults import Fault, brief, place
 from platform_assets.decoding.json.scalars import Number, scalar_reader
@@ -138,8 +138,8 @@ def decode_rows(
         if value is not None:
             try:
                 row, lacking = _decode(value, dialect, read)
-            except Unfit as unfit:
-                dead.append(DeadLetter(index, unfit.reason, unfit.place, unfit.detail))
+            except DecodeFault as fault:
+                dead.append(DeadLetter(index, fault.reason, fault.place, fault.detail))
         rows.append(row)
         rescued.append(lacking)
     return rows, rescued, dead
@@ -153,16 +153,16 @@ def columns_of(rows: list[Row | None], fields: pa.Schema) -> list[pa.Array]:
 
 
 def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | None]:
-    """Return the row of a value, by column, and its rescued text. Raises Unfit."""
+    """Return the row of a value, by column, and its rescued text. Raises DecodeFault."""
     text = text_of(value, dialect.max_bytes)
     _judge_depth(text, dialect.max_depth)
     try:
         document = _parse(text)
-    except Unfit as unfit:
-        unfit.detail += _of_a_registry(value)
+    except DecodeFault as fault:
+        fault.detail += _of_a_registry(value)
         raise
     if not isinstance(document, dict):
-        raise Unfit("wrong_type", "the value is no object")
+        raise DecodeFault("wrong_type", "the value is no object")
     seen = _Facts()
     try:
         row: Row = read(document, seen)
@@ -185,7 +185,7 @@ def _of_a_registry(value: bytes) -> str:
 
 
 def _judge_depth(text: str, most: int) -> None:
-    """Raise Unfit if an object or array is nested too deeply, unless the text is malformed before."""
+    """Raise DecodeFault if an object or array is nested too deeply, unless the text is malformed before."""
     if text.count("[") + text.count("{") <= most:
         return
     depth = 0
@@ -201,7 +201,7 @@ def _judge_depth(text: str, most: int) -> None:
             except json.JSONDecodeError as error:
                 if error.pos <= at:
                     return  # malformed, which the parser finds before this depth
-            raise Unfit(
+            raise DecodeFault(
                 "too_deep", f"an object or array at character {at} is at level {depth}, where max_depth is {most}"
             )
 
@@ -210,16 +210,16 @@ def _parse(text: str, parser: json.JSONDecoder | None = None) -> Any:
     try:
         document, end = (parser or _PARSER).raw_decode(text, len(text) - len(text.lstrip(_SPACE)))
     except json.JSONDecodeError as error:
-        raise Unfit("malformed", f"{error.msg.removesuffix(' at')} at character {error.pos}") from None
+        raise DecodeFault("malformed", f"{error.msg.removesuffix(' at')} at character {error.pos}") from None
     except ValueError:  # an integer with more digits than Python converts at once
         return _parse(text, _PARSER_OF_LONG)
     if end < len(text) and text[end:].strip(_SPACE):
-        raise Unfit("malformed", f"there is more behind the first value, which ends at character {end}")
+        raise DecodeFault("malformed", f"there is more behind the first value, which ends at character {end}")
     return document
 
 
 def _no_constant(name: str) -> Any:
-    raise Unfit("malformed", f"{name} is no JSON")
+    raise DecodeFault("malformed", f"{name} is no JSON")
 
 
 def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,13 +6,13 @@ import json
 import re
 from typing import Final
 
-from platform_assets.decoding.decoder import Reason, Unfit
+from platform_assets.decoding.decoder import DecodeFault, Reason
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BRIEF: Final = 60
 
 
-class Fault(Unfit):
+class Fault(DecodeFault):
     """A fault in a part of a value. `parts` are the names and indexes that lead to it, innermost first."""
 
     def __init__(self, reason: Reason, detail: str, *parts: str | int) -> None:

@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
 
 from platform_assets.decoding.avro.types import BadSchema
-from platform_assets.decoding.decoder import Decoded, Unfit
+from platform_assets.decoding.decoder import Decoded, DecodeFault
 from platform_assets.decoding.protobuf.descriptors import TIMESTAMP, WRAPPERS, micros_of, symbol_of, text_of
 from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of, rescued_text
 from platform_assets.decoding.schema import type_name
@@ -41,12 +41,14 @@ _LONGEST: Final = 5
 
 
 def read(value: bytes) -> tuple[Path, int]:
-    """Return the indexes at the beginning of `value`, and the start of the message. Raises Unfit."""
+    """Return the indexes at the beginning of `value`, and the start of the message. Raises DecodeFault."""
     count, at = _varint(value, 0)
     if count == 0:
         return _FIRST, at
     if not 0 < count <= MOST_LEVELS:
-        raise Unfit("malformed", f"it names its message by {count} indexes, where 1 to {MOST_LEVELS} were expected")
+        raise DecodeFault(
+            "malformed", f"it names its message by {count} indexes, where 1 to {MOST_LEVELS} were expected"
+        )
     path: list[int] = []
     for _ in range(count):
         index, at = _varint(value, at)
@@ -72,12 +74,12 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
     number = 0
     for position in range(_LONGEST):
         if at + position >= len(value):
-            raise Unfit("malformed", "the value ends within the indexes of its message")
+            raise DecodeFault("malformed", "the value ends within the indexes of its message")
         byte = value[at + position]
         number |= (byte & 0x7F) << 7 * position
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), at + position + 1
-    raise Unfit("malformed", f"an index of its message has more than {_LONGEST} bytes")
+    raise DecodeFault("malformed", f"an index of its message has more than {_LONGEST} bytes")
 
 
 _Read = Callable[[Any], Any]
@@ -144,26 +146,26 @@ class DeclaredDecoder:
     def _placed(self, value: bytes) -> Row:
         try:
             return self._read(value)
-        except Unfit as unfit:
-            unfit.place = None if unfit.place is None else f"${unfit.place}"
+        except DecodeFault as fault:
+            fault.place = None if fault.place is None else f"${fault.place}"
             raise
 
     def _read(self, value: bytes) -> Row:
         if len(value) > self.max_bytes:
-            raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
+            raise DecodeFault("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
         path, begin = read(value)
         name = self.names.get(path)
         if name is None:
-            raise Unfit("malformed", f"it names message {list(path)} of its schema, which has none there")
+            raise DecodeFault("malformed", f"it names message {list(path)} of its schema, which has none there")
         if name != self.message:
-            raise Unfit("wrong_type", f"it is a message of {name}, where {self.message} is declared")
+            raise DecodeFault("wrong_type", f"it is a message of {name}, where {self.message} is declared")
         message = self._kind()
         try:
             message.MergeFromString(value[begin:])
         except DecodeError as error:
-            raise Unfit("malformed", f"no message of {self.message}: {error}") from error
+            raise DecodeFault("malformed", f"no message of {self.message}: {error}") from error
         if missing := message.FindInitializationErrors():
-            raise Unfit("missing", f"required: {', '.join(missing)[:100]}", f".{missing[0]}")
+            raise DecodeFault("missing", f"required: {', '.join(missing)[:100]}", f".{missing[0]}")
         row = self.read(message)
         return row, rescued_text(message, self.fields)
 
@@ -187,13 +189,13 @@ def _structure(of: Descriptor, columns: Iterable[pa.Field], place: str) -> _Read
                 row[name] = None
             elif field.has_presence and not message.HasField(name):
                 if not nullable:
-                    raise Unfit("missing", "is absent, and required", f".{name}")
+                    raise DecodeFault("missing", "is absent, and required", f".{name}")
                 row[name] = None
             else:
                 try:
                     row[name] = read_value(getattr(message, name))
-                except Unfit as unfit:
-                    unfit.place = f".{name}{unfit.place or ''}"
+                except DecodeFault as fault:
+                    fault.place = f".{name}{fault.place or ''}"
                     raise
         return row
 
@@ -214,8 +216,8 @@ def _field(field: FieldDescriptor, wanted: pa.DataType, place: str) -> _Read:
         for value in values:
             try:
                 found.append(read(value))
-            except Unfit as unfit:
-                unfit.place = f"[{len(found)}]{unfit.place or ''}"
+            except DecodeFault as fault:
+                fault.place = f"[{len(found)}]{fault.place or ''}"
                 raise
         return found
 
@@ -242,8 +244,8 @@ def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
             try:
                 pair = key(each), value(values[each])
                 found.append(pair if as_map else {"key": pair[0], "value": pair[1]})
-            except Unfit as unfit:
-                unfit.place = f"{{}}{unfit.place or ''}"
+            except DecodeFault as fault:
+                fault.place = f"{{}}{fault.place or ''}"
                 raise
         return found
 
@@ -286,7 +288,7 @@ def _whole(wanted: pa.DataType) -> _Read:
 
     def read(number: int) -> Any:
         if not lowest <= number < end:
-            raise Unfit("out_of_range", f"{number} does not fit into {type_name(wanted)}")
+            raise DecodeFault("out_of_range", f"{number} does not fit into {type_name(wanted)}")
         return make(number)
 
     return read

@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from platform_assets.decoding.decoder import Decoded, Unfit
+from platform_assets.decoding.decoder import Decoded, DecodeFault
 from platform_assets.decoding.maps import map_type
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of, rescued_text
@@ -111,14 +111,14 @@ class ProtobufDecoder:
 
     def _read(self, value: bytes) -> Row:
         if len(value) > self.max_bytes:
-            raise Unfit("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
+            raise DecodeFault("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
         message = self.kind()
         try:
             message.MergeFromString(value)
         except DecodeError as error:
-            raise Unfit("malformed", f"no message of {self.message}: {error}") from error
+            raise DecodeFault("malformed", f"no message of {self.message}: {error}") from error
         if missing := message.FindInitializationErrors():
-            raise Unfit("missing", f"required: {', '.join(missing)[:100]}", f"$.{missing[0]}")
+            raise DecodeFault("missing", f"required: {', '.join(missing)[:100]}", f"$.{missing[0]}")
         row = _row(message, "$", self.map_columns)
         return row, rescued_text(message, self.fields, "$")
 
@@ -208,30 +208,30 @@ def _value(field: FieldDescriptor, value: Any, place: str, map_columns: bool) ->
 def _placed(read: Callable[[Any], Any], value: Any, place: str) -> Any:
     try:
         return read(value)
-    except Unfit as unfit:
-        unfit.place = f"{place}{unfit.place or ''}"
+    except DecodeFault as fault:
+        fault.place = f"{place}{fault.place or ''}"
         raise
 
 
 def symbol_of(field: FieldDescriptor, number: int) -> str:
-    """Return the name of an enum's number. Raises Unfit if it has none."""
+    """Return the name of an enum's number. Raises DecodeFault if it has none."""
     symbol = field.enum_type.values_by_number.get(number)
     if symbol is None:
-        raise Unfit("wrong_type", f"{number} is no number of enum {field.enum_type.full_name}")
+        raise DecodeFault("wrong_type", f"{number} is no number of enum {field.enum_type.full_name}")
     return str(symbol.name)
 
 
 def text_of(value: str | bytes) -> str:
-    """Return a text. Raises Unfit if it is not UTF-8, which the older syntax allows: the library then returns bytes."""
+    """Return a text. Raises DecodeFault if it is not UTF-8, which the older syntax allows: the library then returns bytes."""
     if isinstance(value, bytes):
-        raise Unfit("malformed", "a string is not UTF-8")
+        raise DecodeFault("malformed", "a string is not UTF-8")
     return value
 
 
 def micros_of(value: Any) -> int:
-    """Return microseconds of a Timestamp since 1970. Raises Unfit."""
+    """Return microseconds of a Timestamp since 1970. Raises DecodeFault."""
     micros, rest = divmod(value.seconds * 1_000_000_000 + value.nanos, 1_000)
     if not _FIRST_SECOND <= value.seconds <= _LAST_SECOND or not 0 <= value.nanos < 1_000_000_000 or rest:
         what = "no whole microseconds of the years 1 to 9999"
-        raise Unfit("out_of_range", f"{value.seconds} s and {value.nanos} ns, which are {what}")
+        raise DecodeFault("out_of_range", f"{value.seconds} s and {value.nanos} ns, which are {what}")
     return int(micros)

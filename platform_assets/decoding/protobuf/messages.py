@@ -14,7 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from platform_assets.decoding.decoder import DeadLetter, Decoded, Unfit, dead_letters
+from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters
 
 Row: TypeAlias = tuple[dict[str, Any], str | None]
 """The columns of a value by name, and its rescued text; None if nothing is rescued."""
@@ -39,16 +39,16 @@ def is_map(field: FieldDescriptor) -> bool:
 def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
     """Return the keys of a map, ascending: the library has no order, and rows must be the same each time.
 
-    Raises Unfit for a text that is not UTF-8, which proto2 allows: the library returns bytes for it, and finds no value by them.
+    Raises DecodeFault for a text that is not UTF-8, which proto2 allows: the library returns bytes for it, and finds no value by them.
     """
     keys = list(entries)
     if any(isinstance(key, bytes) for key in keys):
-        raise Unfit("malformed", "a key of the map is not UTF-8", "{}")
+        raise DecodeFault("malformed", "a key of the map is not UTF-8", "{}")
     return sorted(keys)
 
 
 def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], Row]) -> Decoded:
-    """Decode each value with `read` into the columns `fields`; a value for which it raises Unfit becomes a dead letter."""
+    """Decode each value with `read` into the columns `fields`; a value for which it raises DecodeFault becomes a dead letter."""
     rows: list[dict[str, Any]] = []
     rescued: list[str | None] = []
     dead: list[DeadLetter] = []
@@ -58,8 +58,8 @@ def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], R
         if value is not None:
             try:
                 row, lacking = read(value)
-            except Unfit as unfit:
-                dead.append(DeadLetter(number, unfit.reason, unfit.place, unfit.detail))
+            except DecodeFault as fault:
+                dead.append(DeadLetter(number, fault.reason, fault.place, fault.detail))
         rows.append(row)
         rescued.append(lacking)
     arrays = [pa.array([row[field.name] for row in rows], field.type) for field in fields]
@@ -76,26 +76,26 @@ def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], R
 def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "") -> str | None:
     """Return the fields of a message that are not in `columns` as JSON; None if there are none. `place` is the message's.
 
-    Raises Unfit if a part of it cannot be written as JSON.
+    Raises DecodeFault if a part of it cannot be written as JSON.
     """
     try:
         lacking = rescued_of(message, columns)
-    except Unfit as unfit:
-        unfit.place = f"{place}{unfit.place or ''}"
+    except DecodeFault as fault:
+        fault.place = f"{place}{fault.place or ''}"
         raise
     return json.dumps(lacking, ensure_ascii=False, separators=(",", ":")) if lacking else None
 
 
 def rescued_of(message: Message, columns: Iterable[pa.Field]) -> dict[str, Any]:
-    """Return the fields of a message that are not in `columns`; empty if there are none. Raises Unfit."""
+    """Return the fields of a message that are not in `columns`; empty if there are none. Raises DecodeFault."""
     found = _unknown(message)
     declared = {column.name: column.type for column in columns}
     for field, value in message.ListFields():
         kind = None if field.is_extension else declared.get(field.name)
         try:
             inner = _whole(field, value) if kind is None else _within(field, value, kind)
-        except Unfit as unfit:
-            unfit.place = f".{_name(field)}{unfit.place or ''}"
+        except DecodeFault as fault:
+            fault.place = f".{_name(field)}{fault.place or ''}"
             raise
         if inner not in (None, {}):
             found[_name(field)] = inner

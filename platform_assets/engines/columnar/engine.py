@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from platform_assets.engines.columnar.job import JobLost, parallelism, reports_of, shares_of
-from platform_assets.engines.columnar.reports import Report, UnfitError, WrittenFile
+from platform_assets.engines.columnar.reports import Report, UnsupportedError, WrittenFile
 from platform_assets.engines.columnar.work import Share, Source, Work, shares
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
 from platform_assets.engines.spark import measure
@@ -129,7 +129,7 @@ class ColumnarEngine:
     name: str = "columnar"
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
-        """As in LoadEngine; also raises UnfitError if only the connector engine can load the records, and
+        """As in LoadEngine; also raises UnsupportedError if only the connector engine can load the records, and
         WorkerLostError."""
         (outcome,) = self.write_many([Order(records, load_id, table)], records_per_file)
         if isinstance(outcome, PlatformError):
@@ -170,7 +170,7 @@ class ColumnarEngine:
                         continue
                     if lost.no_python is not None:
                         reason = f"Spark's workers have no Python that can run it ({lost.no_python.strip()})"
-                        failed[todo[0].load_id] = UnfitError(reason)
+                        failed[todo[0].load_id] = UnsupportedError(reason)
                         continue
                     index, error = self._blamed(lost, plan, [o for o in left if o.load_id not in failed])
                     alone = lost.task is not None and len(plan.of_task(lost.task)) == 1

@@ -132,12 +132,12 @@ def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatc
         return reports, ""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reports, unfit = fit()
-        received = None if unfit else pickle.loads(packed)
+        reports, unsupported = fit()
+        received = None if unsupported else pickle.loads(packed)
         for batch in batches:
             numbers = batch.column(0).to_pylist()
-            if unfit:
-                texts = [json.dumps({"share": number, "unfit": unfit}) for number in numbers]
+            if unsupported:
+                texts = [json.dumps({"share": number, "unsupported": unsupported}) for number in numbers]
                 yield pa.RecordBatch.from_pydict({"report": texts})
                 continue
             for report in reports(received, numbers):

@@ -72,7 +72,7 @@ def _moment(microseconds: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.").rjust(20, "0") + f"{moment.microsecond // 1000:03d}Z"
 
 
-class UnfitError(PlatformError):
+class UnsupportedError(PlatformError):
     """This engine cannot load the records, but the connector engine can; nothing was written."""
 
     def __init__(self, reason: str) -> None:
@@ -107,8 +107,8 @@ class Report:
     def from_json(cls, text: str) -> Report:
         """Parse the result of `to_json`, or the report of a worker that does not have this code."""
         value = json.loads(text)
-        if "unfit" in value:
-            return cls(value["share"], error=UnfitError(value["unfit"]))
+        if "unsupported" in value:
+            return cls(value["share"], error=UnsupportedError(value["unsupported"]))
         file, error = value.get("file"), value.get("error")
         return cls(
             value["share"],
@@ -151,7 +151,7 @@ def error_to_json(error: PlatformError) -> dict[str, Any]:
 
 def error_from_json(value: Mapping[str, Any]) -> PlatformError:
     """Restore an error's class, message and fields, without calling its constructor."""
-    kind = UnfitError if value["type"] == UnfitError.__name__ else getattr(errors, value["type"])
+    kind = UnsupportedError if value["type"] == UnsupportedError.__name__ else getattr(errors, value["type"])
     if not issubclass(kind, PlatformError):
         raise TypeError(f"{value['type']} is not an error of the platform")
     error: PlatformError = kind.__new__(kind)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange, blocks
 from platform_assets.engines.columnar.files import FileSeries
-from platform_assets.engines.columnar.reports import Report, UnfitError
+from platform_assets.engines.columnar.reports import Report, UnsupportedError
 from platform_assets.engines.columnar.work import Piece, Share, Work
 from platform_assets.errors import (
     BatchTooLargeError,
@@ -182,7 +182,7 @@ def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:
     if isinstance(error, PlatformError):
         return error
     if isinstance(error, OldFormat):
-        return UnfitError(f"in topic {share.source.topic!r} partition {piece.partition}, {error}")
+        return UnsupportedError(f"in topic {share.source.topic!r} partition {piece.partition}, {error}")
     if isinstance(error, TimestampOutOfRange):
         return TimestampOverflowError(share.source.topic, share.window)
     if isinstance(error, Overtaken):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Final
 
-from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.settings import BatchLimits, ClientSettings
 from platform_assets.model.offsets import OffsetRange
@@ -115,13 +115,13 @@ class Work:
     limits: BatchLimits = field(default_factory=BatchLimits)
 
     def settings(self, environment: Mapping[str, str]) -> ClientSettings:
-        """Return the client settings from a worker's environment. Raises UnfitError if that is not possible."""
+        """Return the client settings from a worker's environment. Raises UnsupportedError if that is not possible."""
         try:
             found = ClientSettings.from_environment(environment, self.bootstrap)
         except ConfigurationError as error:
-            raise UnfitError(f"the environment of Spark's workers has invalid settings ({error})") from None
+            raise UnsupportedError(f"the environment of Spark's workers has invalid settings ({error})") from None
         if missing := sorted(set(self.options) - set(found.options)):
             names = ["KAFKA_" + name.upper().replace(".", "_") for name in missing]
-            raise UnfitError(f"the environment of Spark's workers lacks {names}")
+            raise UnsupportedError(f"the environment of Spark's workers lacks {names}")
         options = {name: found.options[name] for name in self.options}
         return ClientSettings(self.bootstrap, options, self.limits, found.cleartext_logins)

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from platform_assets.engines.columnar.job import JobLost, parallelism, texts_of
-from platform_assets.engines.columnar.reports import UnfitError, WrittenFile
+from platform_assets.engines.columnar.reports import UnsupportedError, WrittenFile
 from platform_assets.engines.decoding.work import Piece, Report, Target, Work, shares_of
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
 from platform_assets.engines.spark.session import SharedSession, is_ended
 from platform_assets.errors import (
-    DecoderUnfitError,
+    DecodingUnsupportedError,
     LoadError,
     PlatformError,
     Terminal,
@@ -90,7 +90,7 @@ class DecodeEngine:
     def decode(self, order: DecodeOrder) -> DecodedFiles:
         """Write the rows of a window to new files of both tables. After a failure, delete the files, as far as possible.
 
-        Raises FilesLostError for files of the raw table, DecoderUnfitError, WorkerLostError, what decoders raise, and others.
+        Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, what decoders raise, and others.
         """
         pieces = self._pieces(order)
         if not pieces:
@@ -117,8 +117,8 @@ class DecodeEngine:
         if errors:
             self.delete(order)
             error = min(errors, key=lambda e: not isinstance(e, Terminal))
-            if isinstance(error, UnfitError):
-                raise DecoderUnfitError(f"decoded/{order.topic}", order.window, error.reason)
+            if isinstance(error, UnsupportedError):
+                raise DecodingUnsupportedError(f"decoded/{order.topic}", order.window, error.reason)
             raise error
         try:
             return self._written(order, reports)
@@ -211,7 +211,7 @@ class DecodeEngine:
     def _blamed(self, lost: JobLost, order: DecodeOrder) -> PlatformError:
         table = TableRef("decoded", order.topic)
         if lost.no_python is not None:
-            return DecoderUnfitError(
+            return DecodingUnsupportedError(
                 table.name, order.window, f"they have no Python that can run it: {lost.no_python.strip()}"
             )
         if lost.worker is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from platform_assets.engines.columnar.reports import (
-    UnfitError,
+    UnsupportedError,
     WrittenFile,
     error_from_json,
     error_to_json,
@@ -53,8 +53,8 @@ class Report:
     def from_json(cls, text: str) -> Report:
         """Parse the result of `to_json`, or the report of a worker that does not have this code."""
         value = json.loads(text)
-        if "unfit" in value:
-            return cls(value["share"], error=UnfitError(value["unfit"]))
+        if "unsupported" in value:
+            return cls(value["share"], error=UnsupportedError(value["unsupported"]))
         file, error, figures = value.get("file"), value.get("error"), value.get("figures")
         return cls(
             value["share"],

@@ -27,7 +27,7 @@ from platform_assets.errors import (
     FilesLostError,
     NotLoadedError,
     PlatformError,
-    RepairUnfitError,
+    RepairOffsetError,
     ReplacedRowsError,
 )
 from platform_assets.lake import dead_letter_table, decoded_table, load_log
@@ -143,7 +143,7 @@ class WindowDecoder:
             raise NotLoadedError(d.decoded_table.name, d.raw_table.name, key)
         for r in declared.repairs_of(key):
             if r.partition not in raw.ranges.by_partition or r.offset not in raw.ranges.by_partition[r.partition]:
-                raise RepairUnfitError(d.raw_table.name, key, r.partition, r.offset)
+                raise RepairOffsetError(d.raw_table.name, key, r.partition, r.offset)
         fields = decoder_of(declared.value).fields
         key_fields = None if declared.key is None else decoder_of(declared.key).fields
         columns = decoded_table.columns(key_fields, fields)

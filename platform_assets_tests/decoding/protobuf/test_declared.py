@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform_assets.decoding.avro.types import BadSchema
-from platform_assets.decoding.decoder import Unfit
+from platform_assets.decoding.decoder import DecodeFault
 from platform_assets.decoding.protobuf import declared
 from platform_assets.decoding.protobuf.compiler import descriptor_set
 from platform_assets.decoding.protobuf.declared import DeclaredDecoder
@@ -189,7 +189,7 @@ def test_indexes_count_messages_as_the_text_has_them() -> None:
 def test_indexes_are_read_as_they_were_written(path: list[int], rest: bytes) -> None:
     head = b"".join(map(varint, (len(path), *path)))
     assert declared.read(head + rest) == (tuple(path), len(head))
-    with pytest.raises(Unfit):
+    with pytest.raises(DecodeFault):
         declared.read(head[:-1])
 
 

@@ -21,7 +21,7 @@ from platform_assets.engines.choice import AutoEngine
 from platform_assets.engines.columnar import job, work
 from platform_assets.engines.columnar.columns import java_text
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.engines.protocol import Records
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.errors import (
@@ -267,9 +267,9 @@ def test_where_it_is_not_fit_the_connector_loads_and_the_log_says_why(
     own, connector = engines(lk)
     key = lk.window_of([Record(b"v")])
     secret = ClientSettings(lk.bootstrap, {**lk.settings.options, "ssl.key.password": "canary"})
-    with pytest.raises(UnfitError, match=r"lacks .*KAFKA_SSL_KEY_PASSWORD") as unfit:
+    with pytest.raises(UnsupportedError, match=r"lacks .*KAFKA_SSL_KEY_PASSWORD") as unsupported:
         engines(lk, secret)[0].write(whole(lk), TableRef.raw(lk.topic), "a", 100)
-    assert "canary" not in str(unfit.value)
+    assert "canary" not in str(unsupported.value)
     monkeypatch.setattr(job, "CODE", "another")
     auto = AutoEngine(own, connector)
     assert auto.name == "columnar"

@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition
 
 from platform_assets.engines.columnar import task
 from platform_assets.engines.columnar.digests import measured
-from platform_assets.engines.columnar.reports import Report, UnfitError, WrittenFile
+from platform_assets.engines.columnar.reports import Report, UnsupportedError, WrittenFile
 from platform_assets.engines.columnar.work import Share, Source, Work, shares
 from platform_assets.errors import (
     BrokerUnreachableError,
@@ -270,7 +270,7 @@ def test_failures_come_back_typed_and_leave_no_file(lake: LakeMaker, tmp_path: P
         (of_source(wanted, topic_id="AAAAAAAAAAAAAAAAAAAAAA"), TopicRecreatedError, "was re-created"),
         (replace(wanted, bootstrap="127.0.0.1:1"), BrokerUnreachableError, "within 1 s"),
         (of_source(wanted, table=str(tmp_path / "file")), LakeNotWritableError, "Not a directory"),
-        (replace(wanted, options=("sasl.password",)), UnfitError, "KAFKA_SASL_PASSWORD"),
+        (replace(wanted, options=("sasl.password",)), UnsupportedError, "KAFKA_SASL_PASSWORD"),
         (replace(wanted, fetch_bytes=broken), LoadError, r"partition 0 offsets \[0, 10\) raised TypeError"),
     ):
         (error,) = failed(changed)
@@ -288,7 +288,7 @@ def test_errors_survive_the_way_back() -> None:
         OffsetsVanishedError("t", "w", "detail"),
         BrokerUnreachableError("reading", 1.5, "reason"),
         TruncationError("t", 1, 2, 3),
-        UnfitError("reason"),
+        UnsupportedError("reason"),
     ):
         back = Report.from_json(Report(7, error=error).to_json()).error
         assert type(back) is type(error)

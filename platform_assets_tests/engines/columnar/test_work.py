@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from platform_assets.engines.columnar import work as work_module
-from platform_assets.engines.columnar.reports import UnfitError
+from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.engines.columnar.work import Piece, Share, Source, Work
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange
@@ -65,6 +65,6 @@ def test_nothing_that_is_sent_out_holds_a_value_of_a_setting() -> None:
 )
 def test_a_worker_that_lacks_a_setting_says_which_and_no_value(environment: dict[str, str], named: str) -> None:
     driver = ClientSettings.from_environment(SECURE, "broker:9092")
-    with pytest.raises(UnfitError, match=named) as unfit:
+    with pytest.raises(UnsupportedError, match=named) as unsupported:
         work(*driver.options).settings(environment)
-    assert CANARY not in str(unfit.value)
+    assert CANARY not in str(unsupported.value)

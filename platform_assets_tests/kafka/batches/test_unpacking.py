@@ -39,9 +39,7 @@ def test_what_was_in_the_room_is_in_no_later_body(rng: random.Random) -> None:
     for codec in sorted(CODECS):
         data = body(rng)
         end = buffer.add(CODECS[codec], packed(codec, data), 0, 0, LIMIT)
-        assert (
-            buffer.filled(end).tobytes() == data == bytes(unpacked(CODECS[codec], packed(codec, data), 0, LIMIT))
-        )
+        assert buffer.filled(end).tobytes() == data == bytes(unpacked(CODECS[codec], packed(codec, data), 0, LIMIT))
 
 
 @pytest.mark.parametrize("codec", CODECS)
