@@ -562,15 +562,31 @@ class FilesLostError(LoadError):
 
 
 class LostForGoodError(LoadError):
-    """Neither Kafka nor any past version of the table still has the rows of a damaged window."""
+    """Neither Kafka nor any data file that can still be read has `lost` rows of a damaged window.
 
-    def __init__(self, table: str, window: str, rows: int, cause: str) -> None:
-        self.table, self.window = table, window
+    `gone` are `(partition, start, end)` ranges of the window without a row; some of these offsets may never have had one.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        window: str,
+        rows: int,
+        cause: str,
+        *,
+        left: int = 0,
+        gone: Sequence[tuple[int, int, int]] = (),
+    ) -> None:
+        self.table, self.window, self.cause = table, window, cause
+        self.lost, self.gone = rows - left, tuple(gone)
+        lost = f"{self.lost:,} of its {_rows(rows)}" if left else f"its {_rows(rows)}"
+        verb = "is" if self.lost == 1 else "are"
+        what = ranges_text(self.gone) if self.gone else "them"
         super().__init__(
-            f"window {window} of {table} is damaged and its {rows} rows are lost for good, unless a backup has them: no past "
-            f"version of the table still holds them as committed, and neither does Kafka: {cause}. Without a backup, run "
-            f'`platform-assets accept-loss {table} {window} --reason "…"`: what is left becomes the window, and the rest '
-            "is listed."
+            f"window {window} of {table} is damaged and {lost} {verb} lost for good, unless you have a backup: neither Kafka "
+            f"nor any data file that can still be read has {what}. Kafka cannot restore the window: {cause.rstrip('.')}. "
+            f'Without a backup, run `platform-assets accept-loss {table} {window} --reason "…"`: what is left becomes the '
+            "window, and the rest is listed."
         )
 
 
@@ -579,7 +595,7 @@ class UnprovedRowsError(LoadError):
 
     def __init__(self, table: str, window: str, held: int | None, found: int | None, offsets: str) -> None:
         self.table, self.window, self.held, self.found = table, window, held, found
-        rows = "rows" if held is None else f"{held:,} rows"
+        rows = "rows" if held is None else _rows(held)
         source = "" if found is None else f" returns {found:,}"
         lost = f"{' and' if source else ''} no longer has {offsets}" if offsets else ""
         super().__init__(
@@ -621,18 +637,33 @@ class UnrecordedLoadError(UnprovedRowsError):
             rest = " (the next load names the other ranges)" if more > 0 else ""
             text = (
                 f"Kafka has records of this window that the table lacks: {ranges_text(self.new, _NAMED)}. {rebuilt}, so "
-                f"the ledger has the {rows:,} rows that were in the table. Nothing says whether the other records were "
+                f"the ledger has the {_rows(rows)} that the table had. Nothing says whether the other records were "
                 f"erased or deleted. If they were erased, run {erase}, so that no load brings them back{rest}. If not, "
                 f"run {accept}."
             )
         else:
             text = (
-                f"its data files are damaged or were changed, no past version of the table has the {rows:,} rows that "
+                f"its data files are damaged or were changed, no past version of the table has the {_rows(rows)} that "
                 f"the ledger names, and Kafka {kafka}. {rebuilt}, so nothing proves which rows it had. Restore the table "
                 f"from a backup. Without one, run {accept}, and the offsets without a row are listed."
             )
         self.detail = text
         LoadError.__init__(self, f"window {window} of {table} was not loaded, and the table was not changed: {text}")
+
+
+class DamagedRowsError(UnprovedRowsError):
+    """Kafka and the data files have as many rows of a damaged window as were loaded, or more, but not provably the same."""
+
+    def __init__(self, table: str, window: str, rows: int, found: int, cause: str) -> None:
+        self.table, self.window, self.held, self.found = table, window, rows, found
+        LoadError.__init__(
+            self,
+            f"window {window} of {table} is damaged and was not restored; the table was not changed: Kafka and the data files "
+            f"have {_rows(found)} of it, but its receipt does not prove that they are the {_rows(rows)} that were "
+            f"loaded. Kafka cannot restore the window: {cause.rstrip('.')}. Restore the table from a backup. Without one, run "
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes '
+            "the window, and the offsets without a row are listed.",
+        )
 
 
 _NAMED: Final = 10
@@ -826,6 +857,10 @@ class SendingRefusedError(Terminal):
             f"the Kafka broker refused dead letters of topic {source!r} for topic {target!r}: {reason.rstrip('.')}. {remedy}, then "
             "run it again: none is sent twice."
         )
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row" + ("" if number == 1 else "s")
 
 
 def ranges_text(ranges: Iterable[tuple[int, int, int]], limit: int = 10) -> str:

@@ -124,7 +124,8 @@ def _erased_again(lake: Lake, before: Sequence[Decision] | None) -> Iterator[str
     for done in reapplying.reapply(lake, before or (), author, _declaration_of):
         for table, rows in done.rows.items():
             if rows:
-                yield f"{table}: {rows:,} rows that were erased before are erased again"
+                what = "1 row that was erased before is" if rows == 1 else f"{rows:,} rows that were erased before are"
+                yield f"{table}: {what} erased again"
         if done.unfinished:
             yield done.unfinished
     if before is None:

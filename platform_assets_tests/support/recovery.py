@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from platform_assets.errors import (
+    DamagedRowsError,
     ErasureUnfinishedError,
     LoadError,
     LostForGoodError,
@@ -220,11 +221,14 @@ class History:
         exact = True
         match loaded:
             case LostForGoodError():
-                assert not self._is_anywhere(window, wanted), said
+                anywhere = self._in_kafka() | self._in_versions(window)
+                assert not wanted <= anywhere, said
+                assert not _places(loaded.gone) & anywhere, said
+                assert 0 < loaded.lost <= len(self._of(window) - anywhere), said
                 self._accept(window)
                 kafka |= kept
             case UnrecordedLoadError():
-                new = {(p, o) for p, start, end in loaded.new for o in range(start, end)}
+                new = _places(loaded.new)
                 assert new <= kafka | self.forgotten, said
                 assert not new or not new & set(before or new), said
                 others = new - self.forgotten
@@ -232,14 +236,18 @@ class History:
                 if others or not new:
                     self._accept(window)
                     kafka |= kept
+            case DamagedRowsError():
+                raise AssertionError(said)
             case UnprovedRowsError():
                 assert before is None or set(before) - kafka, said
                 self._accept(window)
                 kafka |= kept
             case OffsetsExpiredError():
-                # Without rows and without a receipt there is nothing to lose.
-                assert not before, said
+                # Without a receipt. The table has none of the rows that Kafka lacks.
+                assert before is not None, said
+                assert not _places(loaded.lost) & (self._in_kafka() | set(before)), said
                 self._accept(window)
+                kafka |= kept if before else set()
                 self._load(window.key)
             case ReloadDiffersError():
                 # Kafka has fewer: the table keeps what it has.
@@ -308,13 +316,6 @@ class History:
         versions = range(table(self.topic).version() + 1)
         return set[Place]().union(*(self.rows(window.key, version) or () for version in versions))
 
-    def _is_anywhere(self, window: SealedWindow, wanted: set[Place]) -> bool:
-        """Whether Kafka, or any version that can be read, has all that was loaded."""
-        versions = range(table(self.topic).version() + 1)
-        return wanted <= self._in_kafka() or any(
-            wanted <= set(self.rows(window.key, version) or ()) for version in versions
-        )
-
     def rows(self, key: str, version: int | None = None) -> dict[Place, bytes] | None:
         """The rows of a window at a version, by delta-rs alone; None where it cannot be read."""
         try:
@@ -329,6 +330,10 @@ class History:
     def said(self, window: SealedWindow | None, what: object) -> str:
         """For a failing test."""
         return "\n".join([*self.story, f"{'the table' if window is None else window.key}: {what}"])
+
+
+def _places(ranges: Iterable[tuple[int, int, int]]) -> set[Place]:
+    return {(p, o) for p, start, end in ranges for o in range(start, end)}
 
 
 def a_history(root: Path, rng: random.Random, events: int = 12) -> History:

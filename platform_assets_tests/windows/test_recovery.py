@@ -162,7 +162,7 @@ def test_what_is_left_of_an_expired_window_without_a_receipt_is_named(
     said = list[str]()
     deciding_of(topic, kafka, said).loss(windows[0].key)
     assert (
-        f"people {windows[0].key}: nothing proves what was loaded; offsets that have no row: partition 1 offsets [18, 20)"
+        f"people {windows[0].key}: nothing proves which rows were loaded; offsets that have no row: partition 1 offsets [18, 20)"
         in (said[0].removeprefix("raw/"))
     )
     receipt = topic.receipts()[windows[0].key]

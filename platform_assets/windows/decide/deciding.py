@@ -289,14 +289,13 @@ class Deciding:
     def _accept_remains(self, left: Remains, author: Author) -> None:
         name = f"{self.declaration.raw_table} {left.sealed.key}"
         with left.discarded_if_refused():
-            if left.receipt.rows and not left.receipt.is_found:
+            gone = _named(left.gone) or "none"
+            if left.rows_gone and not left.receipt.is_found:
                 self.say(
-                    f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows no longer exist anywhere, among "
-                    f"{_named(left.gone)}"
+                    f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows no longer exist anywhere, among {gone}"
                 )
             else:
-                gone = _named(left.gone) or "none"
-                self.say(f"{name}: nothing proves what was loaded; offsets that have no row: {gone}")
+                self.say(f"{name}: nothing proves which rows were loaded; offsets that have no row: {gone}")
             self.say(
                 f"{left.from_kafka:,} rows were read from Kafka again, {left.from_files:,} come from data files of "
                 "the table"

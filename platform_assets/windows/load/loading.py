@@ -31,7 +31,7 @@ from platform_assets.errors import (
     ranges_text,
 )
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.lake import load_log, raw_table
+from platform_assets.lake import load_log, raw_table, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
@@ -41,11 +41,12 @@ from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
-from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges, subtract
+from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges, common, merge_named, ranges_of, subtract
 from platform_assets.windows.decide import carrying_out, generations
 from platform_assets.windows.erase import erased_keys
 from platform_assets.windows.erase.erasing import WindowEraser
 from platform_assets.windows.load import sealing, truncation
+from platform_assets.windows.load.gathering import Gatherer, Left
 from platform_assets.windows.load.receipts import empty_receipt
 from platform_assets.windows.load.replacing import Loaded, WindowReplacer
 
@@ -84,6 +85,10 @@ class Loader:
     def replacer(self) -> WindowReplacer:
         """The replacer of the raw table's windows."""
         return WindowReplacer(self.declaration.raw_table, self.ledger, self.engine, self.run_id)
+
+    def gatherer(self, sealed: SealedWindow) -> Gatherer:
+        """The gatherer of what is left of a window."""
+        return Gatherer(self.replacer, self.cluster, self.engine, self.declaration.records_per_file, sealed)
 
     def load(self, key: str) -> Loaded:
         """Load the window with this key, so that the table holds it exactly once.
@@ -148,12 +153,19 @@ class Loader:
         try:
             self.check_held(sealed, needed, accepted)
         except OffsetsExpiredError as e:
-            if not commit.holds(sealed.key):
-                raise
-            held = commit.files_of(sealed.key).rows
-            raise UnprovedRowsError(replacer.table.name, sealed.key, held, None, ranges_text(e.lost)) from e
+            self._check_only_in_kafka(sealed, commit, e)
+            raise
         check = self.last_check(sealed, needed, accepted, decided)
         return replacer.first(commit, metadata, self._writer(sealed, accepted), check)
+
+    def _check_only_in_kafka(self, sealed: SealedWindow, commit: WindowCommit, expired: OffsetsExpiredError) -> None:
+        """Raise UnprovedRowsError, from `expired`, if the table has, or may have, rows at the expired offsets."""
+        files = commit.files_of(sealed.key) if commit.holds(sealed.key) else load_log.NO_FILES
+        held, whole = rows.readable_offsets(self.table, files.paths)
+        lost = merge_named(expired.lost)
+        if not whole or any(common(ranges_of(held.get(p, ())), parts) for p, parts in lost.items()):
+            name = self.declaration.raw_table.name
+            raise UnprovedRowsError(name, sealed.key, files.rows, None, ranges_text(expired.lost)) from expired
 
     def _load_again(
         self,
@@ -169,7 +181,36 @@ class Loader:
                 sealed.topic, sealed.key, f"the receipt has {receipt.ranges.triples()}, but the cuts of the window are "
                 f"{sealed.ranges.triples()}. The ledger contradicts itself; restore it from a backup"
             )  # fmt: skip
-        metadata = replace(metadata, found=receipt.is_found)
+        began, metadata = time.monotonic(), replace(metadata, found=receipt.is_found)
+        try:
+            return self._from_one_place(sealed, commit, receipt, metadata, accepted, decided)
+        except LostForGoodError as e:
+            cause: LostForGoodError | UnrecordedLoadError = e
+        except UnrecordedLoadError as e:
+            if e.new:
+                raise
+            cause = e
+        ways = self._left_out(sealed, accepted)
+        found = self.gatherer(sealed).gathered(receipt, metadata.load_id, ways)
+        if isinstance(found, Left):
+            raise (
+                cause if isinstance(cause, UnrecordedLoadError) else found.refusal(receipt, cause, self.erased(sealed))
+            )
+        return self.replacer.restored(commit, receipt, metadata, found, began)
+
+    def _from_one_place(
+        self,
+        sealed: SealedWindow,
+        commit: WindowCommit,
+        receipt: Receipt,
+        metadata: LoadMetadata,
+        accepted: Losses,
+        decided: int | None,
+    ) -> Loaded:
+        """Keep, repair or restore the window with rows from Kafka alone, or from one version of the table.
+
+        Raises LostForGoodError or UnrecordedLoadError if none of these has all of them.
+        """
         # Retention loses nothing where there are no rows, so Kafka only needs to have the span of the rows.
         spans = {
             p: OffsetRange.closed(part.first_offset, part.last_offset)
@@ -224,7 +265,7 @@ class Loader:
         """Keep the window as the table has it or, if it is damaged, restore it from a past version: Kafka no longer has its records.
 
         Raises `cause` if the table is intact and the log is not the one that was read or has a damaged batch, and
-        LostForGoodError or FoundRowsError if no version has the recorded rows.
+        LostForGoodError or UnrecordedLoadError if no version has the recorded rows.
         """
         expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
         intact = self.replacer.proved(receipt)

@@ -135,7 +135,7 @@ class WindowReplacer:
         """Write the window's rows again, and keep the table, repair it, restore it or refuse.
 
         Raises ReloadDiffersError if the rows are not those of `receipt` and the table's are not damaged; LostForGoodError if the
-        table's are damaged and no past version has them; FoundRowsError instead if a rebuilt ledger found the rows, and they may
+        table's are damaged and no past version has them; UnrecordedLoadError instead if a rebuilt ledger found the rows, and they may
         not be all that was loaded. The table is unchanged then.
         """
         began = time.monotonic()
@@ -163,7 +163,7 @@ class WindowReplacer:
         """Restore a damaged window from a past version of the table that has the recorded rows.
 
         The new commit names that version's files again. Raises LostForGoodError, with `cause`, if no version has the rows; or
-        FoundRowsError, with the description `kafka`, if a rebuilt ledger found the rows.
+        UnrecordedLoadError, with the description `kafka`, if a rebuilt ledger found the rows.
         """
         began = time.monotonic()
         for version in self.past_versions(receipt):
@@ -177,12 +177,18 @@ class WindowReplacer:
                 continue
             below = load_folder(receipt.window.key, metadata.load_id)
             files = past_files(self.folder, receipt.window.key, version, below)
-            made = self.commit(commit, metadata, StagedFiles(below, files, measured, receipt.engine))
-            return Loaded(self._written_again(receipt, made, measured, began), "restored")
+            return self.restored(commit, receipt, metadata, StagedFiles(below, files, measured, receipt.engine), began)
         table, key = receipt.table.name, receipt.window.key
         if receipt.is_found:
             raise UnrecordedLoadError(table, key, receipt.generation, receipt.rows, kafka=kafka)
         raise LostForGoodError(table, key, receipt.rows, cause)
+
+    def restored(
+        self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, written: StagedFiles, began: float
+    ) -> Loaded:
+        """Commit rows that are proved to be those of `receipt`. `began` is the start by `time.monotonic()`."""
+        made = self.commit(commit, metadata, written)
+        return Loaded(self._written_again(receipt, made, written.measured, began), "restored")
 
     def replace(
         self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles, seconds: float, proof: Proof

@@ -19,32 +19,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.engines.protocol import Records, StagedFiles
+from platform_assets.engines.protocol import StagedFiles
 from platform_assets.errors import (
-    BatchTooLargeError,
-    ClusterChangedError,
     ConcurrentLoadError,
     DamagedBatchError,
     LostForGoodError,
+    OffsetsExpiredError,
     PlatformError,
-    TopicMissingError,
-    TopicRecreatedError,
-    TruncationError,
     UnprovedRowsError,
 )
-from platform_assets.lake import data_files, load_log, rows
+from platform_assets.lake import data_files, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, Receipt, SealedWindow
-from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of, size_of
-from platform_assets.windows.decide import generations
+from platform_assets.model.offsets import Offsets, ranges_of, size_of
 from platform_assets.windows.decide.generations import Ranges
 from platform_assets.windows.erase import erased_keys
 from platform_assets.windows.load.loading import Loader
 from platform_assets.windows.load.receipts import empty_receipt, receipt_of
-from platform_assets.windows.load.sealing import checked_state
 
 _RACES: Final = 5
 
@@ -151,13 +145,13 @@ def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
     """Return the rest of a window that is lost for good, or of rows without a receipt that a load cannot restore.
 
     Returns None in any other case: loading the window again has just repaired it. Raises what `Loader.load` raises, except
-    LostForGoodError and UnprovedRowsError; DamagedBatchError only for a window that the table has as it was loaded.
+    LostForGoodError and UnprovedRowsError; DamagedBatchError and OffsetsExpiredError only for a window with a receipt.
     """
     try:
         loader.load(sealed.key)
     except (LostForGoodError, UnprovedRowsError) as e:
         cause = str(e)
-    except DamagedBatchError as e:
+    except (DamagedBatchError, OffsetsExpiredError) as e:
         if loader.replacer.receipt(sealed.key) is not None:
             raise
         cause = str(e)
@@ -182,15 +176,16 @@ def _written(
     loader: Loader, sealed: SealedWindow, receipt: Receipt, commit: WindowCommit, metadata: LoadMetadata, cause: str
 ) -> Remains:
     table = loader.table
-    without = _not_in_kafka(loader, sealed)
-    try:
-        read = _read(loader, sealed, without, metadata)
-    except DamagedBatchError:
-        damaged = _damaged(loader, sealed, without)
-        read = _read(loader, sealed, {p: (*without[p], *damaged.get(p, ())) for p in without}, metadata)
+    gatherer = loader.gatherer(sealed)
+    accepted = loader.ledger.accepted_losses(loader.declaration.raw_table, sealed.key)
+    without = {p: (*parts, *accepted.get(p, ())) for p, parts in gatherer.not_in_kafka().items()}
+    read = gatherer.read(without, metadata.load_id)
     found = rows.offsets_in_files(table / read.folder) if read.files else {}
     held, kept = dict(found), 0
-    for number, part in enumerate(_past_rows(loader, receipt)):
+    for number, path in enumerate(gatherer.past_paths(receipt)):
+        part = data_files.readable_rows(table, path)
+        if part is None:
+            continue
         new = _without_held(part, receipt, held, metadata.erased)
         if new.num_rows:
             data_files.write_rows(table, f"{read.folder}/kept-{number:05}.parquet", new)
@@ -210,64 +205,6 @@ def _written(
         erased,
         cause,
     )
-
-
-def _read(loader: Loader, sealed: SealedWindow, without: Ranges, metadata: LoadMetadata) -> StagedFiles:
-    """Write what Kafka still has of a window to new files."""
-    records = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without)
-    table, per_file = loader.declaration.raw_table, loader.declaration.records_per_file
-    try:
-        return loader.engine.write(records, table, metadata.load_id, per_file)
-    except BatchTooLargeError as e:
-        raise e.of_loaded_window() from None
-
-
-def _damaged(loader: Loader, sealed: SealedWindow, without: Ranges) -> Ranges:
-    """The offsets of damaged batches among those that Kafka is asked for. Raises what `find_refused` raises."""
-    # Imported where it is used: compiled kernels take a while to load, and a code location needs none of them.
-    from platform_assets.engines.columnar.refused import find_refused
-
-    pieces = Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, without).pieces
-    return find_refused(loader.cluster.settings, sealed.topic, sealed.topic_id, pieces).damaged
-
-
-def _not_in_kafka(loader: Loader, sealed: SealedWindow) -> Ranges:
-    """Return the offsets of the window that cannot be read from Kafka: expired, of a former log, or accepted as lost before."""
-    inside = generations.within_log(loader.ledger, sealed)
-    accepted = loader.ledger.accepted_losses(loader.declaration.raw_table, sealed.key)
-    if any(r.size for r in inside.values()):
-        try:
-            state = checked_state(loader.cluster, sealed.topic, loader.ledger.newest_cut(sealed.topic))
-        except (TopicRecreatedError, TopicMissingError, ClusterChangedError):
-            inside = {}
-        else:
-            starts, ends = loader.cluster.log_starts(state), loader.cluster.last_stable_offsets(state)
-            inside = {
-                p: OffsetRange(max(r.start, min(starts[p].offset, r.end)), r.end)
-                for p, r in inside.items()
-                if p in starts and p in ends
-            }
-            for partition, r in inside.items():
-                if ends[partition].offset < r.end:
-                    raise TruncationError(sealed.topic, partition, r.end, ends[partition].offset)
-    return {p: (*r.minus([inside[p]] if p in inside else ()), *accepted.get(p, ())) for p, r in sealed.ranges.items()}
-
-
-def _past_rows(loader: Loader, receipt: Receipt) -> Iterator[pa.Table]:
-    """Yield rows of the window's readable data files, file by file, starting with those that its load committed."""
-    table, key = loader.table, receipt.window.key
-    current = load_log.version(table)
-    first = [] if receipt.table_version is None else [receipt.table_version]
-    seen: set[str] = set()
-    for version in dict.fromkeys((*first, current, *loader.replacer.past_versions(receipt))):
-        files = load_log.files_if_kept(table, key, version)
-        for path in () if files is None else files.paths:
-            if path in seen:
-                continue
-            seen.add(path)
-            part = data_files.readable_rows(table, path)
-            if part is not None:
-                yield part
 
 
 def _without_held(part: pa.Table, receipt: Receipt, held: dict[int, Offsets], erased: Ranges) -> pa.Table:

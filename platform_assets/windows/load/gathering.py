@@ -1,0 +1,221 @@
+"""Gathering the rows of a damaged window from every place that has some of them: Kafka, and data files of the table's versions.
+
+The digests of the receipt prove all of the rows together; nothing proves a part of them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from platform_assets.engines.protocol import NO_ROWS, LoadEngine, Records, StagedFiles
+from platform_assets.errors import (
+    BatchTooLargeError,
+    ClusterChangedError,
+    DamagedBatchError,
+    DamagedRowsError,
+    LoadError,
+    LostForGoodError,
+    TopicMissingError,
+    TopicRecreatedError,
+    TruncationError,
+)
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.lake import data_files, load_log, rows
+from platform_assets.lake.location import load_folder
+from platform_assets.ledger.entries import ERASED, Receipt, SealedWindow
+from platform_assets.model.digest import digest_of
+from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of, size_of, subtract
+from platform_assets.windows.decide import generations
+from platform_assets.windows.decide.generations import Ranges
+from platform_assets.windows.load.replacing import WindowReplacer, same
+from platform_assets.windows.load.sealing import checked_state
+
+_NONE: Offsets = np.array([], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The number of rows that all places together have of a window, and the offsets without a row, if they are not those loaded."""
+
+    rows: int
+    gone: Ranges
+
+    def refusal(self, receipt: Receipt, cause: LostForGoodError, erased: Ranges) -> LoadError:
+        """Return the error for a window that cannot be restored. `cause` says why Kafka alone does not have the rows."""
+        less = max(sum(map(size_of, erased.values())) - (receipt.holes or {}).get(ERASED, 0), 0)
+        table, key, rows_loaded = receipt.table.name, receipt.window.key, receipt.rows - less
+        if self.rows >= rows_loaded:
+            return DamagedRowsError(table, key, receipt.rows, self.rows, cause.cause)
+        gone = [(p, r.start, r.end) for p, parts in self.gone.items() for r in parts]
+        return LostForGoodError(table, key, receipt.rows, cause.cause, left=self.rows + less, gone=gone)
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Gathers rows of one window for `replacer`."""
+
+    replacer: WindowReplacer
+    cluster: Cluster
+    engine: LoadEngine
+    records_per_file: int
+    sealed: SealedWindow
+
+    def gathered(self, receipt: Receipt, load_id: str, ways: Sequence[Ranges]) -> StagedFiles | Left:
+        """Return the rows of `receipt`, written to new files that the caller commits, or what is left of them.
+
+        Each of `ways` has offsets that the load may have left out; those of the first are left out now.
+        """
+        found = self._gathered(receipt, load_id, ways[0])
+        for left_out in ways[1:]:
+            other = found if isinstance(found, StagedFiles) else self._gathered(receipt, load_id, left_out)
+            found = other if isinstance(other, StagedFiles) else found
+        return found
+
+    def _gathered(self, receipt: Receipt, load_id: str, left_out: Ranges) -> StagedFiles | Left:
+        try:
+            missing = self.not_in_kafka()
+        except TruncationError:
+            # The log may have other records at these offsets by now.
+            missing = {p: (r,) for p, r in self.sealed.ranges.items()}
+        without = {p: (*parts, *left_out.get(p, ())) for p, parts in missing.items()}
+        kafka = self.read(without, str(uuid.uuid4()))
+        try:
+            return self._chosen(kafka, receipt, load_id, left_out)
+        finally:
+            self.replacer.delete(kafka)
+
+    def not_in_kafka(self) -> Ranges:
+        """Return the offsets of the window that cannot be read from Kafka: expired, or of a former log. Raises TruncationError."""
+        sealed, ledger = self.sealed, self.replacer.ledger
+        inside = generations.within_log(ledger, sealed)
+        if any(r.size for r in inside.values()):
+            try:
+                state = checked_state(self.cluster, sealed.topic, ledger.newest_cut(sealed.topic))
+            except (TopicRecreatedError, TopicMissingError, ClusterChangedError):
+                inside = {}
+            else:
+                starts, ends = self.cluster.log_starts(state), self.cluster.last_stable_offsets(state)
+                inside = {
+                    p: OffsetRange(max(r.start, min(starts[p].offset, r.end)), r.end)
+                    for p, r in inside.items()
+                    if p in starts and p in ends
+                }
+                for partition, r in inside.items():
+                    if ends[partition].offset < r.end:
+                        raise TruncationError(sealed.topic, partition, r.end, ends[partition].offset)
+        return {p: r.minus([inside[p]] if p in inside else ()) for p, r in sealed.ranges.items()}
+
+    def read(self, without: Ranges, load_id: str) -> StagedFiles:
+        """Write what Kafka has of the window, except the offsets `without` and damaged batches, to new files."""
+        try:
+            return self._read(without, load_id)
+        except DamagedBatchError:
+            damaged = self._damaged(without)
+            return self._read({p: (*parts, *damaged.get(p, ())) for p, parts in without.items()}, load_id)
+
+    def _records(self, without: Ranges) -> Records:
+        return Records(self.sealed.topic, self.sealed.topic_id, self.sealed.key, self.sealed.ranges, without)
+
+    def _read(self, without: Ranges, load_id: str) -> StagedFiles:
+        try:
+            return self.engine.write(self._records(without), self.replacer.table, load_id, self.records_per_file)
+        except BatchTooLargeError as e:
+            raise e.of_loaded_window() from None
+
+    def _damaged(self, without: Ranges) -> Ranges:
+        """Return the offsets of damaged batches among those that Kafka is asked for. Raises what `find_refused` raises."""
+        # Imported here because compiled kernels are slow to load, and a code location does not need them.
+        from platform_assets.engines.columnar.refused import find_refused
+
+        topic, topic_id = self.sealed.topic, self.sealed.topic_id
+        return find_refused(self.cluster.settings, topic, topic_id, self._records(without).pieces).damaged
+
+    def past_paths(self, receipt: Receipt) -> Iterator[str]:
+        """Yield data files that the window has or had, each once, in the form of the log: first those of the receipt's version."""
+        table, key = self.replacer.folder, receipt.window.key
+        first = [] if receipt.table_version is None else [receipt.table_version]
+        seen: set[str] = set()
+        for version in dict.fromkeys((*first, load_log.version(table), *self.replacer.past_versions(receipt))):
+            files = load_log.files_if_kept(table, key, version)
+            for path in () if files is None else files.paths:
+                if path not in seen:
+                    seen.add(path)
+                    yield path
+
+    def _chosen(self, kafka: StagedFiles, receipt: Receipt, load_id: str, left_out: Ranges) -> StagedFiles | Left:
+        table = self.replacer.folder
+        of_kafka, of_table = [quote(f.path) for f in kafka.files], list(self.past_paths(receipt))
+        found = [
+            _of_window(rows.readable_offsets(table, paths)[0], receipt, left_out) for paths in (of_kafka, of_table)
+        ]
+        wanted = {p: _loaded(receipt, p, found[0][p], found[1][p]) for p in receipt.partitions}
+        if digest_of(wanted) == receipt.offsets:
+            # If an offset has another record now, only one of both orders has what was loaded.
+            for paths in ([*of_kafka, *of_table], [*of_table, *of_kafka]):
+                written = self._written(paths, receipt, load_id, wanted)
+                if same(written.measured, receipt):
+                    return written
+                self.replacer.delete(written)
+        held = {p: np.union1d(found[0][p], found[1][p]) for p in receipt.partitions}
+        gone = {p: r.minus([*ranges_of(held[p]), *left_out.get(p, ())]) for p, r in receipt.ranges.items()}
+        return Left(sum(map(len, held.values())), {p: parts for p, parts in gone.items() if parts})
+
+    def _written(
+        self, paths: Sequence[str], receipt: Receipt, load_id: str, wanted: Mapping[int, Offsets]
+    ) -> StagedFiles:
+        """Write the rows at the offsets `wanted` to new files, each from the first of `paths` that has it."""
+        # Imported here because compiled kernels are slow to load, and a code location does not need them.
+        from platform_assets.engines.columnar.digests import measured
+
+        table, below = self.replacer.folder, load_folder(receipt.window.key, load_id)
+        left, found = dict(wanted), NO_ROWS
+        for number, path in enumerate(paths):
+            part = data_files.readable_rows(table, path)
+            chosen = None if part is None else _rows_at(part, receipt.topic_id, left)
+            if chosen is not None and chosen.num_rows:
+                data_files.write_rows(table, f"{below}/gathered-{number:05}.parquet", chosen)
+                found += sum((measured(batch) for batch in chosen.to_batches()), NO_ROWS)
+        return StagedFiles(below, data_files.written_files(table, below), found, receipt.engine)
+
+
+def _of_window(found: Mapping[int, Offsets], receipt: Receipt, left_out: Ranges) -> dict[int, Offsets]:
+    """Return the distinct offsets among `found` that lie in the window and are not left out."""
+    inside = dict[int, Offsets]()
+    for partition, r in receipt.ranges.items():
+        offsets = np.unique(found.get(partition, _NONE))
+        parts = subtract([r], left_out.get(partition, ()))
+        inside[partition] = np.concatenate(
+            [_NONE, *(offsets[(offsets >= part.start) & (offsets < part.end)] for part in parts)]
+        )
+    return inside
+
+
+def _loaded(receipt: Receipt, partition: int, kafka: Offsets, table: Offsets) -> Offsets:
+    """Return the offsets that were loaded of a partition, as far as their number and bounds in the receipt tell."""
+    part = receipt.partitions[partition]
+    if part.first_offset is None or part.last_offset is None:
+        return _NONE
+    first, last = part.first_offset, part.last_offset
+    ways = [offsets[(offsets >= first) & (offsets <= last)] for offsets in (np.union1d(kafka, table), table, kafka)]
+    # A log that was rewritten may have more records.
+    return next((offsets for offsets in ways if len(offsets) == part.rows), ways[0])
+
+
+def _rows_at(part: pa.Table, topic_id: str, wanted: dict[int, Offsets]) -> pa.Table:
+    """Return the rows of `part` at the offsets `wanted`, each once, and remove those offsets from `wanted`."""
+    partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
+    of_log = np.asarray(pc.equal(part["topic_id"], topic_id).to_numpy())
+    taken: list[Offsets] = [_NONE]
+    for partition, left in wanted.items():
+        at = np.flatnonzero(of_log & (partitions == partition) & np.isin(offsets, left))
+        distinct, first = np.unique(offsets[at], return_index=True)
+        taken.append(at[first])
+        wanted[partition] = np.setdiff1d(left, distinct)
+    return part.take(pa.array(np.sort(np.concatenate(taken))))

@@ -1,0 +1,226 @@
+"""Damaged windows whose rows are in no single place: some in Kafka, the others in data files. No Kafka, no Spark."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from platform_assets.errors import (
+    DamagedRowsError,
+    LoadError,
+    LostForGoodError,
+    OffsetsExpiredError,
+    UnrecordedLoadError,
+)
+from platform_assets.lake import load_log
+from platform_assets.lake.location import Folder
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.offsets import OffsetRange
+from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
+from platform_assets_tests.support.recovery import (
+    ROWS,
+    clean_log,
+    loaded_windows,
+    lose_ledger,
+    made_topic,
+    rebuilt,
+    table,
+    vacuum,
+)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    """A topic with two partitions."""
+    return made_topic(tmp_path / "lake")
+
+
+@pytest.fixture
+def kafka(topic: MadeTopic) -> MadeCluster:
+    """Its brokers."""
+    return MadeCluster(topic)
+
+
+@pytest.fixture
+def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
+    """Four windows of it, loaded; each has two files per partition."""
+    return loaded_windows(topic, kafka)
+
+
+def lose_rows(topic: MadeTopic, window: SealedWindow, partition: int) -> None:
+    """Delete the data files of one partition."""
+    folder = topic.root / "raw" / topic.topic
+    for file in load_log.files_at(Folder.at(folder), window.key, table(topic).version())[1]:
+        if file["min.kafka_partition"] == partition:
+            (folder / unquote(file["path"])).unlink()
+
+
+def write_again(topic: MadeTopic, partition: int, offset: int, value: bytes) -> None:
+    """Kafka has another record at this offset, as after an unclean leader election."""
+    at = next(i for i, r in enumerate(topic.records) if (r.partition, r.offset) == (partition, offset))
+    topic.records[at] = replace(topic.records[at], value=value)
+
+
+def accept_loss(topic: MadeTopic, kafka: MadeCluster, key: str, named_by: LoadError) -> list[str]:
+    """Follow the command that the error names."""
+    assert f"platform-assets accept-loss raw/people {key} --reason" in str(named_by)
+    said = list[str]()
+    deciding_of(topic, kafka, said).loss(key)
+    assert said[-1].startswith("accepted"), said
+    return said
+
+
+def test_an_expired_offset_that_the_table_lacks_too_is_all_that_is_named(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The window has no receipt, and Kafka has each row that is left of it: the load replaces them all."""
+    key = windows[3].key
+    clean_log(table(topic))
+    table(topic).delete("kafka_partition = 1 AND kafka_offset >= 60 AND kafka_offset % 3 = 0")
+    vacuum(table(topic))
+    kafka.expire(1, 61)
+    lose_ledger(topic)
+    assert [e.window for e in rebuilt(topic).unread] == [key]
+    with pytest.raises(OffsetsExpiredError, match="no longer holds partition 1 offsets") as e:
+        loader_of(topic, kafka).load(key)
+    assert e.value.lost == ((1, 60, 61),)
+    said = accept_loss(topic, kafka, key, e.value)
+    assert "offsets that have no row: partition 1 offsets [60, 61)" in said[0]
+    assert topic.receipts()[key].rows == 2 * ROWS - 1
+    assert loader_of(topic, kafka).load(key).outcome == "unchanged"
+
+
+def test_a_receipt_of_before_an_erasure_gets_its_rows_from_kafka_and_the_table(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """An older ledger knows nothing of the erasure. The table has all other rows, and Kafka has the erased one."""
+    key, values = windows[3].key, topic.values()
+    backup = shutil.copytree(topic.root / "_ledger", topic.root.parent / "backup")
+    deciding_of(topic, kafka, []).erasure({1: (OffsetRange(79, 80),)}, [])
+    kafka.forget(0, range(67, 72))
+    clean_log(table(topic))
+    lose_ledger(topic)
+    shutil.copytree(backup, topic.root / "_ledger")
+    rebuilt(topic)
+    assert topic.receipts()[key].rows == 2 * ROWS
+    restored = loader_of(topic, kafka).load(key)
+    assert restored.outcome == "restored"
+    assert (restored.receipt.holes, restored.receipt.proved_by) == ({}, "load digest")
+    assert topic.values() == values
+
+
+@pytest.mark.parametrize("erased", [False, True])
+def test_a_partition_that_has_expired_comes_from_the_table_and_the_lost_one_from_kafka(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], erased: bool
+) -> None:
+    key = windows[1].key
+    if erased:
+        deciding_of(topic, kafka, []).erasure({0: (OffsetRange(25, 26),), 1: (OffsetRange(22, 23),)}, [])
+    values = topic.values()
+    lose_rows(topic, windows[1], 0)
+    kafka.expire(1, 30)
+    assert loader_of(topic, kafka).load(key).outcome == "restored"
+    assert topic.values() == values
+    assert loader_of(topic, kafka).load(key).outcome == "kept"
+
+
+def test_other_records_at_offsets_that_the_table_has_do_not_replace_its_rows(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    key, values = windows[1].key, topic.values()
+    lose_rows(topic, windows[1], 0)
+    write_again(topic, 1, 25, b"another record")
+    assert loader_of(topic, kafka).load(key).outcome == "restored"
+    assert topic.values() == values
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_records_that_a_rewritten_log_has_besides_are_told_from_those_that_were_loaded(
+    topic: MadeTopic, kafka: MadeCluster, damaged: int
+) -> None:
+    """As far as anything proves it: the receipt names the number of rows of each partition."""
+    sealed = topic.seal([{p: [(b"k", b"%d/%d" % (p, i)) for i in range(ROWS)] for p in (0, 1)}])
+    besides = [r for r in topic.records if (r.partition, r.offset) == (1, 7)]
+    kafka.forget(1, range(7, 8))
+    key = sealed[0].key
+    assert loader_of(topic, kafka).load(key).receipt.rows == 2 * ROWS - 1
+    values = topic.values()
+    topic.records[:] = sorted([*topic.records, *besides], key=lambda r: (r.partition, r.offset))
+    lose_rows(topic, sealed[0], damaged)
+    if damaged == 0:
+        assert loader_of(topic, kafka).load(key).outcome == "restored"
+        assert topic.values() == values
+        return
+    files = set(topic.root.rglob("*.parquet"))
+    with pytest.raises(DamagedRowsError, match=r"have 40 rows of it, but.*the 39 rows that were loaded.*backup") as e:
+        loader_of(topic, kafka).load(key)
+    assert "lost for good" not in str(e.value)
+    assert set(topic.root.rglob("*.parquet")) == files
+    said = accept_loss(topic, kafka, key, e.value)
+    assert said[0].endswith("nothing proves which rows were loaded; offsets that have no row: none")
+    assert topic.receipts()[key].rows == 2 * ROWS
+    assert loader_of(topic, kafka).load(key).outcome == "unchanged"
+
+
+def test_what_is_lost_for_good_is_what_neither_has(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    key = windows[1].key
+    lose_rows(topic, windows[1], 0)
+    kafka.forget(0, range(25, 28))
+    kafka.expire(1, 80)
+    with pytest.raises(
+        LostForGoodError,
+        match=r"3 of its 40 rows are lost for good, unless you have a backup: neither .* has partition 0 offsets \[25, 28\)\.",
+    ) as e:
+        loader_of(topic, kafka).load(key)
+    assert (e.value.lost, e.value.gone) == (3, ((0, 25, 28),))
+    said = accept_loss(topic, kafka, key, e.value)
+    assert said[0].endswith("3 of 40 rows no longer exist anywhere, among partition 0 offsets [25, 28)")
+    assert topic.receipts()[key].rows == 2 * ROWS - 3
+
+
+def test_a_rebuilt_ledgers_rows_come_from_both_and_stay_found(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """The digest proves the rows that the ledger found, and not that they are all."""
+    key = windows[1].key
+    table(topic).delete("kafka_partition = 1 AND kafka_offset = 25")
+    clean_log(table(topic))
+    lose_ledger(topic)
+    assert rebuilt(topic).found == (key,)
+    values = topic.values()
+    lose_rows(topic, windows[1], 0)
+    kafka.forget(1, range(30, 31))
+    assert loader_of(topic, kafka).load(key).outcome == "restored"
+    assert topic.values() == values
+    assert topic.receipts()[key].is_found
+    with pytest.raises(UnrecordedLoadError, match=r"partition 1 offsets \[25, 26\)"):
+        loader_of(topic, kafka).load(key)
+
+
+def test_a_rebuilt_ledgers_rows_that_neither_has_are_not_called_all_that_was_lost(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    key = windows[1].key
+    table(topic).delete("kafka_partition = 1 AND kafka_offset = 25")
+    clean_log(table(topic))
+    lose_ledger(topic)
+    rebuilt(topic)
+    lose_rows(topic, windows[1], 0)
+    kafka.forget(0, range(25, 26))
+    with pytest.raises(
+        UnrecordedLoadError, match=r"no past version of the table has the 39 rows .* nothing proves"
+    ) as e:
+        loader_of(topic, kafka).load(key)
+    assert "lost for good" not in str(e.value)
+    said = accept_loss(topic, kafka, key, e.value)
+    assert said[0].endswith(
+        "nothing proves which rows were loaded; offsets that have no row: partition 0 offsets [25, 26)"
+    )
+    assert topic.receipts()[key].rows == 2 * ROWS - 1
