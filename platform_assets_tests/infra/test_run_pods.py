@@ -94,6 +94,12 @@ def test_dagster_is_that_of_the_base_but_for_its_launcher() -> None:
     assert own == base
 
 
+def test_the_output_of_a_run_is_printable(job: Job) -> None:
+    (run,) = _pod(job)["containers"]
+    assert run["command"] == ["python", "-m", "infra.container"]
+    assert run["args"][:3] == ["dagster", "api", "execute_run"]
+
+
 def test_the_pod_of_a_run_may_no_more_than_others_and_the_daemon_may_start_jobs(job: Job) -> None:
     pod = _pod(job)
     assert pod["automountServiceAccountToken"] is False

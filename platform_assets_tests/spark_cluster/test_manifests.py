@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -76,6 +77,8 @@ class Nodes:
         own.mkdir(exist_ok=True)
         environ = {
             **service_environment(),
+            # The image has one Python; this machine may have others.
+            "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             **{name: value for name, value in settings().items() if name not in _OF_THE_POD},
             "PLATFORM_HOME": str(own),
             "PLATFORM_JARS": str(home_at(self.folder).jars),

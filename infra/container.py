@@ -1,0 +1,143 @@
+"""Run a command and make its output printable: the entry point of containers.
+
+    python -m infra.container dagster-daemon run
+
+The output of a container is its log, and a service may log text from records, brokers and registries, in a traceback for example.
+This process copies both streams of the command to its own with control characters as escapes. It forwards signals, reaps orphans,
+and exits with the exit code of the command, or with 128 plus the number of the signal that ended it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from infra.log_keeper import Printable
+from infra.printable import printable
+
+FORWARDED: Final = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT,
+)  # fmt: skip
+_PIECE: Final = 1 << 16
+_MOST_LEFT: Final = 64
+"""The number of pieces that are read after the command has ended: more than a pipe can hold."""
+_NOT_STARTED: Final = 127
+_SIGNALLED: Final = 128
+
+
+class _Stream:
+    """A pipe that the command writes to, and the descriptor of this process that gets its text."""
+
+    def __init__(self, target: int) -> None:
+        self.source, self.end = os.pipe()
+        self._target, self._printable = target, Printable()
+        os.set_blocking(self.source, False)
+
+    def copy(self) -> bool:
+        """Copy a piece of what the command has written; return false if every writer has closed the pipe."""
+        piece = os.read(self.source, _PIECE)
+        self._write(self._printable.add(piece))
+        return bool(piece)
+
+    def finish(self) -> None:
+        """Copy what is left. Processes that outlive the command may still write, so this waits for nothing."""
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_MOST_LEFT):
+                if not self.copy():
+                    break
+        self._write(self._printable.add(b"", final=True))
+
+    def _write(self, text: bytes) -> None:
+        # A log that takes no more text must not stop the service.
+        with contextlib.suppress(OSError):
+            while text:
+                text = text[os.write(self._target, text) :]
+
+
+def run(command: Sequence[str]) -> int:
+    """Run `command` to its end, and return the exit code for this process."""
+    streams = _Stream(1), _Stream(2)
+    # If this signal were ignored, the kernel would forget how the command ended.
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    # A signal between the start of the command and the handlers waits for these.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    try:
+        child = _started(command, streams, before)
+    except OSError as error:
+        name = printable(command[0])
+        os.write(2, f"{name} cannot be started: {error.strerror}. Check the container's command.\n".encode())
+        return _NOT_STARTED
+    with _woken(child) as woken, selectors.DefaultSelector() as ready:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        ready.register(woken, selectors.EVENT_READ)
+        for stream in streams:
+            os.close(stream.end)
+            ready.register(stream.source, selectors.EVENT_READ, stream)
+        while (code := _exit_code(child)) is None:
+            for key, _ in ready.select():
+                if key.data is None:
+                    os.read(woken, _PIECE)
+                elif not key.data.copy():
+                    ready.unregister(key.fileobj)
+    for stream in streams:
+        stream.finish()
+    return code
+
+
+def _started(command: Sequence[str], streams: Sequence[_Stream], mask: Collection[int]) -> int:
+    outputs = [(os.POSIX_SPAWN_DUP2, stream.end, descriptor) for descriptor, stream in enumerate(streams, start=1)]
+    # Python ignores these signals, and a command would inherit that.
+    return os.posix_spawnp(
+        command[0], list(command), os.environ, file_actions=outputs, setsigmask=mask, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ]
+    )  # fmt: skip
+
+
+@contextmanager
+def _woken(child: int) -> Iterator[int]:
+    """Forward signals to `child`, and yield a descriptor that can be read after each signal, SIGCHLD included."""
+    reader, writer = os.pipe()
+    for end in (reader, writer):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def forward(number: int, _: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(child, number)
+
+    for number in FORWARDED:
+        signal.signal(number, forward)
+    try:
+        yield reader
+    finally:
+        # A command that has ended gets no more signals: its id may be another process's.
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+        os.close(reader)
+        os.close(writer)
+
+
+def _exit_code(child: int) -> int | None:
+    """Reap all children that have ended, orphans included; return the exit code for `child` if it is one of them."""
+    while True:
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if ended == child:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else _SIGNALLED - code
+        if ended == 0:
+            return None
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit("No command was given. Append one: python -m infra.container dagster-daemon run")
+    sys.exit(run(sys.argv[1:]))
