@@ -47,9 +47,9 @@ class WindowRuns:
 
 def passed(result: dg.ExecuteInProcessResult, windows: str) -> None:
     """Raise RuntimeError where the run of `windows` failed or one of the four checks did not pass."""
-    verdicts = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
-    if not result.success or verdicts != dict.fromkeys(CHECKS, True):
-        raise RuntimeError(f"the run of {windows} did not come to its end with all checks passed: {verdicts}")
+    check_results = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
+    if not result.success or check_results != dict.fromkeys(CHECKS, True):
+        raise RuntimeError(f"the run of {windows} did not come to its end with all checks passed: {check_results}")
 
 
 def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:

@@ -107,9 +107,9 @@ class Grown:
             lambda: self.settings, lambda: self.cluster, self._engine(), counting=CHECKS.values(),
         )  # fmt: skip
         for check in CHECKS.values():
-            verdict = check.evaluate(evaluation)
-            if not rendering.result(table_key(self.declaration.raw_table), verdict, evaluation.facts()).passed:
-                raise RuntimeError(f"{verdict.headline} {[f.sentence() for f in verdict.findings[:3]]}")
+            check_result = check.evaluate(evaluation)
+            if not rendering.result(table_key(self.declaration.raw_table), check_result, evaluation.facts()).passed:
+                raise RuntimeError(f"{check_result.headline} {[f.sentence() for f in check_result.findings[:3]]}")
 
     def status(self) -> None:
         """Collect what `platform-assets status` does."""

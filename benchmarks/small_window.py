@@ -182,8 +182,8 @@ def _timeline(instance: dg.DagsterInstance, lake: TopicLake, start: datetime) ->
     run_id = _finished_run(instance, key, start + _MINUTE + _PATIENCE)
     events = instance.all_logs(run_id)
     at = {e.dagster_event.event_type_value: e.timestamp for e in events if e.dagster_event is not None}
-    verdicts = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
-    passed = {e.check_name: e.passed for e in map(_evaluation, verdicts)}
+    check_results = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION).records
+    passed = {e.check_name: e.passed for e in map(_evaluation, check_results)}
     if not passed.keys() >= set(CHECKS) or not all(passed.values()):
         raise RuntimeError(f"window {key}: {passed or at}")
     steps = {s.step_key: s for s in instance.get_run_step_stats(run_id)}
@@ -197,7 +197,7 @@ def _timeline(instance: dg.DagsterInstance, lake: TopicLake, start: datetime) ->
         "table's commit": _committed(lake, receipt),
         "load's step ends": load.end_time or 0,
         "checks' step begins": checks.start_time or 0,
-        "checks end": max(v.timestamp for v in verdicts),
+        "checks end": max(v.timestamp for v in check_results),
     }
     return Timeline({n: t - edge for n, t in sorted(times.items(), key=lambda point: point[1])}, receipt)
 

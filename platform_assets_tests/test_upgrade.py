@@ -109,10 +109,10 @@ def test_rows_of_the_first_version_are_in_the_files_that_its_receipts_name(ledge
 def test_every_check_of_a_lake_of_the_first_version_passes(ledger: Ledger, whole: bool) -> None:
     e = evaluation(ledger, whole=whole)
 
-    verdicts = {name: check.evaluate(e) for name, check in CHECKS.items()}
+    check_results = {name: check.evaluate(e) for name, check in CHECKS.items()}
 
-    assert {name: v.findings for name, v in verdicts.items()} == dict.fromkeys(CHECKS, ())
-    assert verdicts["every_offset_accounted_for"].headline == (
+    assert {name: v.findings for name, v in check_results.items()} == dict.fromkeys(CHECKS, ())
+    assert check_results["every_offset_accounted_for"].headline == (
         "Every offset accounted for: 10 rows + 2 abort markers, 2 aborted records, 2 commit markers = 16 offsets in 3 windows."
     )
 

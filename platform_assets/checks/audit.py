@@ -1,4 +1,4 @@
-"""`platform-assets audit`: every check of one table from a shell, with a verdict as an exit code."""
+"""`platform-assets audit`: every check of one table from a shell, with the outcome as the exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.report.heatmap import Heatmap, heatmap_of
 from platform_assets.checks.report.worst import Remedy, WorstWindow, remedies, worst_windows
@@ -29,28 +29,28 @@ EXIT_CODES: Final[Mapping[AuditOutcome, int]] = {"proved": 0, "anomalies": 1, "u
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """The verdict of one check, or the error that kept it from one: exactly one of the two is given."""
+    """Result of one check, or the error that prevented it; exactly one of the two is given."""
 
     check: str
-    verdict: Verdict | None
+    check_result: CheckResult | None
     error: str | None
 
     @property
     def outcome(self) -> AuditOutcome:
         """Work that nobody has asked for counts as an anomaly: the table does not hold it."""
-        if self.verdict is None or self.verdict.undecided:
+        if self.check_result is None or self.check_result.undecided:
             return "undecided"
-        return "proved" if self.verdict.passed else "anomalies"
+        return "proved" if self.check_result.passed else "anomalies"
 
     @property
     def headline(self) -> str:
         """One sentence."""
-        return self.verdict.headline if self.verdict is not None else f"Could not tell: {self.error}"
+        return self.check_result.headline if self.check_result is not None else f"Could not tell: {self.error}"
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All that was found."""
-        return self.verdict.findings if self.verdict is not None else ()
+        return self.check_result.findings if self.check_result is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Audit:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why there is no verdict, each reason once."""
+        """Reasons why a check has no result, each once."""
         found = [c.error for c in self.checks if c.error is not None]
         found += [f.detail for c in self.checks for f in c.findings if f.kind == "could not tell"]
         if self.heatmap is not None and not self.heatmap.windows:
@@ -177,7 +177,7 @@ def _check_json(done: CheckOutcome) -> dict[str, Any]:
         "check": done.check,
         "outcome": done.outcome,
         "headline": done.headline,
-        "figures": {} if done.verdict is None else dict(done.verdict.figures),
+        "figures": {} if done.check_result is None else dict(done.check_result.figures),
         "findings": [
             {
                 "kind": f.kind,

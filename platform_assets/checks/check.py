@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from platform_assets.checks.baseline.history import History, Mask
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks.findings import CheckResult
 
 if TYPE_CHECKING:
     from platform_assets.checks.evaluation import Evaluation
@@ -27,7 +27,7 @@ class Check:
 
     name: str
     description: str
-    evaluate: Callable[[Evaluation], Verdict]
+    evaluate: Callable[[Evaluation], CheckResult]
     may_count: Callable[[History], Mask] | None = None
     blocking: bool = True
     revision: int = 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from platform_assets.checks.decoded_files import TableFiles, files_of
-from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.lake.dead_letters import Group, groups
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -124,7 +124,7 @@ def _state(windows: Windows, key: str) -> tuple[object, ...]:
     return tuple((t.receipts.get(key), t.files.get(key)) for t in tables)
 
 
-def conserved(windows: Windows) -> Verdict:
+def conserved(windows: Windows) -> CheckResult:
     """Check by digests that each raw row of a decoded window is in one of the two tables, and that both come from one
     declaration."""
     found = [finding for key in windows.keys for finding in _of_window(windows, key)]
@@ -141,7 +141,7 @@ def conserved(windows: Windows) -> Verdict:
     elif found:
         headline = f"{counted(wrong, 'window')} of {len(windows.keys):,}: decoded rows and dead letters are not just the raw rows"
     figures = (("windows", len(windows.keys)), ("decoded_rows", rows), ("dead_letters", dead))
-    return Verdict(CONSERVATION, table, tuple(found), headline, figures)
+    return CheckResult(CONSERVATION, table, tuple(found), headline, figures)
 
 
 def shares(windows: Windows, declared: DecodeDeclaration, ledger: Ledger, keys: Sequence[str]) -> Shares:

@@ -15,7 +15,7 @@ from platform_assets.checks import decoded
 from platform_assets.checks.audit import Audit, CheckOutcome
 from platform_assets.checks.decoded import Windows
 from platform_assets.checks.decoded_files import TableFiles, difference
-from platform_assets.checks.findings import Finding, FindingKind, Verdict, counted
+from platform_assets.checks.findings import CheckResult, Finding, FindingKind, counted
 from platform_assets.checks.other_readers import disagreements
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.batching import batched_windows
@@ -82,12 +82,12 @@ class DecodedAudit:
             count=len({*windows.raw, *windows.keys}),
         )
 
-    def _outcome(self, name: str, evaluate: Callable[[], Verdict]) -> CheckOutcome:
+    def _outcome(self, name: str, evaluate: Callable[[], CheckResult]) -> CheckOutcome:
         self.progress(name)
         found = _attempt(evaluate)
         return CheckOutcome(name, None, found) if isinstance(found, str) else CheckOutcome(name, found, None)
 
-    def _missing(self, windows: Windows) -> Verdict:
+    def _missing(self, windows: Windows) -> CheckResult:
         """The windows of the raw table that are not decoded, but for those that nobody has to wait for yet."""
         newest = max(windows.keys, default="")
         missing = [key for key in sorted(windows.raw) if key not in windows.decoded and key not in windows.dead_letters]
@@ -115,9 +115,9 @@ class DecodedAudit:
             + (f"; {counted(len(set_aside), 'window')} parked" if set_aside else "") + "."
         )  # fmt: skip
         figures = (("windows", len(windows.raw)), ("windows_not_decoded", len(missing)))
-        return Verdict(DECODED, self.table, findings, headline, figures)
+        return CheckResult(DECODED, self.table, findings, headline, figures)
 
-    def _read(self, windows: Windows, deadline: float) -> Verdict:
+    def _read(self, windows: Windows, deadline: float) -> CheckResult:
         """Both tables' files again, by Spark, and raw rows decoded again: each against the receipts, oldest proof first."""
         decoder = self.decoder()
         findings: list[Finding] = []
@@ -164,7 +164,7 @@ class DecodedAudit:
         figures = (
             ("rows_read", rows), ("windows_decoded_again", again), ("rows_read_otherwise", judged), ("windows_left", left)
         )  # fmt: skip
-        return Verdict(DEEP_AUDIT.name, self.table, tuple(findings), headline, figures)
+        return CheckResult(DEEP_AUDIT.name, self.table, tuple(findings), headline, figures)
 
     def _table(
         self, of_table: TableFiles, decoder: WindowDecoder, deadline: float

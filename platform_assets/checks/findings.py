@@ -74,7 +74,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """The outcome of one check of one table.
 
     `headline` is a short sentence: the findings say what was found. `figures` are plotted over time.

@@ -18,7 +18,7 @@ from platform_assets.terminal import console as console_of
 
 _WORST: Final = 20
 _PLAIN_LINE_SECONDS: Final = 5.0
-_VERDICTS: Final[Mapping[AuditOutcome, tuple[str, str, str]]] = {
+_OUTCOMES: Final[Mapping[AuditOutcome, tuple[str, str, str]]] = {
     "proved": ("PROVED", "✓", "bold green"),
     "anomalies": ("ANOMALIES FOUND", "✕", "bold red"),
     "undecided": ("COULD NOT TELL", "?", "bold yellow"),
@@ -41,10 +41,10 @@ STYLES: Final[Mapping[State, str]] = {
 
 
 def print_audit(audit: Audit, console: Console | None = None) -> None:
-    """Print the verdict, the heatmap, one line per check, the worst windows, and what to do."""
+    """Print the outcome, the heatmap, one line per check, the worst windows, and what to do."""
     console = console or console_of()
-    verdict, _, style = _VERDICTS[audit.outcome]
-    console.print(Text.assemble((f"{audit.table}: ", "bold"), (verdict, style)), soft_wrap=True)
+    outcome, _, style = _OUTCOMES[audit.outcome]
+    console.print(Text.assemble((f"{audit.table}: ", "bold"), (outcome, style)), soft_wrap=True)
     if audit.heatmap is not None:
         for text in _heatmap(audit.heatmap, audit):
             console.print(text, soft_wrap=True)
@@ -104,7 +104,7 @@ def _cells(row: Row) -> Iterator[tuple[str, str]]:
 
 
 def _line(check: CheckOutcome) -> Text:
-    _, mark, style = _VERDICTS[check.outcome]
+    _, mark, style = _OUTCOMES[check.outcome]
     return Text.assemble((f"{mark} ", style), (line(check.check), "bold"), line(f": {check.headline}"))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from platform_assets.model.declaration import EngineName, TopicDeclaration
     from platform_assets.model.tables import TableRef
     from platform_assets.orchestration.execution import Attempt
-    from platform_assets.orchestration.raw_checks import CheckOutcome
+    from platform_assets.orchestration.raw_checks import EvaluatedCheck
     from platform_assets.orchestration.resources import SparkResource
     from platform_assets.windows.decode.decoding import DecodedWindow
     from platform_assets.windows.load.replacing import Loaded
@@ -79,7 +79,7 @@ class _Outcome:
 
     loads: list[Attempt[Loaded]] = field(default_factory=list)
     decodings: list[Attempt[DecodedWindow]] = field(default_factory=list)
-    checks: list[CheckOutcome] = field(default_factory=list)
+    checks: list[EvaluatedCheck] = field(default_factory=list)
 
 
 def load_windows(
@@ -100,7 +100,7 @@ def load_windows(
     from platform_assets.checks.findings import counted
     from platform_assets.errors import Retryable, UnknownOutcome
     from platform_assets.orchestration.execution import Attempt, Execution
-    from platform_assets.orchestration.raw_checks import CheckOutcome
+    from platform_assets.orchestration.raw_checks import EvaluatedCheck
     from platform_assets.orchestration.resources import SparkResource
 
     services = ShellServices(environment, SparkResource(remote=environment.spark_remote()))
@@ -116,12 +116,12 @@ def load_windows(
                 tell(f"{len(found.loads):,} of {counted(len(keys), 'window')} loaded or refused")
             else:
                 found.decodings.append(cast("Attempt[DecodedWindow]", step))
-        elif isinstance(step, CheckOutcome):
+        elif isinstance(step, EvaluatedCheck):
             found.checks.append(step)
         if not as_json:
             _print(step)
         if instance is not None and not isinstance(step, Attempt):
-            instance.report_runless_asset_event(step.event if isinstance(step, CheckOutcome) else step)
+            instance.report_runless_asset_event(step.event if isinstance(step, EvaluatedCheck) else step)
     if instance is None and not as_json:
         echo("DAGSTER_HOME has no instance, so nothing was reported to Dagster")
     fields = {
@@ -138,26 +138,26 @@ def load_windows(
     return Loads(fields, 1 if any(_fails(each) for each in found.checks) else 0)
 
 
-def _fails(outcome: CheckOutcome) -> bool:
+def _fails(outcome: EvaluatedCheck) -> bool:
     """A check of the raw table has to pass, one of decoded tables may warn."""
     from dagster import AssetCheckSeverity
 
-    if outcome.verdict is not None:
-        return not outcome.verdict.passed
+    if outcome.check_result is not None:
+        return not outcome.check_result.passed
     return not outcome.event.passed and outcome.event.severity == AssetCheckSeverity.ERROR
 
 
-def _headline(outcome: CheckOutcome) -> str:
+def _headline(outcome: EvaluatedCheck) -> str:
     from platform_assets.checks.report.description import plain
 
-    return outcome.verdict.headline if outcome.verdict is not None else plain(outcome.event.description or "")
+    return outcome.check_result.headline if outcome.check_result is not None else plain(outcome.event.description or "")
 
 
 def _print(step: Any) -> None:
     from platform_assets.orchestration.execution import Attempt
-    from platform_assets.orchestration.raw_checks import CheckOutcome
+    from platform_assets.orchestration.raw_checks import EvaluatedCheck
 
-    if isinstance(step, CheckOutcome):
+    if isinstance(step, EvaluatedCheck):
         result = "passed" if step.event.passed else "FAILED" if _fails(step) else "warning"
         echo(f"{step.event.check_name}: {result}: {_headline(step)}")
     elif isinstance(step, Attempt) and step.table.kind == "raw":

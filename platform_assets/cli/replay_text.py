@@ -66,8 +66,8 @@ def say_loaded(key: str, outcome: Loaded | PlatformError) -> None:
 def say_compared(found: WindowComparison) -> None:
     """One window in both tables."""
     left = f"; not compared: {_named(found.left_out)}, {counted(found.rows_left_out, 'row')}" if found.left_out else ""
-    verdict = "equal" if found.equal else "DIFFERS"
-    echo(f"{found.window}: {verdict}, {counted(found.rows, 'row')} read from Kafka{left}")
+    outcome = "equal" if found.equal else "DIFFERS"
+    echo(f"{found.window}: {outcome}, {counted(found.rows, 'row')} read from Kafka{left}")
     if found.problem:
         echo(f"  {found.problem}")
     for partition in found.partitions:

@@ -149,8 +149,8 @@ def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
     console.print(table)
     for result in results:
         exactness = result.exactness
-        verdict = f"exact, each of {exactness.rows:,} rows once" if exactness.exact else "NOT exact"
-        console.print(f"{exactness.topic}: {verdict}", markup=False)
+        outcome = f"exact, each of {exactness.rows:,} rows once" if exactness.exact else "NOT exact"
+        console.print(f"{exactness.topic}: {outcome}", markup=False)
         if not result.typed.faults():
             console.print(result.typed.sentence(), markup=False, soft_wrap=True)
         for fault in result.faults():

@@ -9,7 +9,7 @@ import dagster as dg
 from platform_assets.checks import decoded as checks
 from platform_assets.checks import expectations
 from platform_assets.checks.expectations import ExpectationResult
-from platform_assets.checks.findings import Verdict, counted
+from platform_assets.checks.findings import CheckResult, counted
 from platform_assets.checks.report.rendering import as_event
 from platform_assets.checks.report.worst import remedies, worst_windows
 from platform_assets.ledger.store import Ledger
@@ -110,10 +110,10 @@ def after_empty_windows(
         return
     # A tick reads no files: where some have changed, what the last run found of them stands until the next one reads them.
     in_flight = _in_flight(declaration, instance, None)
-    verdict = checks.conserved(checks.confirmed_windows(declaration, ledger, (), in_flight, budget=0))
+    check_result = checks.conserved(checks.confirmed_windows(declaration, ledger, (), in_flight, budget=0))
     before = last.pop(checks.CONSERVATION)
-    now = as_event(_conservation(declaration, verdict))
-    yield now if before is None or not verdict.undecided else _again(before)
+    now = as_event(_conservation(declaration, check_result))
+    yield now if before is None or not check_result.undecided else _again(before)
     yield from (_again(known) for known in last.values() if known is not None)
 
 
@@ -145,10 +145,10 @@ def _again(known: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
     )
 
 
-def _conservation(declaration: TopicDeclaration, verdict: Verdict) -> dg.AssetCheckResult:
-    values: dict[str, Any] = {**dict(verdict.figures), "findings": len(verdict.findings)}
-    if verdict.findings:
-        worst = worst_windows(verdict.findings)
+def _conservation(declaration: TopicDeclaration, check_result: CheckResult) -> dg.AssetCheckResult:
+    values: dict[str, Any] = {**dict(check_result.figures), "findings": len(check_result.findings)}
+    if check_result.findings:
+        worst = worst_windows(check_result.findings)
         columns = [dg.TableColumn("window", "string"), dg.TableColumn("found", "string")]
         records = [dg.TableRecord({"window": line(w.window), "found": line(w.found)}) for w in worst[:_MOST]]
         values["anomalies"] = dg.MetadataValue.table(records, dg.TableSchema(columns))
@@ -156,21 +156,21 @@ def _conservation(declaration: TopicDeclaration, verdict: Verdict) -> dg.AssetCh
     return dg.AssetCheckResult(
         asset_key=table_key(declaration.decoded_table),
         check_name=checks.CONSERVATION,
-        passed=verdict.passed,
-        severity=dg.AssetCheckSeverity.WARN if verdict.undecided else dg.AssetCheckSeverity.ERROR,
-        description=markdown(_conservation_text(verdict)),
+        passed=check_result.passed,
+        severity=dg.AssetCheckSeverity.WARN if check_result.undecided else dg.AssetCheckSeverity.ERROR,
+        description=markdown(_conservation_text(check_result)),
         metadata=values,
     )
 
 
-def _conservation_text(verdict: Verdict) -> str:
-    if not verdict.findings:
-        return verdict.headline
-    worst = worst_windows(verdict.findings)
+def _conservation_text(check_result: CheckResult) -> str:
+    if not check_result.findings:
+        return check_result.headline
+    worst = worst_windows(check_result.findings)
     left = len(remedies(worst)) - 1
     more = f" {left} more under `remedy` below." if left else ""
     first = worst[0].findings[0]
-    return f"{verdict.headline.rstrip('.')}. {first.sentence()} What to do: {remedies(worst)[0]}{more}"
+    return f"{check_result.headline.rstrip('.')}. {first.sentence()} What to do: {remedies(worst)[0]}{more}"
 
 
 def _share_text(declaration: TopicDeclaration, found: checks.Shares) -> str:

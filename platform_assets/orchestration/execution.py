@@ -34,7 +34,7 @@ from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.planning import Failures, decided_at
 from platform_assets.orchestration.publishing import Publisher
-from platform_assets.orchestration.raw_checks import CheckOutcome, evaluation, judge
+from platform_assets.orchestration.raw_checks import EvaluatedCheck, evaluation, judge
 from platform_assets.orchestration.resources import Log, Services
 from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
 from platform_assets.windows.load.catching_up import TOPICS_IN_VAIN, load_group, load_many
@@ -65,7 +65,7 @@ class Attempt(Generic[Done]):
     error: PlatformError | None
 
 
-Step = Attempt[Loaded] | Attempt[DecodedWindow] | CheckOutcome | dg.AssetMaterialization
+Step = Attempt[Loaded] | Attempt[DecodedWindow] | EvaluatedCheck | dg.AssetMaterialization
 """What an execution yields, as soon as it is known."""
 
 
@@ -231,7 +231,7 @@ class Execution:
                     yield judged
                     alarming += [f"{judged.event.check_name} of {d.raw_table}"] if judged.blocks else []
                 found = retention_check.evaluate(d, self.services.ledger, self.services.cluster)
-                yield CheckOutcome(rendering.as_event(found), blocks=False)
+                yield EvaluatedCheck(rendering.as_event(found), blocks=False)
             self.blocking += alarming
             if d.decode is not None and not alarming:
                 for attempt in self.decode(topic, keys):
@@ -249,17 +249,17 @@ class Execution:
             self.log.error(line(f"{d.raw_table} was not checked: {e}"))
             self.blocking.append(f"{d.raw_table} could not be checked ({type(e).__name__})")
 
-    def _checks(self, d: TopicDeclaration, records: RunLog | None) -> Iterator[CheckOutcome]:
+    def _checks(self, d: TopicDeclaration, records: RunLog | None) -> Iterator[EvaluatedCheck]:
         yield from judge(evaluation(d, self.services, self.instance, self.run_id, records=records, log=self.log))
 
-    def _decoded_checks(self, d: TopicDeclaration, keys: Sequence[str]) -> Iterator[CheckOutcome]:
+    def _decoded_checks(self, d: TopicDeclaration, keys: Sequence[str]) -> Iterator[EvaluatedCheck]:
         if d.decode is None:
             return
         run_id = self.run_id or None
         for found in decoded_checks.results(d, d.decode, self.services.ledger, self.instance, keys, run_id):
             blocks = not found.passed and found.severity == dg.AssetCheckSeverity.ERROR
             self.blocking += [f"{found.check_name} of {d.decoded_table}"] if blocks else []
-            yield CheckOutcome(rendering.as_event(found), blocks)
+            yield EvaluatedCheck(rendering.as_event(found), blocks)
 
     def event(self, loaded: Loaded) -> dg.AssetMaterialization:
         """The materialisation of a loaded window."""
@@ -460,7 +460,7 @@ def run_listed(
         if isinstance(step, Attempt):
             number += step.done is not None
             log_attempt(context, step, number, wanted)
-        elif isinstance(step, CheckOutcome):
+        elif isinstance(step, EvaluatedCheck):
             yield step.event
         else:
             context.log_event(step)

@@ -15,7 +15,7 @@ import dagster as dg
 from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.report import rendering
 from platform_assets.checks.rules import deep_audit
@@ -46,12 +46,12 @@ _CHECK_BUDGET_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOutcome:
-    """The result of one check, and whether it blocks what is downstream. `verdict` is set for checks of a raw table."""
+class EvaluatedCheck:
+    """The result of one check, and whether it blocks what is downstream. `check_result` is set for checks of a raw table."""
 
     event: dg.AssetCheckEvaluation
     blocks: bool
-    verdict: Verdict | None = None
+    check_result: CheckResult | None = None
 
 
 def build_checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
@@ -135,12 +135,12 @@ def _evaluation(
     return evaluation(declaration, services, context.instance, context.run.run_id, log=context.log, **more)
 
 
-def judge(found: Evaluation) -> Iterator[CheckOutcome]:
+def judge(found: Evaluation) -> Iterator[EvaluatedCheck]:
     """Evaluate each check of a raw table."""
     for check in CHECKS.values():
-        verdict = check.evaluate(found)
-        event = rendering.evaluation(table_key(found.facts().table), verdict, found.facts())
-        yield CheckOutcome(event, check.blocking and verdict.alarming, verdict)
+        check_result = check.evaluate(found)
+        event = rendering.evaluation(table_key(found.facts().table), check_result, found.facts())
+        yield EvaluatedCheck(event, check.blocking and check_result.alarming, check_result)
 
 
 # --- in a tick, without a run -----------------------------------------------------------------------------------

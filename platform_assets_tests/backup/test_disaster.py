@@ -113,7 +113,7 @@ def test_what_is_destroyed_behind_a_backup_under_load_is_restored_and_loads_go_o
         at_work.next_window(daemon)
         assert daemon.loaded == daemon.sealed
         assert daemon.newest_succeeded()
-        assert all(daemon.verdicts().values()), daemon.verdicts()
+        assert all(daemon.check_results().values()), daemon.check_results()
     assert records(lk.rows()) == records(lk.committed())
     assert len(lk.rows()) == 4 * 20
     # Nothing that is read names the place where the lake lies, so it may be moved: only where tables were made stands in the log.

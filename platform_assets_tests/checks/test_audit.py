@@ -91,7 +91,7 @@ def test_what_several_checks_find_is_listed_once(lake: Callable[[str], Path]) ->
     ]
 
 
-def test_a_missing_verdict_outweighs_no_anomaly_and_says_why(lake: Callable[[str], Path]) -> None:
+def test_a_missing_result_outweighs_no_anomaly_and_says_why(lake: Callable[[str], Path]) -> None:
     found = audit(evaluation(lake("sound")), NOW, deep=True)
 
     assert (found.outcome, found.exit_code) == ("undecided", 2)
@@ -115,17 +115,17 @@ def test_span_leaves_what_lies_outside_alone(lake: Callable[[str], Path]) -> Non
     assert of(f"{key(DOUBLED)}..").outcome == "anomalies"
 
 
-def test_span_without_a_window_has_no_verdict(lake: Callable[[str], Path]) -> None:
+def test_span_without_a_window_has_no_result(lake: Callable[[str], Path]) -> None:
     found = audit(evaluation(lake("sound"), span=Span.parse("2031-01-01-00:00..")), NOW)
 
     assert (found.outcome, found.reasons) == ("undecided", ("the ledger has no sealed window there",))
 
 
-def test_lake_without_a_ledger_has_no_verdict(tmp_path: Path) -> None:
+def test_lake_without_a_ledger_has_no_result(tmp_path: Path) -> None:
     assert audit(evaluation(tmp_path), NOW).outcome == "undecided"
 
 
-def test_broken_table_log_has_no_verdict_and_the_other_checks_go_on(lake: Callable[[str], Path]) -> None:
+def test_broken_table_log_has_no_result_and_the_other_checks_go_on(lake: Callable[[str], Path]) -> None:
     root = lake("sound")
     for entry in (root / "raw" / TOPIC / "_delta_log").glob("*.json"):
         entry.write_text("not JSON")
@@ -199,7 +199,7 @@ def printed(found: Audit, width: int = 140) -> str:
     return capture.get()
 
 
-def test_terminal_shows_verdict_strip_worst_windows_and_remedy(lake: Callable[[str], Path]) -> None:
+def test_terminal_shows_outcome_heatmap_worst_windows_and_remedy(lake: Callable[[str], Path]) -> None:
     text = printed(audit(evaluation(lake("torn")), NOW))
 
     assert text.startswith(f"raw/{TOPIC}: ANOMALIES FOUND")

@@ -21,7 +21,7 @@ from platform_assets.checks import decoded as checks
 from platform_assets.checks.audit import EXIT_CODES, Audit
 from platform_assets.checks.decoded import CONSERVATION
 from platform_assets.checks.decoded_audit import DECODED, DecodedAudit
-from platform_assets.checks.findings import Finding, Verdict
+from platform_assets.checks.findings import CheckResult, Finding
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.decoding.rows import RowMaker
@@ -56,7 +56,7 @@ def table(topic: DecodedTopic, kind: str = "decoded") -> DeltaTable:
     return DeltaTable(topic.root / kind / TOPIC)
 
 
-def conserved(topic: DecodedTopic, budget: float = checks.BUDGET) -> Verdict:
+def conserved(topic: DecodedTopic, budget: float = checks.BUDGET) -> CheckResult:
     return checks.conserved(checks.windows_of(topic.declaration, topic.ledger, budget=budget))
 
 
@@ -115,9 +115,9 @@ def test_row_that_took_the_place_of_another_is_found(topic: DecodedTopic) -> Non
 
 def test_without_time_to_read_nothing_is_said_of_changed_files(topic: DecodedTopic) -> None:
     compact(topic)
-    verdict = conserved(topic, budget=0)
-    assert (verdict.passed, verdict.undecided) == (False, True)
-    assert verdict.headline == "Could not tell for 1 window of 3."
+    check_result = conserved(topic, budget=0)
+    assert (check_result.passed, check_result.undecided) == (False, True)
+    assert check_result.headline == "Could not tell for 1 window of 3."
     assert conserved(topic).passed
 
 
@@ -280,7 +280,7 @@ def test_window_that_was_left_out_is_named_and_the_newest_ones_may_wait(tmp_path
     assert audit(topic, deep=False).outcome == "proved"
 
 
-def test_what_cannot_be_read_is_no_verdict(topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_no_result(topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     error = SparkUnreachableError("sc://nowhere", "connection refused")
     monkeypatch.setattr(InProcessEngine, "measure", lambda engine, table, keys, version: [(k, error) for k in keys])
     found = audit(topic)
@@ -288,15 +288,15 @@ def test_what_cannot_be_read_is_no_verdict(topic: DecodedTopic, monkeypatch: pyt
     assert any("connection refused" in reason for reason in found.reasons)
 
 
-def test_topic_without_windows_has_no_verdict(tmp_path: Path) -> None:
+def test_topic_without_windows_has_no_result(tmp_path: Path) -> None:
     topic = DecodedTopic(tmp_path, TOPIC)
     assert (audit(topic).outcome, audit(topic).reasons) == ("undecided", ("the raw table has no window there",))
 
 
 def test_bounded_audit_says_what_it_left(topic: DecodedTopic) -> None:
     found = audit(topic, budget=0)
-    assert found.checks[-1].verdict is not None
-    assert dict(found.checks[-1].verdict.figures)["windows_left"] == 3
+    assert found.checks[-1].check_result is not None
+    assert dict(found.checks[-1].check_result.figures)["windows_left"] == 3
     assert json.dumps(found.to_json())
 
 

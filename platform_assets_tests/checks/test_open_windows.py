@@ -11,7 +11,7 @@ import pytest
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report.heatmap import State, heatmap_of
 from platform_assets.ledger.decisions import Author
@@ -55,7 +55,7 @@ def load(lk: TopicLake, window: SealedWindow, offsets: Sequence[int] = range(10)
     samples.loaded(lk.root, window, {0: offsets})
 
 
-def check(lk: TopicLake) -> Verdict:
+def check(lk: TopicLake) -> CheckResult:
     return CHECKS["every_offset_accounted_for"].evaluate(evaluation(lk))
 
 
@@ -77,8 +77,8 @@ def delete_before(broker: Broker, lk: TopicLake, offset: int) -> None:
         future.result(30)
 
 
-def named(verdict: Verdict) -> list[tuple[str, tuple[OffsetRange, ...]]]:
-    return [(f.kind, f.ranges) for f in verdict.findings]
+def named(check_result: CheckResult) -> list[tuple[str, tuple[OffsetRange, ...]]]:
+    return [(f.kind, f.ranges) for f in check_result.findings]
 
 
 # --- accepted losses ------------------------------------------------------------------------------------------------
@@ -90,13 +90,13 @@ def test_an_accepted_loss_is_a_hole_of_its_own_kind(lake: Callable[..., TopicLak
     window = sealed(lk)
     lk.ledger.record_acceptance(window, {0: (OffsetRange(3, 5),)}, "cannot be read")
     load(lk, window, [0, 1, 2, 5, 6, 7, 8, 9])
-    verdict = check(lk)
+    check_result = check(lk)
 
-    assert verdict.passed, verdict
+    assert check_result.passed, check_result
     assert receipt(lk, window).holes == {"accepted loss": 2, "aborted records": 2, "abort markers": 1}
-    assert "2 offsets of an accepted loss" in verdict.headline
-    assert dict(verdict.figures)["holes_accepted_loss"] == 2
-    heatmap = heatmap_of(evaluation(lk).facts(), verdict.findings)
+    assert "2 offsets of an accepted loss" in check_result.headline
+    assert dict(check_result.figures)["holes_accepted_loss"] == 2
+    heatmap = heatmap_of(evaluation(lk).facts(), check_result.findings)
     assert list(heatmap.counts) == [State.ACCEPTED]
     assert "1 with an accepted loss" in heatmap.sentence
     assert check(lk).passed
@@ -156,10 +156,10 @@ def test_holes_that_expired_before_anybody_asked_are_not_explained(
     window = sealed(lk)
     load(lk, window)
     delete_before(broker, lk, 12)
-    verdict = check(lk)
+    check_result = check(lk)
 
-    (finding,) = verdict.findings
-    assert (finding.kind, finding.alarming, verdict.passed) == ("could not tell", False, False)
+    (finding,) = check_result.findings
+    assert (finding.kind, finding.alarming, check_result.passed) == ("could not tell", False, False)
     assert "2 offsets without a row lay below the log start" in finding.detail
     assert f"platform-assets accept-loss raw/{lk.topic} {window.key} --reason" in finding.remedy
     assert receipt(lk, window).holes == {"below log start": 2, "abort markers": 1}

@@ -32,7 +32,7 @@ def of(kind: pa.DataType, times: TimeFormat | None = None) -> Conversion:
     return conversion(pa.field("x", kind), times)
 
 
-def verdict(one: Conversion, text: str) -> Any:
+def outcome(one: Conversion, text: str) -> Any:
     """The value as Arrow has it, or the reason why there is none."""
     try:
         return pa.array([one.value(text)], one.type)
@@ -50,7 +50,7 @@ def assert_agreed(one: Conversion, texts: list[str | None]) -> None:
             assert not undecided[index]
             assert not column[index].is_valid
         elif not undecided[index]:
-            assert repr(verdict(one, text).to_pylist()) == repr(column.slice(index, 1).to_pylist())
+            assert repr(outcome(one, text).to_pylist()) == repr(column.slice(index, 1).to_pylist())
             assert column[index].is_valid
 
 
@@ -159,7 +159,7 @@ def test_a_column_converts_each_text_as_it_is_alone(kind: pa.DataType, texts: li
     ],
 )
 def test_the_rules_are_the_documented_ones(kind: pa.DataType, text: str, wanted: object) -> None:
-    found = verdict(of(kind), text)
+    found = outcome(of(kind), text)
     assert (found[0].as_py() if isinstance(found, pa.Array) else found) == wanted
     assert_agreed(of(kind), [None, text, text])
 
@@ -182,7 +182,7 @@ def test_plainly_good_values_are_converted_without_the_exact_path(kind: pa.DataT
 
 def test_a_time_without_an_offset_is_utc_where_that_is_declared() -> None:
     one = of(TIMESTAMP, ISO_TIME_OR_UTC)
-    assert verdict(one, "2026-11-22T21:05:01")[0].as_py() == datetime(2026, 11, 22, 21, 5, 1, tzinfo=UTC)
+    assert outcome(one, "2026-11-22T21:05:01")[0].as_py() == datetime(2026, 11, 22, 21, 5, 1, tzinfo=UTC)
     assert_agreed(one, ["2026-11-22T21:05:01", "2026-11-22T21:05:01+01:00"])
 
 
@@ -216,7 +216,7 @@ def test_a_format_reads_what_strftime_wrote(words: str, moment: datetime, east: 
     column, undecided = one.column(pieces_of(pa.array([text])))
     assert not undecided.any()
     assert column[0].as_py() == wanted
-    assert verdict(pickle.loads(pickle.dumps(one)), text)[0].as_py() == wanted
+    assert outcome(pickle.loads(pickle.dumps(one)), text)[0].as_py() == wanted
 
 
 @UNTIMED

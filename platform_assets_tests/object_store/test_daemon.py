@@ -53,9 +53,9 @@ def test_windows_are_sealed_loaded_and_checked_with_nobody_at_it(store: ObjectSt
             logs = [
                 log for run in runs for log in instance.all_logs(run.run_id, DagsterEventType.ASSET_CHECK_EVALUATION)
             ]
-        verdicts = [log.get_dagster_event().asset_check_evaluation_data for log in logs]
-        assert {v.check_name for v in verdicts} >= {"no_gaps", "no_duplicates", "every_offset_accounted_for"}
-        assert all(v.passed for v in verdicts)
+        check_results = [log.get_dagster_event().asset_check_evaluation_data for log in logs]
+        assert {v.check_name for v in check_results} >= {"no_gaps", "no_duplicates", "every_offset_accounted_for"}
+        assert all(v.passed for v in check_results)
         status = platform.command("status")
         assert status.code == 0, status.text
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from platform_assets.checks.findings import Finding, Verdict
+from platform_assets.checks.findings import CheckResult, Finding
 from platform_assets.checks.report import rendering
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.model.offsets import OffsetRange
@@ -55,8 +55,8 @@ def test_a_failed_check_is_named_with_window_offsets_and_what_to_do(instance: dg
 
     @dg.asset_check(asset=table_key(RAW), name="no_gaps", blocking=True)
     def check() -> dg.AssetCheckResult:
-        verdict = Verdict("no_gaps", RAW, (FOUND,), "1 gap in 1 window.", ())
-        return rendering.result(table_key(RAW), verdict, tables.facts(1))
+        check_result = CheckResult("no_gaps", RAW, (FOUND,), "1 gap in 1 window.", ())
+        return rendering.result(table_key(RAW), check_result, tables.facts(1))
 
     @dg.asset_check(asset=table_key(RAW), name="fine")
     def fine() -> dg.AssetCheckResult:
@@ -72,8 +72,10 @@ def test_a_failed_check_is_named_with_window_offsets_and_what_to_do(instance: dg
 
 def test_a_failed_check_of_a_decoded_table_is_named_likewise() -> None:
     declaration = tables.declaration("orders")
-    verdict = Verdict("conserved", TableRef("decoded", "orders"), (FOUND,), "1 window of 3: not just the raw rows", ())
-    text = decoded_checks._conservation(declaration, verdict).description or ""
+    check_result = CheckResult(
+        "conserved", TableRef("decoded", "orders"), (FOUND,), "1 window of 3: not just the raw rows", ()
+    )
+    text = decoded_checks._conservation(declaration, check_result).description or ""
     assert "1 window of 3: not just the raw rows. Rows missing: window 2026-01-01-00:00 partition 2 offsets" in text
     assert text.endswith("What to do: Materialise partition 2026-01-01-00:00 of raw/orders.")
 

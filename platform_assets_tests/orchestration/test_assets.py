@@ -31,7 +31,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def verdicts(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
+def check_results(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     """Whether each check that was evaluated has passed."""
     return {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
 
@@ -72,7 +72,7 @@ def test_a_run_of_one_window_reports_what_it_loaded(
     assert [(r["partition"], r["start"], r["end"]) for r in table] == ranges_table(lk, key)
     assert [(r["rows"], r["without_row"], r["first"], r["last"]) for r in table] == [(5, 1, 0, 4), (5, 1, 0, 4)]
     assert receipt.run_id == result.run_id
-    assert verdicts(result).items() >= dict.fromkeys(CHECKS, True).items()
+    assert check_results(result).items() >= dict.fromkeys(CHECKS, True).items()
     # No sensor has run: the load itself reports the window on the topic asset.
     sealed = materializations(instance, topic_key(lk.topic))
     assert [(r["partition"], r["start"], r["end"]) for r in sealed[key][events.OFFSET_RANGES]] == ranges_table(lk, key)
@@ -115,7 +115,7 @@ def test_a_run_of_many_windows_reports_each_with_its_own_metadata(
             table = values[key][events.OFFSET_RANGES]
             assert [(r["partition"], r["start"], r["end"]) for r in table] == ranges_table(lk, key)
     assert records(lk.rows()) == records(lk.committed())
-    assert verdicts(result).items() >= dict.fromkeys(CHECKS, True).items()
+    assert check_results(result).items() >= dict.fromkeys(CHECKS, True).items()
 
 
 def test_a_run_that_fails_at_one_window_loads_and_reports_all_others(
@@ -154,7 +154,7 @@ def test_a_check_that_fails_holds_back_what_is_downstream_until_the_window_is_he
     damage(lk, keys[0])
     result = materialize(lk, spark_remote, keys[1:], instance, [reader_of(lk)])
     assert not result.success
-    assert not verdicts(result)[check]
+    assert not check_results(result)[check]
     (evaluation,) = (e for e in result.get_asset_check_evaluations() if e.check_name == check)
     assert evaluation.severity is dg.AssetCheckSeverity.ERROR
     # It says which window, partition and offsets, and what to do.

@@ -116,7 +116,7 @@ def test_after_a_change_from_quarters_to_hours_every_window_is_loaded_and_nobody
     assert reported == d.sealed == set(materializations(instance, topic_key(d.lake.topic)))
     assert reported & partitions(d) == d.sealed - earlier
     assert d.newest_succeeded()
-    assert all(d.verdicts().values())
+    assert all(d.check_results().values())
     assert not status_of(d).problems
     assert d.ticks(MINUTE) == 0
 

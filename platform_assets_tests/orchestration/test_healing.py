@@ -73,7 +73,7 @@ def test_after_an_outage_of_spark_every_window_is_loaded_and_nobody_acted(
     d.ticks(timedelta(minutes=20))
     assert d.loaded == d.sealed
     assert d.newest_succeeded()
-    assert all(d.verdicts().values())
+    assert all(d.check_results().values())
     assert records(d.lake.rows()) == records(d.lake.committed())
     assert len(d.lake.rows()) == 5
     # Nothing is left to be asked for.
@@ -94,10 +94,10 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     assert bad == min(d.sealed)
     assert not d.newest_succeeded()
     assert d.ticks(HOUR / 2) == 0
-    verdict = {e.check_name: e for e in _checked_again(d)}["no_gaps"]
-    assert not verdict.passed
-    assert verdict.severity is dg.AssetCheckSeverity.ERROR
-    assert bad in str(verdict.description)
+    check_result = {e.check_name: e for e in _checked_again(d)}["no_gaps"]
+    assert not check_result.passed
+    assert check_result.severity is dg.AssetCheckSeverity.ERROR
+    assert bad in str(check_result.description)
     sealed = d.lake.ledger.window(d.lake.topic, bad)
     assert sealed is not None
     losses = acceptance.find_losses(sealed, d.lake.ledger, d.lake.cluster, d.lake.settings)
@@ -105,7 +105,7 @@ def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     assert d.tick() == 1
     assert d.loaded == d.sealed
     assert d.newest_succeeded()
-    assert all(d.verdicts().values())
+    assert all(d.check_results().values())
     assert len(d.lake.rows()) == 2
 
 
@@ -132,9 +132,9 @@ def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
     assert [(w.window, w.state, w.error) for w in shown.unloaded] == [
         (bad, "parked", "parked by ann: nobody needs it now")
     ]
-    verdict = {e.check_name: e for e in _checked_again(d)}["no_gaps"]
-    assert (verdict.passed, verdict.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert f"platform-assets unpark {table} {bad}" in str(verdict.metadata) + str(verdict.description)
+    check_result = {e.check_name: e for e in _checked_again(d)}["no_gaps"]
+    assert (check_result.passed, check_result.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert f"platform-assets unpark {table} {bad}" in str(check_result.metadata) + str(check_result.description)
     # Taken up again it is asked for at once, and again once its loss is accepted.
     parking.unpark(table, [bad], author, ledger)
     assert d.tick() == 1
@@ -144,7 +144,7 @@ def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
     acceptance.accept(sealed, acceptance.find_losses(sealed, ledger, d.lake.cluster, d.lake.settings), author, ledger)
     assert d.tick() == 1
     assert d.loaded == d.sealed
-    assert all(d.verdicts().values())
+    assert all(d.check_results().values())
 
 
 def _checked_again(d: Daemon) -> list[dg.AssetCheckEvaluation]:
@@ -171,9 +171,9 @@ def test_no_gaps_passes_and_says_so_while_windows_wait_for_their_next_try(
         instance=instance, partition_key=newest, raise_on_error=False
     )
     assert result.success
-    (verdict,) = (e for e in result.get_asset_check_evaluations() if e.check_name == "no_gaps")
-    assert verdict.passed
-    assert "2 windows waiting to be loaded" in str(verdict.description)
+    (check_result,) = (e for e in result.get_asset_check_evaluations() if e.check_name == "no_gaps")
+    assert check_result.passed
+    assert "2 windows waiting to be loaded" in str(check_result.description)
 
 
 def test_a_run_says_on_itself_why_each_window_failed(

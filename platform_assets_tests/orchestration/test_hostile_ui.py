@@ -14,7 +14,7 @@ import pytest
 
 from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.decoded import SHARE
-from platform_assets.checks.findings import Finding, Verdict
+from platform_assets.checks.findings import CheckResult, Finding
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
 from platform_assets.errors import ConfigurationError
@@ -71,8 +71,8 @@ def pages(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         instance.report_runless_asset_event(rendering.as_event(unforeseen(d)))
         for check in CHECKS:
             found = Finding("unknown window", FAILING, HOSTILE, 0, (), HOSTILE, f"Delete window '{HOSTILE}'.")
-            verdict = Verdict(check, d.raw_table, (found,), HOSTILE, ())
-            event = rendering.evaluation(table_key(d.raw_table), verdict, tables.facts(2))
+            check_result = CheckResult(check, d.raw_table, (found,), HOSTILE, ())
+            event = rendering.evaluation(table_key(d.raw_table), check_result, tables.facts(2))
             instance.report_runless_asset_event(event)
         run = decided(instance, d)
         with webserver(decoded_defs.__name__, root, environment) as address:

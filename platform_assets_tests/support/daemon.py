@@ -75,6 +75,6 @@ class Daemon:
         """Whether the newest run did."""
         return self.results[-1].success
 
-    def verdicts(self) -> dict[str, bool]:
+    def check_results(self) -> dict[str, bool]:
         """Of the newest run."""
         return {e.check_name: e.passed for e in self.results[-1].get_asset_check_evaluations()}

@@ -185,11 +185,11 @@ def proved(topic: MadeTopic) -> None:
     """Every check of the raw table passes, its files are those of the receipts, and decoded rows and dead letters are its rows."""
     evaluation = evaluation_of(topic)
     for name, check in CHECKS.items():
-        verdict = check.evaluate(evaluation)
-        assert verdict.passed, (name, verdict)
+        check_result = check.evaluate(evaluation)
+        assert check_result.passed, (name, check_result)
     assert not prove_by_reading(evaluation, evaluation.facts(fresh=True), list(topic.receipts())).findings
-    verdict = conserved(windows_of(topic.declaration, topic.ledger))
-    assert verdict.passed, verdict
+    check_result = conserved(windows_of(topic.declaration, topic.ledger))
+    assert check_result.passed, check_result
 
 
 def evaluation_of(topic: MadeTopic) -> Evaluation:

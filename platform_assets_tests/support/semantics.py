@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, get_args
 from infra.home import CHECKOUT
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
-from platform_assets.checks.findings import Finding, FindingKind, Verdict
+from platform_assets.checks.findings import CheckResult, Finding, FindingKind
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.offsets import TopicRanges, ranges_of
 from platform_assets_tests.support.control_loaders import ControlLoader
@@ -77,7 +77,7 @@ class Result:
     due_lost: Offsets
     due_doubled: Offsets
     windows: Mapping[str, TopicRanges]
-    verdicts: tuple[Verdict, ...]
+    check_results: tuple[CheckResult, ...]
 
     @property
     def as_due(self) -> bool:
@@ -97,7 +97,7 @@ class Result:
     @property
     def others(self) -> tuple[str, ...]:
         """Findings that are neither a loss nor a doubling."""
-        return tuple(f.sentence() for v in self.verdicts for f in v.findings if f.kind not in _LOST | _DOUBLED)
+        return tuple(f.sentence() for v in self.check_results for f in v.findings if f.kind not in _LOST | _DOUBLED)
 
     @property
     def exact(self) -> bool:
@@ -116,8 +116,8 @@ class Result:
         )
 
     def _findings(self, check: str, kinds: frozenset[FindingKind]) -> list[Finding]:
-        verdict = next(v for v in self.verdicts if v.check == check)
-        return [f for f in verdict.findings if f.kind in kinds]
+        check_result = next(v for v in self.check_results if v.check == check)
+        return [f for f in check_result.findings if f.kind in kinds]
 
 
 def schedule(rng: random.Random) -> Schedule:
@@ -200,7 +200,7 @@ def _result(name: LoaderName, lake: TopicLake, met: Sequence[tuple[str, Point]])
         due_lost=touched if name == "at most once" else none,
         due_doubled=touched if name == "at least once" else none,
         windows=windows,
-        verdicts=tuple(check.evaluate(_evaluation(lake)) for check in CHECKS.values()),
+        check_results=tuple(check.evaluate(_evaluation(lake)) for check in CHECKS.values()),
     )
 
 
@@ -233,7 +233,7 @@ def table(results: Iterable[Result]) -> str:
 
 
 def _said(r: Result) -> str:
-    failed = [f"`{v.check}`" for v in r.verdicts if not v.passed]
+    failed = [f"`{v.check}`" for v in r.check_results if not v.passed]
     if not failed:
         return "all pass"
     missed = r.lost | r.doubled
@@ -279,12 +279,12 @@ def document(crashes: Schedule, results: Sequence[Result], seed: int) -> str:
         if r.doubled:
             lines += ["More than once:", "", *_by_window(r, r.doubled), ""]
         lines += ["The checks:", ""]
-        for v in r.verdicts:
+        for v in r.check_results:
             lines.append(f"- `{v.check}` {_outcome(r, v)}")
     return "\n".join(lines) + "\n"
 
 
-def _outcome(r: Result, v: Verdict) -> str:
+def _outcome(r: Result, v: CheckResult) -> str:
     if v.passed:
         return "passes"
     kinds = Counter(f.kind for f in v.findings)

@@ -12,7 +12,7 @@ import pytest
 
 from infra.home import CHECKOUT
 from platform_assets.checks.audit import Audit, CheckOutcome
-from platform_assets.checks.findings import Finding, FindingKind, Verdict
+from platform_assets.checks.findings import CheckResult, Finding, FindingKind
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span
@@ -67,7 +67,7 @@ def test_the_outer_fields_of_the_json_of_status_are_documented() -> None:
 
 def test_each_field_of_the_json_of_audit_is_documented() -> None:
     found = Finding("rows missing", "t", "w", 0, (OffsetRange(0, 1),), "detail", "remedy")
-    outcome = CheckOutcome("no_gaps", Verdict("no_gaps", TableRef.raw("t"), (found,), "headline", ()), None)
+    outcome = CheckOutcome("no_gaps", CheckResult("no_gaps", TableRef.raw("t"), (found,), "headline", ()), None)
     given = Audit("raw/t", datetime.now(UTC).isoformat(), Span(), False, (outcome,), None).to_json()
     (check,) = given["checks"]
     (finding,) = check["findings"]

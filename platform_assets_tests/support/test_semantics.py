@@ -28,7 +28,7 @@ def test_the_run_that_the_documents_show_comes_out_the_same(
     for r in results:
         assert (r.lost, r.doubled) == (r.due_lost, r.due_doubled), r.loader
         assert r.others == (), r.loader
-        assert r.exact, (r.loader, [f.sentence() for v in r.verdicts for f in v.findings])
+        assert r.exact, (r.loader, [f.sentence() for v in r.check_results for f in v.findings])
         # Every point was met, and each loader's crashes are those of the schedule as far as it came.
         assert r.crashes.keys() == set(POINTS)
     lost, doubled, exact = results
@@ -37,7 +37,7 @@ def test_the_run_that_the_documents_show_comes_out_the_same(
     # Two crashes in a row tripled a window, so there are more rows than records and doubled ones together.
     assert doubled.rows > len(doubled.committed) + len(doubled.doubled)
     assert exact.rows == len(exact.committed)
-    assert all(v.passed for v in exact.verdicts)
+    assert all(v.passed for v in exact.check_results)
     # What people read is this run. `make semantics` writes it again.
     assert semantics.with_section(README.read_text(), semantics.table(results)) == README.read_text()
     assert semantics.document(crashes, results, SEED) == DOCUMENT.read_text()

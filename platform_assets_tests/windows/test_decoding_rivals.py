@@ -218,11 +218,11 @@ def test_a_check_calls_no_window_wrong_that_another_load_replaces(
     with ThreadPoolExecutor(1) as other:
         loading = other.submit(load)
         come_to(seen[0])
-        verdict = checks.conserved(checks.confirmed_windows(newer.declaration, newer.ledger, None, in_flight))
+        check_result = checks.conserved(checks.confirmed_windows(newer.declaration, newer.ledger, None, in_flight))
         go_on.release(5)
         loading.result(60)
-    assert [f.kind for f in verdict.findings] == found
-    assert not verdict.alarming
+    assert [f.kind for f in check_result.findings] == found
+    assert not check_result.alarming
     assert checks.conserved(checks.windows_of(newer.declaration, newer.ledger, None)).passed
 
 
@@ -231,11 +231,11 @@ def test_a_window_that_is_wrong_and_stays_so_is_called_wrong(tmp_path: Path) -> 
     first, _ = topic.load([order(1), b"broken"], [order(2)])
     topic.decode()
     DeltaTable(tmp_path / "decoded" / "orders").delete(f"window = '{first}'")
-    verdict = checks.conserved(
+    check_result = checks.conserved(
         checks.confirmed_windows(topic.declaration, topic.ledger, None, lambda keys: frozenset())
     )
-    assert [(f.window, f.kind) for f in verdict.findings] == [(first, "not conserved")]
-    assert verdict.alarming
+    assert [(f.window, f.kind) for f in check_result.findings] == [(first, "not conserved")]
+    assert check_result.alarming
 
 
 def expire(folder: Path, upto: int) -> None:
@@ -287,8 +287,8 @@ def test_a_window_that_an_accepted_loss_left_fewer_rows_is_decoded_again_where_t
     _take_over(target, source, key)
     version = load_log.version(topic.lake.table(topic.declaration.raw_table))
     topic.ledger.record_receipts([replace(receipt, table_version=version)])
-    verdict = checks.conserved(checks.windows_of(topic.declaration, topic.ledger, None))
-    assert not verdict.passed
+    check_result = checks.conserved(checks.windows_of(topic.declaration, topic.ledger, None))
+    assert not check_result.passed
     assert topic.decode(key)[0].outcome == "replaced"
     assert checks.conserved(checks.windows_of(topic.declaration, topic.ledger, None)).passed
     assert DeltaTable(tmp_path / "decoded" / "orders").to_pyarrow_table().num_rows == 2

@@ -119,5 +119,5 @@ def test_random_loads_of_random_producers_have_a_clean_history(lake: LakeMaker, 
         assert [(a.name, a.value) for a in found] == [(name, rows[index].value)]
     # The checks agree.
     known = facts.collect(TableRef.raw(lk.topic), lk.ledger)
-    assert no_gaps.verdict(known).findings == ()
-    assert no_duplicates.verdict(known).findings == ()
+    assert no_gaps.check_result(known).findings == ()
+    assert no_duplicates.check_result(known).findings == ()

@@ -146,8 +146,8 @@ def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on
     # Three aborted records, two records that came meanwhile, and the marker.
     assert list(window.ranges.triples()) == [(0, 5, 11)]
     loaded(lk, second, range(8, 10))
-    verdicts = {name: check.evaluate(evaluation(lk)) for name, check in CHECKS.items()}
-    assert {name: v.passed for name, v in verdicts.items()} == dict.fromkeys(CHECKS, True)
+    check_results = {name: check.evaluate(evaluation(lk)) for name, check in CHECKS.items()}
+    assert {name: v.passed for name, v in check_results.items()} == dict.fromkeys(CHECKS, True)
     assert look(lk).partitions[0].lag == 0
 
 

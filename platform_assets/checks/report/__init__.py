@@ -1,1 +1,1 @@
-"""How a check's verdict looks in Dagster: text, picture, table."""
+"""Presentation of a check result in Dagster: text, heatmap and table."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.report.heatmap import Heatmap, data_uri
 from platform_assets.checks.report.worst import WorstWindow, remedies, shortened
 from platform_assets.model.untrusted import line, markdown, without_marks
@@ -21,12 +21,12 @@ _PICTURE: Final = re.compile(r"!\[[^\]]*\]\(data:image/svg\+xml;base64,[A-Za-z0-
 _NOT_IN_WORDS: Final = re.compile(r"[^\w .,:;/%-]")
 
 
-def describe(verdict: Verdict, heatmap: Heatmap, worst: Sequence[WorstWindow]) -> str:
-    """`verdict` in Markdown, as short as it can be; `worst` are its findings in order."""
-    headline = f"**{markdown(verdict.headline)}**"
+def describe(check_result: CheckResult, heatmap: Heatmap, worst: Sequence[WorstWindow]) -> str:
+    """`check_result` in Markdown, as short as it can be; `worst` are its findings in order."""
+    headline = f"**{markdown(check_result.headline)}**"
     if worst:
         first = worst[0].findings[0]
-        finding = f"Window {first.window}: {first.detail}" if verdict.undecided else first.sentence()
+        finding = f"Window {first.window}: {first.detail}" if check_result.undecided else first.sentence()
         headline += " " + markdown(shortened(finding, _LONGEST))
     parts = [headline, f"![{_alternative(heatmap)}]({data_uri(heatmap)})"]
     todo = remedies(worst)

@@ -1,4 +1,4 @@
-"""How a verdict looks in Dagster: a headline, a picture, figures that plot over time, the worst windows, a remedy."""
+"""Rendering of a check result for Dagster: headline, heatmap, figures to plot over time, worst windows, and remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 import dagster as dg
 
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.report.description import describe
 from platform_assets.checks.report.heatmap import heatmap_of
 from platform_assets.checks.report.worst import WorstWindow, remedies, worst_windows
@@ -22,10 +22,10 @@ REMEDY: Final = "remedy"
 _MOST: Final = 20
 
 
-def result(asset: dg.AssetKey, verdict: Verdict, facts: Facts) -> dg.AssetCheckResult:
+def result(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.AssetCheckResult:
     """The result of a check of `asset`: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
-    worst = worst_windows(verdict.findings)
-    values: dict[str, Any] = {**dict(verdict.figures), FINDINGS: len(verdict.findings)}
+    worst = worst_windows(check_result.findings)
+    values: dict[str, Any] = {**dict(check_result.figures), FINDINGS: len(check_result.findings)}
     if worst:
         values[ANOMALIES] = _table(worst[:_MOST])
         left = sum(len(w.findings) for w in worst[_MOST:])
@@ -34,17 +34,17 @@ def result(asset: dg.AssetKey, verdict: Verdict, facts: Facts) -> dg.AssetCheckR
         values[REMEDY] = _numbered([line(r) for r in remedies(worst)])
     return dg.AssetCheckResult(
         asset_key=asset,
-        check_name=verdict.check,
-        passed=verdict.passed,
-        severity=dg.AssetCheckSeverity.ERROR if verdict.alarming else dg.AssetCheckSeverity.WARN,
-        description=describe(verdict, heatmap_of(facts, verdict.findings), worst),
+        check_name=check_result.check,
+        passed=check_result.passed,
+        severity=dg.AssetCheckSeverity.ERROR if check_result.alarming else dg.AssetCheckSeverity.WARN,
+        description=describe(check_result, heatmap_of(facts, check_result.findings), worst),
         metadata=values,
     )
 
 
-def evaluation(asset: dg.AssetKey, verdict: Verdict, facts: Facts) -> dg.AssetCheckEvaluation:
+def evaluation(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.AssetCheckEvaluation:
     """The same as an event that belongs to no run."""
-    return as_event(result(asset, verdict, facts))
+    return as_event(result(asset, check_result, facts))
 
 
 def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:

@@ -17,7 +17,7 @@ from platform_assets.checks.baseline.older import holes_total
 from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.checks.judging import BELOW_LOG_START
 from platform_assets.checks.proving import name_differences, open_windows, prove_by_evidence, prove_by_reading
 from platform_assets.errors import MEND_LEDGER
@@ -39,7 +39,7 @@ def may_count(history: History) -> Mask:
     return np.asarray(balanced & known & history.files_as_recorded)
 
 
-def evaluate(e: Evaluation) -> Verdict:
+def evaluate(e: Evaluation) -> CheckResult:
     """Close what is open, then judge. Asks brokers and Spark only for windows that are open."""
     facts = e.facts()
     findings: list[Finding] = []
@@ -51,10 +51,10 @@ def evaluate(e: Evaluation) -> Verdict:
     waiting = open_windows(e, facts)
     if waiting:
         findings += prove_by_evidence(e, waiting).findings
-    return verdict(e.facts(fresh=bool(changed or waiting)), findings)
+    return check_result(e.facts(fresh=bool(changed or waiting)), findings)
 
 
-def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
+def check_result(facts: Facts, findings: Iterable[Finding]) -> CheckResult:
     """Judge `facts`, given what closing the open windows found. Pure."""
     found = [*findings, *_unbalanced(facts), *_edited(facts), *_unknown(facts)]
     holes = holes_total([facts.older.holes, *(r.holes or {} for r in facts.recorded.values())])
@@ -76,7 +76,7 @@ def verdict(facts: Facts, findings: Iterable[Finding]) -> Verdict:
     else:
         headline = f"Every offset accounted for: {rows:,} rows" + (f" + {explained}" if explained else "")
         headline += f" = {offsets:,} offsets in {counted(facts.older.windows + len(facts.recorded), 'window')}."
-    return Verdict(NAME, facts.table, tuple(found), headline, figures)
+    return CheckResult(NAME, facts.table, tuple(found), headline, figures)
 
 
 def _counted_holes(kind: str, number: int) -> str:

@@ -21,7 +21,7 @@ from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import NEWEST_COMMITS, Facts
-from platform_assets.checks.findings import Finding, FindingKind, Verdict, counted
+from platform_assets.checks.findings import CheckResult, Finding, FindingKind, counted
 from platform_assets.errors import MEND_LEDGER
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadCommit
@@ -64,7 +64,7 @@ def may_count(history: History) -> Mask:
     return known & history.files_as_recorded
 
 
-def evaluate(e: Evaluation) -> Verdict:
+def evaluate(e: Evaluation) -> CheckResult:
     """Gather the three accounts, and judge."""
     facts = e.facts()
     older = facts.older
@@ -74,7 +74,7 @@ def evaluate(e: Evaluation) -> Verdict:
     # A window that is being loaded may be ahead in one of the three for a moment.
     busy = facts.in_flight | set(e.orchestration.in_flight(list(facts.windows)))
     silent = _recorded_lately(facts.entries, "empty", datetime.now(UTC))
-    return verdict(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy), silent))
+    return check_result(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy), silent))
 
 
 def _recorded_lately(entries: pa.Table | None, kind: str, now: datetime) -> frozenset[str]:
@@ -95,7 +95,7 @@ def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], i
     return load_log.newest_loads(e.table, NEWEST_COMMITS), max(version - NEWEST_COMMITS + 1, 0), version
 
 
-def verdict(a: Accounts) -> Verdict:
+def check_result(a: Accounts) -> CheckResult:
     """Judge. Pure."""
     findings = (*_ledger_and_table(a), *_orchestrator(a))
     figures = (
@@ -111,7 +111,7 @@ def verdict(a: Accounts) -> Verdict:
         headline = f"Agreed: {by} say the same of {counted(len(a.receipts), 'window')}"
         older = a.facts.older.windows
         headline += f"; {older:,} older ones are unchanged since they did." if older else "."
-    return Verdict(NAME, a.facts.table, findings, headline, figures)
+    return CheckResult(NAME, a.facts.table, findings, headline, figures)
 
 
 def _ledger_and_table(a: Accounts) -> Iterator[Finding]:

@@ -17,14 +17,14 @@ from platform_assets.checks.confirming import NOTHING, Confirmed, confirm
 from platform_assets.checks.consuming import NOT_COMPARED, Compared, compare
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.checks.proving import Proved, name_differences, prove_by_reading
 from platform_assets.lake import load_log
 
 NAME = "deep_audit"
 
 
-def evaluate(e: Evaluation) -> Verdict:
+def evaluate(e: Evaluation) -> CheckResult:
     """Audit as many windows as the budget allows, keep what was found, and judge those."""
     facts = e.facts(fresh=True)
     keys = [k for k in facts.recorded if k in facts.windows and (e.windows is None or k in e.windows)]
@@ -39,12 +39,12 @@ def evaluate(e: Evaluation) -> Verdict:
         files = {key: found.digest for key, found in facts.files.items()}
         done = audited.audited(findings, files, windows=len(read), rows=sum(r.rows for r in proved.receipts))
         audited.remember(e.lake, e.declaration.raw_table, done, read)
-    return verdict(facts, keys, Proved(proved.receipts, tuple(findings)), confirmed, compared)
+    return check_result(facts, keys, Proved(proved.receipts, tuple(findings)), confirmed, compared)
 
 
-def verdict(
+def check_result(
     facts: Facts, keys: list[str], proved: Proved, confirmed: Confirmed = NOTHING, compared: Compared = NOT_COMPARED
-) -> Verdict:
+) -> CheckResult:
     """Judge. Pure. `keys` are the windows that were to be audited."""
     audited = len(proved.receipts) + len({f.window for f in proved.findings})
     with_rows = sum(1 for k in keys if facts.recorded[k].ranges.size)
@@ -66,7 +66,7 @@ def verdict(
         headline = f"{counted(audited, 'window')} with {rows:,} rows read again: all as committed"
         headline += f"; {counted(left, 'window')} left for the next audit" if left else ""
         headline += _confirmed(confirmed) + _compared(compared) + "."
-    return Verdict(NAME, facts.table, proved.findings, headline, figures)
+    return CheckResult(NAME, facts.table, proved.findings, headline, figures)
 
 
 def _confirmed(confirmed: Confirmed) -> str:
@@ -84,7 +84,7 @@ def _compared(compared: Compared) -> str:
     return text + "".join(f"; not compared: {reason.rstrip('.')}" for reason in compared.not_read[:1])
 
 
-def evaluate_without_reading(e: Evaluation) -> Verdict | None:
+def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
     """Judge whether what the audits found still holds, by the table's log alone; None where none is known of."""
     known = audited.recall(e.lake, e.declaration.raw_table)
     if known is None:
@@ -97,7 +97,7 @@ def evaluate_without_reading(e: Evaluation) -> Verdict | None:
     return standing(e.facts(), known, files, receipts)
 
 
-def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> Verdict:
+def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> CheckResult:
     """Judge. Pure. `files` are the digests of the files that the log names now, `receipts` those of the ledger."""
     findings = tuple(_standing(known, files, receipts))
     audit = f"the audit of {known.at:%Y-%m-%d %H:%M}Z"
@@ -115,7 +115,7 @@ def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: M
         )
         headline += f"{counted(known.windows, 'window')} with {counted(known.rows, 'row')}"
         headline += "." if known.found else ": all as committed."
-    return Verdict(NAME, facts.table, findings, headline, figures)
+    return CheckResult(NAME, facts.table, findings, headline, figures)
 
 
 def _standing(known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ import numpy as np
 from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.model.offsets import OffsetRange, TopicRanges, common, size_of, subtract
 
 NAME = "no_duplicates"
@@ -26,7 +26,7 @@ def may_count(history: History) -> Mask:
     return none_found & history.files_as_recorded & history.rows_inside & history.loaded_as_cut
 
 
-def verdict(facts: Facts) -> Verdict:
+def check_result(facts: Facts) -> CheckResult:
     """Judge `facts`. Pure."""
     findings = (*_by_receipt(facts), *_within(facts), *_across(facts))
     doubled = sum(f.offsets for f in findings)
@@ -38,7 +38,7 @@ def verdict(facts: Facts) -> Verdict:
         by_reading = len(facts.changed) + len(facts.rewritten)
         read = f", {counted(by_reading, 'window')} of them by reading" if by_reading else ""
         headline = f"No duplicates: {counted(facts.older.windows + len(facts.recorded), 'window')} checked{read}."
-    return Verdict(NAME, facts.table, findings, headline, figures)
+    return CheckResult(NAME, facts.table, findings, headline, figures)
 
 
 def _by_receipt(facts: Facts) -> Iterator[Finding]:
@@ -110,6 +110,6 @@ def _remedy(facts: Facts, key: str) -> str:
 CHECK = Check(
     NAME,
     "No (topic id, partition, offset) is in the table twice, within a window or across windows.",
-    lambda e: verdict(e.facts()),
+    lambda e: check_result(e.facts()),
     may_count,
 )

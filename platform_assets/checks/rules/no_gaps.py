@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import Finding, Verdict, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.errors import MEND_LEDGER
 from platform_assets.model.offsets import (
     HeldOffsets,
@@ -32,7 +32,7 @@ def may_count(history: History) -> Mask:
     return history.loaded_as_cut & history.rows_inside & history.files_as_recorded
 
 
-def verdict(facts: Facts) -> Verdict:
+def check_result(facts: Facts) -> CheckResult:
     """Judge `facts`. Pure."""
     findings = tuple(_findings(facts))
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
@@ -57,7 +57,7 @@ def verdict(facts: Facts) -> Verdict:
             + (f"; {counted(len(facts.waiting), 'window')} waiting to be loaded" if facts.waiting else "")
             + "."
         )
-    return Verdict(NAME, facts.table, findings, headline, figures)
+    return CheckResult(NAME, facts.table, findings, headline, figures)
 
 
 def _findings(facts: Facts) -> Iterator[Finding]:
@@ -179,6 +179,6 @@ def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, He
 CHECK = Check(
     NAME,
     "Cuts tile, every sealed window is loaded, and each window's rows are all there and within its ranges.",
-    lambda e: verdict(e.facts()),
+    lambda e: check_result(e.facts()),
     may_count,
 )

@@ -112,7 +112,7 @@ def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int
     """Dead letters, in ascending order of rows, and the values that have to be read from their beginning.
 
     The kernel reads the parts of a value in the exact path's order and stops at the first that it cannot read, so the exact path
-    would come to the same part at the same byte: its verdict on that part alone is its verdict on the value. Where it can read
+    would come to the same part at the same byte: its result for that part alone is its result for the value. Where it can read
     the part (a branch that the kernel does not follow, a decimal of many bytes), the value is left to it as a whole.
     """
     dead: list[DeadLetter] = []

@@ -54,13 +54,13 @@ T = TypeVar("T")
 
 
 class Transient(Exception):
-    """Worth another try. `verdict` is the error to end in when all tries are used up, where one fits better.
+    """Worth another try. `final_error` is the error to end in when all tries are used up, where one fits better.
 
     The next try waits at least `pause` seconds, which the broker asked for and which do not count against its patience.
     """
 
-    def __init__(self, reason: str, verdict: PlatformError | None = None, pause: float = 0.0) -> None:
-        self.verdict, self.pause = verdict, pause
+    def __init__(self, reason: str, final_error: PlatformError | None = None, pause: float = 0.0) -> None:
+        self.final_error, self.pause = final_error, pause
         super().__init__(reason)
 
 
@@ -166,7 +166,7 @@ class Brokers:
         """Call `attempt` until it succeeds, each time on new connections and with leaders looked up again.
 
         A quota is waited out, however long that takes: the broker does answer. Raises BrokerUnreachableError after
-        `patience` seconds without an answer, or the `verdict` of the last Transient; and Stopped.
+        `patience` seconds without an answer, or the `final_error` of the last Transient; and Stopped.
         """
         since, pause = time.monotonic(), 0.05
         while True:
@@ -180,8 +180,8 @@ class Brokers:
             except (OSError, Transient) as error:
                 self.close()
                 if time.monotonic() - since > self.patience:
-                    if isinstance(error, Transient) and error.verdict is not None:
-                        raise error.verdict from None
+                    if isinstance(error, Transient) and error.final_error is not None:
+                        raise error.final_error from None
                     reason = str(error) if isinstance(error, Transient) else f"{type(error).__name__}: {error}"
                     raise BrokerUnreachableError(doing, self.patience, reason) from None
                 asked_for = min(error.pause, _LONGEST_PAUSE) if isinstance(error, Transient) else 0.0

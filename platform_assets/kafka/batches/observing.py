@@ -124,8 +124,8 @@ class ObservingBrokers(Brokers):
             connection = self.ask(partition, offset, _FETCH_BYTES, committed=False)
             found = self.receive(connection, partition, offset, bytearray(2 * _FETCH_BYTES))
             if not found.error and not len(found.records) and offset < found.high_watermark:
-                verdict = EmptyAnswersError(self.topic, partition, offset, found.high_watermark, self.patience)
-                raise Transient(f"the broker returned no records from offset {offset} on", verdict, found.throttled)
+                final_error = EmptyAnswersError(self.topic, partition, offset, found.high_watermark, self.patience)
+                raise Transient(f"the broker returned no records from offset {offset} on", final_error, found.throttled)
             return found
 
         answer = self.persist(doing, attempt)

@@ -98,8 +98,8 @@ class PresentFetch:
         if answer.error:
             return FetchedBatches(answer, Batches.scan(answer.records[:0]))
         if answer.last_stable < end:
-            verdict = UnstableEndError(brokers.topic, partition, end, answer.last_stable)
-            raise Transient(f"the last stable offset went back to {answer.last_stable}", verdict)
+            final_error = UnstableEndError(brokers.topic, partition, end, answer.last_stable)
+            raise Transient(f"the last stable offset went back to {answer.last_stable}", final_error)
         batches = Batches.scan(answer.records, end, brokers.limits)
         if not len(batches) and len(answer.records) and not batches.beyond:
             # The first batch is sent whole however long it is (KIP-74).
@@ -125,9 +125,9 @@ class PresentFetch:
         if self._local_answers >= _LOCAL_ANSWERS:
             return FetchedBatches(answer, batches)
         self._wait_ms = min(2 * self._wait_ms, _LONGEST_WAIT_MS)
-        verdict = EmptyAnswersError(brokers.topic, partition, offset, end, brokers.patience)
+        final_error = EmptyAnswersError(brokers.topic, partition, offset, end, brokers.patience)
         pause = max(empty.throttled, answer.throttled)
-        raise Transient(f"the broker returned no records from offset {offset} on", verdict, pause)
+        raise Transient(f"the broker returned no records from offset {offset} on", final_error, pause)
 
     def _is_local(self, offset: int, end: int, committed: FetchedPartition, answer: FetchedPartition) -> bool:
         """Return whether two empty answers, the second read_uncommitted, come from the leader's log and reach up to `end`."""

@@ -18,7 +18,7 @@ from platform_assets.checks.baseline import older
 from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration, collect
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.choice import choose_engine
 from platform_assets.lake import load_log, raw_table
@@ -84,7 +84,7 @@ BY_LOG = ("no_gaps", "no_duplicates")
 """Checks that ask nobody, whatever they find."""
 
 
-def verdicts(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list[Verdict]:
+def check_results(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list[CheckResult]:
     evaluation = Evaluation(
         TopicDeclaration(TOPIC, "0 * * * *", START),
         Ledger(Lake.at(root)),
@@ -97,7 +97,7 @@ def verdicts(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list
     return [CHECKS[name].evaluate(evaluation) for name in checks]
 
 
-def unlike(some: list[Verdict], others: list[Verdict]) -> list[str]:
+def unlike(some: list[CheckResult], others: list[CheckResult]) -> list[str]:
     """The checks whose verdicts differ; one says in its headline how many windows were only counted."""
     return [one.check for one, other in zip(some, others, strict=True) if one != other]
 
@@ -110,7 +110,7 @@ def test_verdicts_are_the_same_with_older_windows_only_counted(tmp_path: Path) -
     lake(tmp_path)
     found = facts(tmp_path)
     assert (found.older.windows, len(found.windows), len(found.recorded)) == (WINDOWS - RECENT, RECENT, RECENT)
-    counted, whole = verdicts(tmp_path, whole=False), verdicts(tmp_path, whole=True)
+    counted, whole = check_results(tmp_path, whole=False), check_results(tmp_path, whole=True)
     assert unlike(counted, whole) == ["agrees_with_ledger"]
     assert all(v.passed for v in (*counted, *whole))
     agreement = list(CHECKS).index("agrees_with_ledger")
@@ -153,7 +153,9 @@ def test_one_receipt_out_of_the_ordinary_has_all_windows_judged(tmp_path: Path, 
 def test_a_window_without_a_receipt_has_all_windows_judged(tmp_path: Path) -> None:
     lake(tmp_path, lambda receipts: receipts[:3] + receipts[4:])
     assert facts(tmp_path).older == older.NONE
-    assert [v.passed for v in verdicts(tmp_path, whole=False)] == [v.passed for v in verdicts(tmp_path, whole=True)]
+    assert [v.passed for v in check_results(tmp_path, whole=False)] == [
+        v.passed for v in check_results(tmp_path, whole=True)
+    ]
 
 
 def test_files_out_of_the_ordinary_have_all_windows_judged(tmp_path: Path) -> None:
@@ -167,7 +169,7 @@ def test_files_out_of_the_ordinary_have_all_windows_judged(tmp_path: Path) -> No
     table.update_incremental()
     table.delete("window = '2026-01-01-03:00' AND kafka_offset = 17")
     assert facts(tmp_path).older == older.NONE
-    assert verdicts(tmp_path, whole=False, checks=BY_LOG) == verdicts(tmp_path, whole=True, checks=BY_LOG)
+    assert check_results(tmp_path, whole=False, checks=BY_LOG) == check_results(tmp_path, whole=True, checks=BY_LOG)
 
 
 def test_a_ledger_of_cuts_that_was_edited_has_all_windows_judged(tmp_path: Path) -> None:
@@ -188,15 +190,15 @@ def test_recent_windows_are_judged_one_by_one(tmp_path: Path) -> None:
     found = facts(tmp_path)
     assert found.older.windows == WINDOWS - RECENT
     assert list(found.changed) == ["2026-01-01-23:00"]
-    gaps, _ = verdicts(tmp_path, whole=False, checks=BY_LOG)
+    gaps, _ = check_results(tmp_path, whole=False, checks=BY_LOG)
     assert [(f.kind, f.window, f.partition) for f in gaps.findings] == [("rows missing", "2026-01-01-23:00", 0)]
 
 
 # --- what a check has to say ----------------------------------------------------------------------------------------
 
 
-def nothing_found(e: Evaluation) -> Verdict:
-    return Verdict("new", e.declaration.raw_table, (), "", (("windows", len(e.facts().windows)),))
+def nothing_found(e: Evaluation) -> CheckResult:
+    return CheckResult("new", e.declaration.raw_table, (), "", (("windows", len(e.facts().windows)),))
 
 
 def windows_given(root: Path, check: Check) -> int:
@@ -259,7 +261,7 @@ def test_windows_before_and_after_a_partition_was_added_are_counted(tmp_path: Pa
     found = facts(tmp_path)
     assert found.older.windows == WINDOWS - RECENT
     assert found.older.rows == found.older.offsets == sum(grown[WINDOWS - RECENT].values())
-    assert unlike(verdicts(tmp_path, whole=False), verdicts(tmp_path, whole=True)) == ["agrees_with_ledger"]
+    assert unlike(check_results(tmp_path, whole=False), check_results(tmp_path, whole=True)) == ["agrees_with_ledger"]
 
 
 def test_offsets_of_an_added_partition_that_no_window_loaded_end_the_count(tmp_path: Path) -> None:
@@ -293,9 +295,9 @@ def test_windows_of_two_generations_are_counted(tmp_path: Path) -> None:
     found = facts(tmp_path)
     assert found.older.windows == WINDOWS - RECENT
     assert found.older.offsets == sum(w.ranges.size for w in sealed[: WINDOWS - RECENT])
-    whole = verdicts(tmp_path, whole=True)
+    whole = check_results(tmp_path, whole=True)
     assert all(v.passed for v in whole)
-    assert unlike(verdicts(tmp_path, whole=False), whole) == ["agrees_with_ledger"]
+    assert unlike(check_results(tmp_path, whole=False), whole) == ["agrees_with_ledger"]
     # Cuts of another log in the middle of a generation are none that an operator accepted.
     ledger.record_receipts([replace(r, generation=1) for r in list(ledger.receipts(TableRef.raw(TOPIC)).values())[7:8]])
     assert facts(tmp_path).older.windows == 7

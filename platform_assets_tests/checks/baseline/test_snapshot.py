@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from platform_assets.checks.baseline import older, snapshot
 from platform_assets.checks.facts import Facts, collect
-from platform_assets.checks.findings import Verdict
+from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.rules import accounted, no_duplicates, no_gaps
 from platform_assets.lake import load_log
@@ -212,7 +212,7 @@ def test_another_topics_entries_change_nothing(tmp_path: Path) -> None:
 def test_a_recent_window_with_rows_of_an_older_one_names_both(tmp_path: Path, lake: list[SealedWindow]) -> None:
     append(tmp_path, TOPIC, rows(lake[-1].key, {0: [7]}))
     assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC), CHECKS.values()) is not None
-    (found,) = no_duplicates.verdict(facts(tmp_path)).findings
+    (found,) = no_duplicates.check_result(facts(tmp_path)).findings
     assert (found.window, found.ranges) == (lake[-1].key, (OffsetRange(7, 8),))
     assert lake[2].key in found.detail
 
@@ -235,6 +235,6 @@ def test_any_history_is_judged_as_if_nothing_were_kept(
         (tmp_path / REMEMBERED).write_bytes(kept)
 
 
-def judged(found: Facts) -> list[Verdict]:
+def judged(found: Facts) -> list[CheckResult]:
     """The same however many windows are only counted."""
-    return [no_gaps.verdict(found), no_duplicates.verdict(found), accounted.verdict(found, ())]
+    return [no_gaps.check_result(found), no_duplicates.check_result(found), accounted.check_result(found, ())]

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from platform_assets.checks.findings import Finding, Verdict
+from platform_assets.checks.findings import CheckResult, Finding
 from platform_assets.checks.report import rendering
 from platform_assets.checks.report.description import describe, plain
 from platform_assets.checks.report.heatmap import heatmap_of
@@ -22,8 +22,8 @@ from platform_assets_tests.support.tables import SOUND, facts, finding, key
 KEY = table_key(TableRef.raw(SOUND))
 
 
-def verdict(*findings: Finding, headline: str = "2 gaps in 2 windows.") -> Verdict:
-    return Verdict("no_gaps", TableRef.raw(SOUND), findings, headline, (("rows", 40), ("lag_offsets", 10)))
+def check_result(*findings: Finding, headline: str = "2 gaps in 2 windows.") -> CheckResult:
+    return CheckResult("no_gaps", TableRef.raw(SOUND), findings, headline, (("rows", 40), ("lag_offsets", 10)))
 
 
 def table_of(result: dg.AssetCheckResult) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def test_remedies_alike_but_for_the_window_are_one() -> None:
 
 def test_description_is_headline_picture_and_remedy() -> None:
     found = finding("rows missing", 1, 2, (12, 15))
-    text = describe(verdict(found), heatmap_of(facts(3, 3), [found]), worst_windows([found]))
+    text = describe(check_result(found), heatmap_of(facts(3, 3), [found]), worst_windows([found]))
 
     headline, image, todo = text.split("\n\n")
     assert headline == (
@@ -93,7 +93,7 @@ def test_description_is_headline_picture_and_remedy() -> None:
 
 
 def test_description_of_what_passed_has_nothing_to_do() -> None:
-    text = describe(verdict(headline="No gaps."), heatmap_of(facts(2)), [])
+    text = describe(check_result(headline="No gaps."), heatmap_of(facts(2)), [])
 
     assert text.startswith("**No gaps.**\n\n![")
     assert text.count("\n\n") == 1
@@ -102,7 +102,7 @@ def test_description_of_what_passed_has_nothing_to_do() -> None:
 def test_description_of_the_undecided_says_why() -> None:
     found = finding("could not tell", 1, None)
     text = describe(
-        verdict(found, headline="Could not tell for 1 window."), heatmap_of(facts(2)), worst_windows([found])
+        check_result(found, headline="Could not tell for 1 window."), heatmap_of(facts(2)), worst_windows([found])
     )
 
     assert text.startswith(f"**Could not tell for 1 window.** Window {key(1)}: detail of could not tell")
@@ -120,7 +120,7 @@ def test_description_of_the_undecided_says_why() -> None:
     ],
 )
 def test_headline_is_taken_literally_by_markdown_and_back(said: str, drawn: str) -> None:
-    text = describe(verdict(headline=said), heatmap_of(facts(1)), [])
+    text = describe(check_result(headline=said), heatmap_of(facts(1)), [])
 
     assert text.split("\n\n")[0] == f"**{drawn}**"
     assert plain(text) == said
@@ -134,7 +134,7 @@ def test_headline_is_taken_literally_by_markdown_and_back(said: str, drawn: str)
     ],
 )
 def test_a_backquote_without_an_end_is_code_in_a_headline(said: str, drawn: str, read: str) -> None:
-    text = describe(verdict(headline=said), heatmap_of(facts(1)), [])
+    text = describe(check_result(headline=said), heatmap_of(facts(1)), [])
 
     assert text.split("\n\n")[0] == f"**{drawn}**"
     assert plain(text) == read
@@ -142,7 +142,7 @@ def test_a_backquote_without_an_end_is_code_in_a_headline(said: str, drawn: str,
 
 def test_plain_description_has_no_picture_and_keeps_the_remedy() -> None:
     found = finding("rows missing", 0, 0, (1, 2))
-    text = plain(describe(verdict(found), heatmap_of(facts(1), [found]), worst_windows([found])))
+    text = plain(describe(check_result(found), heatmap_of(facts(1), [found]), worst_windows([found])))
 
     assert text == (
         f"2 gaps in 2 windows. Rows missing: window {key(0)} partition 0 offsets [1, 2): detail of rows missing. "
@@ -151,7 +151,7 @@ def test_plain_description_has_no_picture_and_keeps_the_remedy() -> None:
 
 
 def test_numbers_are_plain_so_that_they_are_plotted() -> None:
-    result = rendering.result(KEY, verdict(finding("rows missing", 0)), facts(1))
+    result = rendering.result(KEY, check_result(finding("rows missing", 0)), facts(1))
 
     assert {n: number(result, n) for n in ("rows", "lag_offsets", rendering.FINDINGS)} == {
         "rows": 40,
@@ -167,14 +167,14 @@ def test_severity_is_an_error_only_for_what_is_wrong() -> None:
         ("window not asked for", dg.AssetCheckSeverity.WARN),
         ("could not tell", dg.AssetCheckSeverity.WARN),
     ):
-        result = rendering.result(KEY, verdict(finding(kind, 0)), facts(1))  # type: ignore[arg-type]
+        result = rendering.result(KEY, check_result(finding(kind, 0)), facts(1))  # type: ignore[arg-type]
         assert (result.passed, result.severity) == (False, severity)
-    assert rendering.result(KEY, verdict(), facts(1)).passed
+    assert rendering.result(KEY, check_result(), facts(1)).passed
 
 
 def test_table_is_cut_and_the_rest_counted() -> None:
     found = [finding("rows missing", n, p, (n, n + 1)) for n in range(25) for p in (0, 1)]
-    result = rendering.result(KEY, verdict(*found), facts(25, 2))
+    result = rendering.result(KEY, check_result(*found), facts(25, 2))
 
     rows = table_of(result)
     assert len(rows) == 20
@@ -189,30 +189,30 @@ def test_table_is_cut_and_the_rest_counted() -> None:
 
 
 def test_table_of_findings_comes_first_in_a_page_sorted_by_key() -> None:
-    result = rendering.result(KEY, verdict(finding("rows missing", 0)), facts(1))
+    result = rendering.result(KEY, check_result(finding("rows missing", 0)), facts(1))
 
     assert min(result.metadata) == rendering.ANOMALIES
 
 
 def test_several_remedies_are_numbered_since_the_ui_shows_one_line() -> None:
     found = [finding("rows missing", 0, 0, (1, 9)), finding("unknown window", 1, remedy="Delete them.")]
-    result = rendering.result(KEY, verdict(*found), facts(2))
+    result = rendering.result(KEY, check_result(*found), facts(2))
 
     assert number(result, rendering.REMEDY) == f"1. Materialise partition {key(0)} of raw/{SOUND}. 2. Delete them."
     assert "1 more under `remedy` below." in (result.description or "")
 
 
-def test_real_verdict_of_a_lost_window() -> None:
+def test_real_result_of_a_lost_window() -> None:
     lost = facts(4, 2, unasked=[])
     held = {k: v for k, v in lost.recorded.items() if k != key(1)}
-    result = rendering.result(KEY, no_gaps.verdict(replace(lost, recorded=held)), replace(lost, recorded=held))
+    result = rendering.result(KEY, no_gaps.check_result(replace(lost, recorded=held)), replace(lost, recorded=held))
 
     assert "**2 gaps in 1 window.** Window not loaded:" in (result.description or "")
     assert number(result, "lag_offsets") == 20
 
 
 def test_table_has_no_columns_for_places_where_none_is_named() -> None:
-    result = rendering.result(KEY, verdict(finding("ledger behind", 0, None)), facts(1))
+    result = rendering.result(KEY, check_result(finding("ledger behind", 0, None)), facts(1))
 
     assert [list(row) for row in table_of(result)] == [["window", "found"]]
 

@@ -34,24 +34,24 @@ def facts(
 
 
 def found(given: Facts) -> list[Finding]:
-    return list(accounted.verdict(given, []).findings)
+    return list(accounted.check_result(given, []).findings)
 
 
 def test_receipts_that_agree_with_their_ranges_pass() -> None:
-    verdict = accounted.verdict(facts(5, holes={(1, 0): {"commit markers": 1}}), [])
+    check_result = accounted.check_result(facts(5, holes={(1, 0): {"commit markers": 1}}), [])
 
-    assert verdict.passed
-    assert verdict.headline == "Every offset accounted for: 99 rows + 1 commit marker = 100 offsets in 5 windows."
+    assert check_result.passed
+    assert check_result.headline == "Every offset accounted for: 99 rows + 1 commit marker = 100 offsets in 5 windows."
 
 
 def test_digest_that_dense_ranges_do_not_have_tells_of_an_edited_ledger() -> None:
-    verdict = accounted.verdict(facts(5, edited=[3]), [])
+    check_result = accounted.check_result(facts(5, edited=[3]), [])
 
-    (finding,) = verdict.findings
+    (finding,) = check_result.findings
     assert (finding.kind, finding.window, finding.alarming) == ("ledger edited", key(3), True)
     assert "a row for each of 20 offsets" in finding.sentence()
     assert "rebuild-ledger" in finding.remedy
-    assert verdict.headline == "1 window not accounted for."
+    assert check_result.headline == "1 window not accounted for."
 
 
 @pytest.mark.parametrize("holes", [{"commit markers": 1}, None])
@@ -68,12 +68,14 @@ def test_newest_windows_are_hashed_as_far_as_the_allowance_goes(monkeypatch: pyt
 
 
 def test_holes_below_the_log_start_are_not_known_and_an_accepted_loss_is() -> None:
-    verdict = accounted.verdict(facts(3, holes={(0, 0): {"accepted loss": 1}, (1, 0): {"below log start": 2}}), [])
+    check_result = accounted.check_result(
+        facts(3, holes={(0, 0): {"accepted loss": 1}, (1, 0): {"below log start": 2}}), []
+    )
 
-    (finding,) = verdict.findings
+    (finding,) = check_result.findings
     assert (finding.kind, finding.window, finding.alarming) == ("could not tell", key(1), False)
     assert f"accept-loss raw/orders {key(1)}" in finding.remedy
-    assert verdict.headline == "Could not tell for 1 window."
-    assert accounted.verdict(facts(1, holes={(0, 0): {"accepted loss": 1}}), []).headline == (
+    assert check_result.headline == "Could not tell for 1 window."
+    assert accounted.check_result(facts(1, holes={(0, 0): {"accepted loss": 1}}), []).headline == (
         "Every offset accounted for: 19 rows + 1 offset of an accepted loss = 20 offsets in 1 window."
     )

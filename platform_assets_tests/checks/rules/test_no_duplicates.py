@@ -22,7 +22,7 @@ EARLIER = "2025-01-01-00:00"
 
 
 def duplicates(facts: Facts) -> list[Found]:
-    findings = no_duplicates.verdict(facts).findings
+    findings = no_duplicates.check_result(facts).findings
     return [(f.kind, f.window, f.partition, tuple((r.start, r.end) for r in f.ranges)) for f in findings]
 
 
@@ -30,9 +30,9 @@ def duplicates(facts: Facts) -> list[Found]:
 
 
 def test_a_table_in_order_passes() -> None:
-    verdict = no_duplicates.verdict(sound())
-    assert verdict.passed
-    assert dict(verdict.figures) == {"rows": 36, "duplicated_offsets": 0}
+    check_result = no_duplicates.check_result(sound())
+    assert check_result.passed
+    assert dict(check_result.figures) == {"rows": 36, "duplicated_offsets": 0}
 
 
 def test_files_that_were_only_written_anew_are_no_duplicates() -> None:
@@ -49,8 +49,8 @@ def test_an_offset_twice_in_a_window_is_named() -> None:
         ("duplicate in a window", A, 0, ((5, 6), (7, 9))),
         ("duplicate in a window", A, 1, ((3, 4),)),
     ]
-    assert f"Materialise partition {A} of raw/t" in no_duplicates.verdict(facts).findings[0].remedy
-    assert dict(no_duplicates.verdict(facts).figures)["duplicated_offsets"] == 4
+    assert f"Materialise partition {A} of raw/t" in no_duplicates.check_result(facts).findings[0].remedy
+    assert dict(no_duplicates.check_result(facts).figures)["duplicated_offsets"] == 4
 
 
 def test_the_same_offset_in_two_partitions_is_no_duplicate() -> None:
@@ -91,7 +91,7 @@ def test_offsets_that_no_window_holds_are_no_duplicates() -> None:
 def test_a_window_that_was_never_sealed_and_copies_another_is_named() -> None:
     facts = sound(changed=changed((UNKNOWN, {0: [6, 7, 300]})))
     assert duplicates(facts) == [("duplicate across windows", UNKNOWN, 0, ((6, 8),))]
-    assert f"delete the rows with window = '{UNKNOWN}'" in no_duplicates.verdict(facts).findings[0].remedy
+    assert f"delete the rows with window = '{UNKNOWN}'" in no_duplicates.check_result(facts).findings[0].remedy
 
 
 def test_two_windows_that_were_never_sealed_and_share_offsets_are_named_once() -> None:
@@ -129,9 +129,9 @@ def collected(root: Path) -> Facts:
 
 
 def test_a_real_table_in_order_passes_without_reading(tmp_path: Path, windows: list[SealedWindow]) -> None:
-    verdict = no_duplicates.verdict(collected(tmp_path))
-    assert verdict.passed
-    assert verdict.headline == f"No duplicates: {len(windows)} windows checked."
+    check_result = no_duplicates.check_result(collected(tmp_path))
+    assert check_result.passed
+    assert check_result.headline == f"No duplicates: {len(windows)} windows checked."
 
 
 def test_rows_that_a_rogue_appended_again_are_named(tmp_path: Path, windows: list[SealedWindow]) -> None:

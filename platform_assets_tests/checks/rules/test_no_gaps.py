@@ -29,7 +29,7 @@ def found(findings: tuple[Finding, ...]) -> list[Found]:
 
 
 def gaps(facts: Facts) -> list[Found]:
-    return found(no_gaps.verdict(facts).findings)
+    return found(no_gaps.check_result(facts).findings)
 
 
 def without(key: str, **changes: object) -> Facts:
@@ -47,12 +47,12 @@ def without(key: str, **changes: object) -> Facts:
 
 
 def test_a_table_in_order_passes_and_its_holes_are_counted() -> None:
-    verdict = no_gaps.verdict(sound())
-    assert verdict.passed
-    figures = dict(verdict.figures)
+    check_result = no_gaps.check_result(sound())
+    assert check_result.passed
+    figures = dict(check_result.figures)
     assert (figures["rows"], figures["offsets"], figures["offsets_without_row"]) == (36, 38, 2)
     assert (figures["windows_sealed"], figures["windows_loaded"], figures["lag_offsets"]) == (4, 4, 0)
-    assert "2 offsets without a row" in verdict.headline
+    assert "2 offsets without a row" in check_result.headline
 
 
 def test_files_that_were_only_written_anew_are_no_gap() -> None:
@@ -66,27 +66,27 @@ def test_rows_that_are_there_twice_are_no_gap() -> None:
 
 
 def test_a_window_that_waits_for_its_load_is_no_gap_and_counts_as_lag() -> None:
-    verdict = no_gaps.verdict(without(D, waiting=frozenset([D])))
-    assert verdict.passed
-    assert dict(verdict.figures)["lag_offsets"] == 14
-    assert "1 window waiting" in verdict.headline
+    check_result = no_gaps.check_result(without(D, waiting=frozenset([D])))
+    assert check_result.passed
+    assert dict(check_result.figures)["lag_offsets"] == 14
+    assert "1 window waiting" in check_result.headline
 
 
 def test_a_window_that_is_not_loaded_is_named_with_its_ranges_and_a_remedy() -> None:
-    verdict = no_gaps.verdict(without(B))
-    assert found(verdict.findings) == [("window not loaded", B, 0, ((15, 25),))]
-    assert verdict.alarming
-    assert f"Materialise partition {B} of raw/t" in verdict.findings[0].remedy
+    check_result = no_gaps.check_result(without(B))
+    assert found(check_result.findings) == [("window not loaded", B, 0, ((15, 25),))]
+    assert check_result.alarming
+    assert f"Materialise partition {B} of raw/t" in check_result.findings[0].remedy
 
 
 def test_a_window_that_nobody_asked_for_is_named_without_alarm() -> None:
-    verdict = no_gaps.verdict(without(A, unasked=frozenset([A])))
-    assert found(verdict.findings) == [
+    check_result = no_gaps.check_result(without(A, unasked=frozenset([A])))
+    assert found(check_result.findings) == [
         ("window not asked for", A, 0, ((5, 15),)),
         ("window not asked for", A, 1, ((0, 4),)),
     ]
-    assert not verdict.passed
-    assert not verdict.alarming
+    assert not check_result.passed
+    assert not check_result.alarming
 
 
 def test_a_window_without_offsets_cannot_be_missing() -> None:
@@ -105,7 +105,7 @@ def test_cuts_that_do_not_tile_are_named(start: int, expected: Found) -> None:
     facts = sound(windows={**RANGES, B: ranges})
     assert gaps(facts)[0] == expected
     assert gaps(facts)[1] == ("receipt contradicts cuts", B, None, ())
-    assert "rebuild-ledger" in no_gaps.verdict(facts).findings[0].remedy
+    assert "rebuild-ledger" in no_gaps.check_result(facts).findings[0].remedy
 
 
 def test_a_receipt_of_other_ranges_than_the_cuts_is_named() -> None:
@@ -116,11 +116,11 @@ def test_a_receipt_of_other_ranges_than_the_cuts_is_named() -> None:
 
 def test_a_loaded_window_without_cuts_is_named_and_its_rows_are_not_to_be_deleted() -> None:
     """The cuts were lost or rolled back, the receipts were not."""
-    verdict = no_gaps.verdict(sound(windows={k: r for k, r in RANGES.items() if k != D}))
-    assert found(verdict.findings) == [("receipt contradicts cuts", D, None, ())]
-    assert "rebuild-ledger" in verdict.findings[0].remedy
+    check_result = no_gaps.check_result(sound(windows={k: r for k, r in RANGES.items() if k != D}))
+    assert found(check_result.findings) == [("receipt contradicts cuts", D, None, ())]
+    assert "rebuild-ledger" in check_result.findings[0].remedy
     touched_too = sound(windows={k: r for k, r in RANGES.items() if k != D}, changed=changed((D, rows_of(D))))
-    assert gaps(touched_too) == found(verdict.findings)
+    assert gaps(touched_too) == found(check_result.findings)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_a_whole_window_that_went_is_named_in_every_partition() -> None:
 
 
 def test_rows_that_went_between_holes_are_counted_and_not_guessed() -> None:
-    verdict = no_gaps.verdict(sound(changed=changed((B, rows_of(B, p0=[15, 16, 18])))))
-    assert found(verdict.findings) == [("rows missing", B, 0, ())]
-    assert "3 of 8 loaded rows are left" in verdict.findings[0].detail
+    check_result = no_gaps.check_result(sound(changed=changed((B, rows_of(B, p0=[15, 16, 18])))))
+    assert found(check_result.findings) == [("rows missing", B, 0, ())]
+    assert "3 of 8 loaded rows are left" in check_result.findings[0].detail
 
 
 def test_rows_that_came_since_the_load_from_elsewhere_are_named() -> None:
@@ -189,7 +189,7 @@ def test_a_window_whose_files_cannot_be_read_is_named() -> None:
 
 def test_each_finding_names_topic_window_offsets_and_what_to_do() -> None:
     for facts in (without(B), sound(changed=changed((A, {}))), sound(unreadable={A: "gone"})):
-        for finding in no_gaps.verdict(facts).findings:
+        for finding in no_gaps.check_result(facts).findings:
             assert finding.topic == "t"
             assert finding.window in finding.sentence()
             assert len(finding.remedy) > 20
@@ -219,13 +219,13 @@ def test_facts_of_a_table_in_order_read_no_data(tmp_path: Path, windows: list[Se
     assert list(facts.windows) == [w.key for w in windows]
     assert facts.waiting == {windows[3].key, windows[4].key}
     assert facts.unknown == ()
-    assert no_gaps.verdict(facts).passed
+    assert no_gaps.check_result(facts).passed
 
 
 def test_a_topic_without_any_load_has_facts(tmp_path: Path) -> None:
-    assert no_gaps.verdict(collected(tmp_path)).passed
+    assert no_gaps.check_result(collected(tmp_path)).passed
     samples.recorded(tmp_path, "t", [{0: 0}, {0: 5}])
-    assert no_gaps.verdict(collected(tmp_path)).passed
+    assert no_gaps.check_result(collected(tmp_path)).passed
 
 
 def test_rows_deleted_by_hand_are_named(tmp_path: Path, windows: list[SealedWindow]) -> None:
@@ -254,7 +254,7 @@ def test_files_that_optimize_wrote_anew_are_read_and_no_alarm(tmp_path: Path, wi
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     facts = collected(tmp_path)
     assert set(facts.changed) == {windows[0].key}
-    assert no_gaps.verdict(facts).passed
+    assert no_gaps.check_result(facts).passed
 
 
 def test_a_table_without_rows_of_a_loaded_window_is_named(tmp_path: Path, windows: list[SealedWindow]) -> None:
@@ -279,7 +279,7 @@ def test_rows_of_a_window_that_is_being_loaded_are_left_alone(tmp_path: Path, wi
     busy = {windows[0].key, windows[3].key}
     facts = collected(tmp_path, Orchestration(in_flight=lambda keys: [k for k in keys if k in busy]))
     assert facts.changed == {}
-    assert no_gaps.verdict(facts).passed
+    assert no_gaps.check_result(facts).passed
 
 
 def test_rows_without_a_receipt_are_read_and_are_no_gap(tmp_path: Path, windows: list[SealedWindow]) -> None:
@@ -288,7 +288,7 @@ def test_rows_without_a_receipt_are_read_and_are_no_gap(tmp_path: Path, windows:
     facts = collected(tmp_path)
     assert set(facts.changed) == {windows[4].key}
     assert facts.waiting == {windows[3].key}
-    assert no_gaps.verdict(facts).passed
+    assert no_gaps.check_result(facts).passed
 
 
 def test_a_window_sealed_and_loaded_while_facts_are_gathered_is_no_alarm(
@@ -346,8 +346,8 @@ def test_windows_that_were_only_rewritten_are_read_one_by_one_and_nothing_of_the
             tracemalloc.stop()
         assert facts.changed == {}
         assert facts.rewritten == {w.key for w in windows[: windows.index(some[-1]) + 1]}
-        assert no_gaps.verdict(facts).passed
-        assert no_duplicates.verdict(facts).headline.endswith(
+        assert no_gaps.check_result(facts).passed
+        assert no_duplicates.check_result(facts).headline.endswith(
             f"{counted(len(facts.rewritten), 'window')} of them by reading."
         )
         return peak
@@ -363,7 +363,7 @@ def test_changed_windows_beyond_what_memory_is_allowed_for_are_not_judged_and_na
     monkeypatch.setattr("platform_assets.checks.facts._MOST_RANGES", 4)
     samples.overwrite(tmp_path, windows[0], {0: [0, 2, 4]}, load_id="again")
     samples.overwrite(tmp_path, windows[1], {0: [10, 12, 14]}, load_id="again")
-    verdict = no_gaps.verdict(collected(tmp_path))
-    assert {(f.kind, f.window) for f in verdict.findings} == {
+    check_result = no_gaps.check_result(collected(tmp_path))
+    assert {(f.kind, f.window) for f in check_result.findings} == {
         ("rows missing", windows[0].key), ("could not tell", windows[1].key),
     }  # fmt: skip

@@ -127,9 +127,9 @@ def test_a_window_of_aborted_records_alone_is_a_commit_with_no_rows(lake: LakeMa
     again = lk.load(key)
     assert (again.outcome, again.receipt, lk.version()) == ("unchanged", loaded.receipt, 2)
     found = facts.collect(TableRef.raw(lk.topic), lk.ledger)
-    assert no_gaps.verdict(found).passed
-    assert no_duplicates.verdict(found).passed
-    assert dict(no_gaps.verdict(found).figures)["offsets_without_row"] == 6
+    assert no_gaps.check_result(found).passed
+    assert no_duplicates.check_result(found).passed
+    assert dict(no_gaps.check_result(found).figures)["offsets_without_row"] == 6
 
 
 def test_a_window_without_offsets_is_loaded_without_a_commit(lake: LakeMaker) -> None:
