@@ -388,7 +388,7 @@ class BatchTooLargeError(Terminal):
 
 # --- ledger -----------------------------------------------------------------------------------------------------
 
-MEND_LEDGER: Final = (
+REPAIR_LEDGER: Final = (
     "The ledger was edited: restore _ledger from a backup, or move it away and run `platform-assets rebuild-ledger`."
 )
 """The fix when the ledger contradicts itself or the table. rebuild-ledger adds what is missing and corrects nothing, so

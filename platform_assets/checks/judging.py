@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from platform_assets.checks.findings import Finding, FindingKind, counted
-from platform_assets.errors import MEND_LEDGER
+from platform_assets.errors import REPAIR_LEDGER
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, Receipt
 from platform_assets.model.digest import digest_of
 from platform_assets.model.offsets import OffsetRange, Offsets, common, ranges_of, size_of, subtract
@@ -65,7 +65,7 @@ def judge(
         return found
     if digest_of(offsets) != receipt.offsets:
         text = "the table's rows are not those of the receipt, and agree with what Kafka still holds"
-        return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, MEND_LEDGER),)
+        return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, REPAIR_LEDGER),)
     held = {p: ranges_of(some) for p, some in offsets.items()}
     since = sum(size_of(common(held.get(p, ()), a.compacted_away.listed)) for p, a in evidence.by_partition.items())
     return _explained(receipt, held, evidence, accepted, erased, since)
@@ -122,7 +122,7 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
         found.append(finding("row without a record", receipt, partition, foreign, "the window has no such partition"))
     if not found and digest_of(offsets) == evidence.digest and evidence.digest != receipt.offsets:
         text = f"the table has just the {counted(evidence.records, 'record')} that Kafka holds, and the receipt names other records"
-        return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, MEND_LEDGER),)
+        return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, REPAIR_LEDGER),)
     return tuple(found)
 
 

@@ -71,11 +71,12 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
     ledger, instance = environment.ledger(), environment.instance()
     declaration, target = table_held(table, ledger)
     if target.kind != "raw":
-        with progress(console(stderr=True)) as tell:
-            return _said(
-                _of_decoded(declaration, environment, span or Span(), tell).run(datetime.now(UTC), deep=deep), as_json
+        with progress(console(stderr=True)) as on_progress:
+            return _exit_code(
+                _of_decoded(declaration, environment, span or Span(), on_progress).run(datetime.now(UTC), deep=deep),
+                as_json,
             )
-    with progress(console(stderr=True)) as tell:
+    with progress(console(stderr=True)) as on_progress:
         found = audit_of(
             Evaluation(
                 declaration,
@@ -90,16 +91,16 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
                 else frozenset(w.key for w in ledger.windows(declaration.topic) if w.key in span),
                 span=span,
                 engine_by_name=environment.engine,
-                progress=tell,
+                progress=on_progress,
             ),
             datetime.now(UTC),
             deep=deep,
         )
-    return _said(found, as_json)
+    return _exit_code(found, as_json)
 
 
 def _of_decoded(
-    declaration: TopicDeclaration, environment: Environment, span: Span, tell: Callable[[str], None]
+    declaration: TopicDeclaration, environment: Environment, span: Span, on_progress: Callable[[str], None]
 ) -> DecodedAudit:
     """The audit of the tables that a topic is decoded into."""
     from platform_assets.checks.decoded_audit import DecodedAudit
@@ -119,10 +120,10 @@ def _of_decoded(
             return frozenset()
         return dagster_records.windows_in_flight(instance, table_key(declaration.decoded_table), keys)
 
-    return DecodedAudit(declaration, ledger, decoder, in_flight, span, progress=tell)
+    return DecodedAudit(declaration, ledger, decoder, in_flight, span, progress=on_progress)
 
 
-def _said(found: Audit, as_json: bool) -> int:
+def _exit_code(found: Audit, as_json: bool) -> int:
     """The exit code, after the outcome was printed."""
     from platform_assets.cli.audit_table import print_audit
 

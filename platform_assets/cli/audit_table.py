@@ -67,13 +67,13 @@ def progress(console: Console) -> Iterator[Callable[[str], None]]:
         return
     told_at = time.monotonic()
 
-    def tell(text: str) -> None:
+    def on_progress(text: str) -> None:
         nonlocal told_at
         if time.monotonic() - told_at >= _PLAIN_LINE_SECONDS:
             told_at = time.monotonic()
             console.print(Text(line(text)), soft_wrap=True)
 
-    yield tell
+    yield on_progress
 
 
 def _heatmap(heatmap: Heatmap, audit: Audit) -> Iterator[Text]:

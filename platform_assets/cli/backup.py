@@ -33,8 +33,8 @@ def backup(destination: Path, as_json: bool) -> None:
 
     environment = Environment.of_process()
     lake, home = environment.ledger().lake, Path(environment.variables["DAGSTER_HOME"])
-    with progress(console(stderr=True)) as tell:
-        done = take(lake, home, destination.absolute(), datetime.now(UTC), progress=tell)
+    with progress(console(stderr=True)) as on_progress:
+        done = take(lake, home, destination.absolute(), datetime.now(UTC), progress=on_progress)
     size = sum(file.bytes for file in done.manifest.files)
     if as_json:
         found = {

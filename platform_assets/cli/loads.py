@@ -89,11 +89,11 @@ def load_windows(
     environment: Environment,
     *,
     as_json: bool,
-    tell: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Loads:
     """Load the windows, decode them where that is declared, and evaluate the checks of the tables; print each step unless `as_json`.
 
-    If `target` is not the raw table, they are decoded alone. `tell` is called with how far it has come.
+    If `target` is not the raw table, they are decoded alone. `on_progress` is called with how far it has come.
 
     Exit codes: 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
     """
@@ -113,7 +113,7 @@ def load_windows(
         if isinstance(step, Attempt):
             if step.table.kind == "raw":
                 found.loads.append(cast("Attempt[Loaded]", step))
-                tell(f"{len(found.loads):,} of {counted(len(keys), 'window')} loaded or refused")
+                on_progress(f"{len(found.loads):,} of {counted(len(keys), 'window')} loaded or refused")
             else:
                 found.decodings.append(cast("Attempt[DecodedWindow]", step))
         elif isinstance(step, EvaluatedCheck):

@@ -40,10 +40,12 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     chosen = [declaration_of(t) for t in tables] or list(declarations().values())
     complete = True
     for declaration in chosen:
-        with progress(console(stderr=True)) as tell:
-            done = rebuild(declaration, ledger, environment.engine(declaration.engine), progress=tell)
+        with progress(console(stderr=True)) as on_progress:
+            done = rebuild(declaration, ledger, environment.engine(declaration.engine), progress=on_progress)
             engine = environment.engine(declaration.engine)
-            decoded = 0 if declaration.decode is None else rebuild_decoded(declaration, ledger, engine, progress=tell)
+            decoded = (
+                0 if declaration.decode is None else rebuild_decoded(declaration, ledger, engine, progress=on_progress)
+            )
         complete &= not done.unread
         for error in done.unread:
             echo_error(error)

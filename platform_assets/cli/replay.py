@@ -70,7 +70,7 @@ def replay(
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.loads import load_windows
-    from platform_assets.cli.replay_text import say_plan
+    from platform_assets.cli.replay_text import print_plan
     from platform_assets.components.declared import declaration_of
     from platform_assets.windows.load.loading import Loader
     from platform_assets.windows.replay import replaying
@@ -88,17 +88,17 @@ def replay(
     fields: dict[str, Any] = {"note": touched.note or None, "plan": [p.details() for p in planned]}
     code = 0
     if not as_json:
-        say_plan(declaration.raw_table, planned, touched.note, whole=dry_run, in_place=into is None)
+        print_plan(declaration.raw_table, planned, touched.note, whole=dry_run, in_place=into is None)
     if planned and not dry_run:
         # Without JSON, a line for each window shows how far it has come.
-        with progress(console(stderr=True)) if as_json else nullcontext(_no_progress) as tell:
+        with progress(console(stderr=True)) if as_json else nullcontext(_no_progress) as on_progress:
             if into is None:
                 keys = [p.sealed.key for p in planned]
                 raw = declaration.raw_table
-                done = load_windows(declaration, raw, keys, environment, as_json=as_json, tell=tell)
+                done = load_windows(declaration, raw, keys, environment, as_json=as_json, on_progress=on_progress)
                 found, code = done.fields, done.exit_code
             else:
-                found, code = _beside(loader, planned, into, environment, as_json=as_json, tell=tell)
+                found, code = _beside(loader, planned, into, environment, as_json=as_json, on_progress=on_progress)
         fields |= found
     if as_json:
         head = {"version": JSON_VERSION, "table": declaration.raw_table.name, "dry_run": dry_run}
@@ -142,10 +142,10 @@ def _beside(
     environment: Environment,
     *,
     as_json: bool,
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> tuple[dict[str, Any], int]:
     """Load the windows into the replay `into` and compare; what came of it as JSON has it, and the exit code."""
-    from platform_assets.cli.replay_text import say_compared, say_loaded, say_result
+    from platform_assets.cli.replay_text import print_comparison, print_loaded, print_result
     from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
     from platform_assets.orchestration.resources import SparkResource
     from platform_assets.windows.replay.replaying import Replay, fresh_loader
@@ -158,18 +158,18 @@ def _beside(
     outcomes: dict[str, Loaded | PlatformError] = {}
     for key, outcome in replay.load(windows, spark.forget):
         outcomes[key] = outcome
-        tell(f"{len(outcomes):,} of {len(windows):,} windows loaded")
+        on_progress(f"{len(outcomes):,} of {len(windows):,} windows loaded")
         if not as_json:
-            say_loaded(key, outcome)
+            print_loaded(key, outcome)
     compared = []
     for window in windows:
         compared.append(replay.compare(window, outcomes[window.key]))
-        tell(f"{len(compared):,} of {len(windows):,} windows compared")
+        on_progress(f"{len(compared):,} of {len(windows):,} windows compared")
         if not as_json:
-            say_compared(compared[-1])
+            print_comparison(compared[-1])
     equal = all(c.equal for c in compared)
     if not as_json:
-        say_result(live.declaration.raw_table, fresh.table, compared)
+        print_result(live.declaration.raw_table, fresh.table, compared)
     fields = {
         "fresh": str(fresh.table),
         "loaded": {k: "failed" if isinstance(o, PlatformError) else o.outcome for k, o in outcomes.items()},

@@ -26,7 +26,7 @@ _IN_PLACE: Final[Mapping[Deed, str]] = {
 }
 
 
-def say_plan(table: TableRef, planned: Sequence[PlannedWindow], note: str, *, whole: bool, in_place: bool) -> None:
+def print_plan(table: TableRef, planned: Sequence[PlannedWindow], note: str, *, whole: bool, in_place: bool) -> None:
     """List what would be done, window by window."""
     offsets, records = sum(p.sealed.ranges.size for p in planned), sum(p.records or 0 for p in planned)
     echo(
@@ -54,7 +54,7 @@ def _planned(each: PlannedWindow, in_place: bool) -> str:
     return f"{text}: {'the others are ' if each.gone else ''}loaded and compared"
 
 
-def say_loaded(key: str, outcome: Loaded | PlatformError) -> None:
+def print_loaded(key: str, outcome: Loaded | PlatformError) -> None:
     """Print the result of one window in the new table."""
     if isinstance(outcome, PlatformError):
         echo(f"{key}: failed: {outcome}", err=True)
@@ -63,7 +63,7 @@ def say_loaded(key: str, outcome: Loaded | PlatformError) -> None:
     echo(f"{key}: {outcome.outcome}, {counted(r.rows, 'row')} of {counted(r.ranges.size, 'offset')}")
 
 
-def say_compared(found: WindowComparison) -> None:
+def print_comparison(found: WindowComparison) -> None:
     """One window in both tables."""
     left = f"; not compared: {_named(found.left_out)}, {counted(found.rows_left_out, 'row')}" if found.left_out else ""
     outcome = "equal" if found.equal else "DIFFERS"
@@ -88,7 +88,7 @@ def _differences(found: PartitionComparison) -> Iterator[str]:
             yield f"{what}: offsets {text_of(ranges)}"
 
 
-def say_result(table: TableRef, fresh: Folder, compared: Sequence[WindowComparison]) -> None:
+def print_result(table: TableRef, fresh: Folder, compared: Sequence[WindowComparison]) -> None:
     """The result in a sentence, and where the fresh table is."""
     rows = sum(c.rows for c in compared)
     amiss = sum(not c.equal for c in compared)

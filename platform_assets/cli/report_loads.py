@@ -34,8 +34,8 @@ def report_loads(topics: tuple[str, ...]) -> None:
         )
     for declaration in chosen:
         number = 0
-        with progress(console(stderr=True)) as tell:
+        with progress(console(stderr=True)) as on_progress:
             for number, event in enumerate(missing_events(declaration, ledger, instance), 1):
                 instance.report_runless_asset_event(event)
-                tell(f"{declaration.topic}: {number:,} reported")
+                on_progress(f"{declaration.topic}: {number:,} reported")
         echo(f"{declaration.topic}: {counted(number, 'materialisation')} reported")

@@ -58,8 +58,8 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
     if not dry_run:
         _check_stopped(environment)
         erased = _decided(lake)
-    with progress(console(stderr=True)) as tell:
-        done = restoring.restore(found, lake, home, only, force=force, dry_run=dry_run, progress=tell)
+    with progress(console(stderr=True)) as on_progress:
+        done = restoring.restore(found, lake, home, only, force=force, dry_run=dry_run, progress=on_progress)
     then = [] if dry_run else [*_erased_again(lake, erased), *_then(done, lake)]
     if as_json:
         fields = {

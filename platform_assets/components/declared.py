@@ -95,7 +95,7 @@ def judgement(folder: Path | None = None) -> Judgement:
     found = yaml_check.judge(where)
     return (
         found
-        if _case_is_told(d.declaration.topic for d in found.declared)
+        if _is_case_sensitive(d.declaration.topic for d in found.declared)
         else yaml_check.judge(where, case_is_told=False)
     )
 
@@ -173,22 +173,22 @@ def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, 
         *tree.get_all_components(of_type=TopicTables),
     ]
     whose = [(at, candidate) for at, component in enumerate(components) for candidate in component.candidates()]
-    told = _case_is_told(candidate.declaration.topic for _, candidate in whose)
+    case_sensitive = _is_case_sensitive(candidate.declaration.topic for _, candidate in whose)
     omitted: list[dict[str, str]] = [{} for _ in components]
-    for number, why in left_out([candidate for _, candidate in whose], case_is_told=told).items():
+    for number, why in left_out([candidate for _, candidate in whose], case_is_told=case_sensitive).items():
         at, candidate = whose[number]
         omitted[at][candidate.declaration.topic] = why
     return list(zip(components, omitted, strict=True))
 
 
-def _case_is_told(topics: Iterable[str]) -> bool:
+def _is_case_sensitive(topics: Iterable[str]) -> bool:
     """Return whether the lake has a separate folder for each topic, even if names differ only by case; asked only
     then."""
     names = set(topics)
     if len({name.lower() for name in names}) == len(names):
         return True
     root = platform.environment().get("LAKE_ROOT")
-    return root is None or Lake.at(root).tells_case()
+    return root is None or Lake.at(root).is_case_sensitive()
 
 
 def patterns() -> list[tuple[Path, TopicTables]]:

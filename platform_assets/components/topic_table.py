@@ -162,7 +162,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
     @field_validator("decode")
     @classmethod
-    def _says_how_to_decode(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _check_decode_block(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None:
             try:
                 decode_declaration(value)

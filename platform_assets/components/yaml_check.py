@@ -129,12 +129,12 @@ def judge(folder: Path, *, case_is_told: bool = True) -> Judgement:
 def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
     """Of lists whose topics are together under the name of another list: Dagster would have two sensors of that name."""
     first: dict[str, tuple[Path, int]] = {}
-    said: set[tuple[Path, int]] = set()
+    reported: set[tuple[Path, int]] = set()
     for each in declared:
         name, place = each.declaration.together, (each.file, each.together_line)
-        if name is None or first.setdefault(name, place) == place or place in said:
+        if name is None or first.setdefault(name, place) == place or place in reported:
             continue
-        said.add(place)
+        reported.add(place)
         where = ":".join(map(str, first[name]))
         yield Mistake(*place, f"together: {name!r} is the name of others already, at {where}: give these another")
 
@@ -341,8 +341,8 @@ def _template_problem(context: ResolutionContext, value: Any) -> str | None:
     try:
         context.resolve_value(value)
     except ResolutionException as e:
-        said = str(e).strip().splitlines()[-1]
-        return f"its template cannot be evaluated: {said}. A text that is to hold {{{{ itself is put into {{% raw %}} … {{% endraw %}}"
+        cause = str(e).strip().splitlines()[-1]
+        return f"its template cannot be evaluated: {cause}. To write {{{{ itself, put the text into {{% raw %}} … {{% endraw %}}"
     return None
 
 
@@ -358,7 +358,7 @@ def _topic_tables(
     except ValidationError as e:
         yield from _mistakes(file, tree, _by_field(e, tuple(TopicTables.model_fields)))
         return
-    said: set[Mistake] = set()
+    reported: set[Mistake] = set()
     for entry in made.entries(tree):
         if entry.tree is None:
             raise AssertionError("unreachable: it was given")
@@ -366,10 +366,10 @@ def _topic_tables(
             if isinstance(found, Declared):
                 d = replace(found.declaration, together=made.together)
                 yield replace(found, declaration=d, together_line=_line(tree, "together"), found=entry.found)
-            elif found not in said:
+            elif found not in reported:
                 yield found
             if isinstance(found, Mistake):
-                said.add(found)
+                reported.add(found)
 
 
 def _by_field(error: ValidationError, known: Sequence[str]) -> dict[str, str]:
@@ -377,11 +377,11 @@ def _by_field(error: ValidationError, known: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for each in error.errors(include_url=False):
         field = str(each["loc"][0]) if each["loc"] else ""
-        found.setdefault(field, _said(each["type"], each["msg"], field, each["input"], known))
+        found.setdefault(field, _message(each["type"], each["msg"], field, each["input"], known))
     return found
 
 
-def _said(kind: str, message: str, field: str, value: object, known: Sequence[str]) -> str:
+def _message(kind: str, message: str, field: str, value: object, known: Sequence[str]) -> str:
     if kind == "missing":
         return f"it is missing: add `{field}: {_EXAMPLES.get(field, '…')}`"
     if kind == "extra_forbidden":

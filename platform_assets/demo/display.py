@@ -40,7 +40,7 @@ class Display:
             self.console.width = PLAIN_WIDTH
         self._clock = clock
 
-    def say(self, text: str = "") -> None:
+    def show(self, text: str = "") -> None:
         """A line of the demo's own."""
         self.console.print(line(text), markup=False, soft_wrap=True)
 
@@ -79,8 +79,8 @@ class _Bars:
 
 
 class _Lines:
-    def __init__(self, totals: Mapping[str, int], tell: Callable[[str], None], clock: Callable[[], float]) -> None:
-        self._totals, self._tell, self._clock = dict(totals), tell, clock
+    def __init__(self, totals: Mapping[str, int], report: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._totals, self._report, self._clock = dict(totals), report, clock
         self._done = dict.fromkeys(totals, 0)
         self._notes = dict.fromkeys(totals, "")
         self._mutex = threading.Lock()
@@ -90,23 +90,23 @@ class _Lines:
     def advance(self, topic: str, count: int) -> None:
         with self._mutex:
             self._done[topic] += count
-            self._tell_if_due()
+            self._report_if_due()
 
     def note(self, topic: str, text: str) -> None:
         with self._mutex:
             self._notes[topic] = text
-            self._tell_if_due()
+            self._report_if_due()
 
     def finish(self) -> None:
         """Say where things stand, unless that was said last."""
         with self._mutex:
-            self._tell_now()
+            self._report_now()
 
-    def _tell_if_due(self) -> None:
+    def _report_if_due(self) -> None:
         if self._clock() - self._told_at >= PLAIN_LINE_SECONDS:
-            self._tell_now()
+            self._report_now()
 
-    def _tell_now(self) -> None:
+    def _report_now(self) -> None:
         parts = (
             f"{topic} {self._done[topic]:,} of {total:,}{', ' * bool(self._notes[topic])}{self._notes[topic]}"
             for topic, total in self._totals.items()
@@ -115,4 +115,4 @@ class _Lines:
         self._told_at = self._clock()
         if text != self._told:
             self._told = text
-            self._tell(text)
+            self._report(text)

@@ -54,11 +54,11 @@ def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, disp
         with signals_end_in_order(), state.exclusive_demo(home.root), _log_file(home):
             return _Demo(home, shown, live_seconds).run(once)
     except PlatformError as error:
-        shown.say(f"The demo failed: {error}")
-        shown.say(f"Logs: {home.logs}")
+        shown.show(f"The demo failed: {error}")
+        shown.show(f"Logs: {home.logs}")
         return 1
     except KeyboardInterrupt:
-        shown.say("Interrupted. Run it again to go on from here.")
+        shown.show("Interrupted. Run it again to go on from here.")
         return 130
 
 
@@ -88,7 +88,7 @@ class _Demo:
     def _stream_and_prove(self, client: ClientSettings, start: datetime, started: set[Service]) -> bool:
         stop = threading.Event()
         totals: dict[str, int] = {topic: len(load(topic)) for topic in SOURCES}
-        self.display.say("Streaming: first what happened in the half hour before the demo first started.")
+        self.display.show("Streaming: first what happened in the half hour before the demo first started.")
         with ExitStack() as stack:
             # The counts go on when the live part does, so the streams tell whoever shows them at present.
             teller = _Teller()
@@ -98,13 +98,13 @@ class _Demo:
                     streams.send_backlog()
             # The platform comes up after the backlog, so that it cuts the backlog's windows by timestamp look-up.
             self._up(SERVICES, started)
-            self.display.say(f"Dagster UI: {self._ui()}")
-            self.display.say(
+            self.display.show(f"Dagster UI: {self._ui()}")
+            self.display.show(
                 "The sensors seal each window of a minute once it has closed, runs load it, checks judge it."
             )
             with self.display.counters(totals) as counters, teller.to(counters):
                 views = self._follow(client, streams, stop, counters)
-        self.display.say("Comparing the tables with the data and with the topics, row by row.")
+        self.display.show("Comparing the tables with the data and with the topics, row by row.")
         lake = self._lake()
         results = [summary.collect(client, Ledger(lake), topic, views[topic]) for topic in SOURCES]
         return summary.print_results(self.display.console, results)
@@ -135,11 +135,11 @@ class _Demo:
                 stop.set()
 
     def _introduce(self) -> None:
-        self.display.say(
+        self.display.show(
             "This demo streams every flight that left New York City in 2013, the weather there and the planes that "
             "flew into three Kafka topics, while the platform loads them into lake tables, each record exactly once."
         )
-        self.display.say(f"Data folder: {self.home.root}")
+        self.display.show(f"Data folder: {self.home.root}")
 
     @contextmanager
     def _services(self, setting: str) -> Iterator[set[Service]]:
@@ -157,7 +157,7 @@ class _Demo:
             with _interrupts_ignored():
                 ending = [service for service in platform.ALL_SERVICES if service in started]
                 if ending:
-                    self.display.say("Ending the services that this demo started.")
+                    self.display.show("Ending the services that this demo started.")
                     platform.down(self.home, services=ending, report=self.display.detail)
                 state.remember_services(self.home.root, {})
 
@@ -201,13 +201,13 @@ class _Demo:
         return ", ".join(parts) + f". See {' and '.join(map(str, logs))}."
 
     def _leave_open(self) -> None:
-        self.display.say(
+        self.display.show(
             f"The platform keeps running: {self._ui()}. Ctrl-C stops it; `make demo` continues from there."
         )
         try:
             threading.Event().wait()
         except KeyboardInterrupt:
-            self.display.say()
+            self.display.show()
 
 
 def _check_declared() -> None:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 
 from platform_assets.errors import (
-    MEND_LEDGER,
+    REPAIR_LEDGER,
     LakeNotWritableError,
     LakeUnavailableError,
     PlatformError,
@@ -142,7 +142,7 @@ class WriteOutcomeUnknownError(UnknownOutcome):
 
 def _way_back(place: str) -> str:
     if "_ledger" in place.split("/"):
-        return MEND_LEDGER
+        return REPAIR_LEDGER
     return (
         "Restore its folder from a backup. Without one, move the folder away and load its windows again (`platform-assets "
         "load`): those that Kafka still has are restored exactly."

@@ -69,7 +69,7 @@ class Files(Protocol):
     def time(self) -> datetime:
         """Read the store's clock: the modification time of a file written now."""
 
-    def tells_case(self) -> bool:
+    def is_case_sensitive(self) -> bool:
         """Return true if names that differ only in case are different names. Writes a file to find out."""
 
     def copy(self, name: str, to: str) -> None:
@@ -212,7 +212,7 @@ class LocalFiles:
         with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".time.") as file:
             return datetime.fromtimestamp(os.stat(file.name).st_mtime, UTC)
 
-    def tells_case(self) -> bool:
+    def is_case_sensitive(self) -> bool:
         """As in Files."""
         with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".case.") as file:
             return not Path(file.name).with_name(Path(file.name).name.replace(".case.", ".CASE.")).exists()

@@ -279,11 +279,11 @@ class Lake:
             )
         return Lake(self.root / "replays" / name)
 
-    def tells_case(self) -> bool:
+    def is_case_sensitive(self) -> bool:
         """Return true if `Orders` and `orders` are two folders in it. Raises LakeNotWritableError: it writes a file to find out."""
         self.root.make()
         with self.root.writing():
-            return self.root.content.tells_case()
+            return self.root.content.is_case_sensitive()
 
     @property
     def ledger(self) -> Folder:

@@ -195,7 +195,7 @@ class ObjectFiles:
         finally:
             self.remove([name])
 
-    def tells_case(self) -> bool:
+    def is_case_sensitive(self) -> bool:
         """As in Files."""
         return True
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from platform_assets.errors import MEND_LEDGER, LedgerCorruptError, LedgerNewerError
+from platform_assets.errors import REPAIR_LEDGER, LedgerCorruptError, LedgerNewerError
 from platform_assets.lake.location import Lake
 
 VERSION: Final = 1
@@ -61,7 +61,7 @@ def _recorded(lake: Lake) -> int | None:
         fields: Any = json.loads(content)
         return int(fields["version"])
     except (ValueError, KeyError, TypeError) as e:
-        raise LedgerCorruptError(f"{lake.ledger}/{FILE} does not contain a version ({e}). {MEND_LEDGER}") from e
+        raise LedgerCorruptError(f"{lake.ledger}/{FILE} does not contain a version ({e}). {REPAIR_LEDGER}") from e
 
 
 def _record(lake: Lake, version: int) -> None:

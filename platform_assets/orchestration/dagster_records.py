@@ -47,7 +47,7 @@ _LISTED: Final = "windows"
 _NO_WINDOWS: Final = RunWindows.list_of(())
 _NEWEST_EVENTS = 200
 NEWEST_FAILURES = 500
-_TOLD_IN_FULL: Final = 20
+_SHOWN_IN_FULL: Final = 20
 """Of the topics of one run: the errors of the others are shortened, since all of them go into one tag."""
 _SHORT: Final = 300
 _UNDER_WAY = [
@@ -167,7 +167,7 @@ def record_failures(instance: dg.DagsterInstance, run_id: str, failures: Mapping
     """Write on a run that is about to fail why, by table, for the sensor and for `status`."""
     tables: dict[str, str] = {}
     for number, (table, of_table) in enumerate(failures.items()):
-        in_full = number < _TOLD_IN_FULL
+        in_full = number < _SHOWN_IN_FULL
         shown = of_table if in_full else replace(of_table, error=of_table.error[:_SHORT], errors={})
         tables[table.name] = shown.to_tag()
     first, error = next(iter(failures)), next(f.error for f in failures.values())

@@ -161,11 +161,11 @@ def _decide(
     kafka: KafkaResource = context.resources.kafka
     lake: LakeResource = context.resources.lake
     spark: SparkResource = context.resources.spark
-    said: list[str] = []
+    messages: list[str] = []
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         context.log.info(line(text))
-        said.append(text)
+        messages.append(text)
 
     dry_run = isinstance(config, AcceptanceConfig) and config.dry_run
     try:
@@ -178,12 +178,12 @@ def _decide(
             kafka.settings,
             lambda: choose_engine(lake.lake(), kafka.settings, spark.session, declaration.engine, spark.remote),
             None if dry_run else author,
-            say,
+            report,
             lambda _: None,
         )
         decide(deciding)
     except PlatformError as e:
         raise dg.Failure(line(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
     if dry_run:
-        say("dry run: nothing was changed; launch again with `dry_run: false` to decide so")
-    context.add_output_metadata({"said": dg.MetadataValue.md("\n\n".join(map(markdown, said)))})
+        report("dry run: nothing was changed; launch again with `dry_run: false` to decide so")
+    context.add_output_metadata({"said": dg.MetadataValue.md("\n\n".join(map(markdown, messages)))})

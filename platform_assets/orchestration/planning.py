@@ -152,7 +152,7 @@ class FailedRun:
 
     run_id: str
     ended: datetime
-    named: RunWindows
+    windows: RunWindows
     failures: Failures | None
 
     def cause(self, key: str) -> Cause:
@@ -211,7 +211,7 @@ def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Trie
     """The tries of those windows among `keys`, which ascend, that a failed run names."""
     found: dict[str, Tries] = {}
     for run in failed:
-        for key in run.named.among(keys):
+        for key in run.windows.among(keys):
             known, cause = found.get(key), run.cause(key)
             newest = known is None or run.ended >= known.last.ended
             found[key] = Tries(

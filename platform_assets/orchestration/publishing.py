@@ -37,12 +37,12 @@ def group_of(table: TableRef) -> str:
 
 @dataclass
 class Publisher:
-    """Publishes the position of one topic's raw table. What goes wrong is `said`, and nothing is raised."""
+    """Publishes the position of one topic's raw table. What goes wrong is `warn`, and nothing is raised."""
 
     declaration: TopicDeclaration
     ledger: Ledger
     cluster: Cluster
-    said: Callable[[str], None] = _log.warning
+    warn: Callable[[str], None] = _log.warning
     clock: Callable[[], float] = time.monotonic
     _failed: bool = field(default=False, init=False, repr=False)
     _at: float = field(default=float("-inf"), init=False, repr=False)
@@ -84,7 +84,7 @@ class Publisher:
                 commit(bounded, table, state.topic_id, reached.cut.offsets, _BUDGET_SECONDS)
         except PlatformError as e:
             self._failed = True
-            self.said(
+            self.warn(
                 f"the position of {table} was not published to consumer group {group_of(table)}, so lag monitors show an older one; "
                 f"nothing else depends on it: {e}"
             )

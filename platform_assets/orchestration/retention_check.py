@@ -105,7 +105,7 @@ def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
     """What somebody has to act on: transactions that do not end by themselves, and a retention that comes near."""
     hung = [t for t in table_forecast.transactions if _is_hung(t, now)]
     for transaction in hung[:_NAMED]:
-        yield _said(table_forecast, transaction, bootstrap, now)
+        yield _transaction_text(table_forecast, transaction, bootstrap, now)
     if len(hung) > _NAMED:
         yield f"{len(hung) - _NAMED} more transactions hang: `platform-assets status --json` names them"
     near = [(p, p.forecast) for p in table_forecast.partitions if p.forecast is not None and p.forecast.near]
@@ -119,7 +119,7 @@ def warnings(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
     """What will pass by itself, or could not be found out."""
     for transaction in table_forecast.transactions[:_NAMED]:
         if not _is_hung(transaction, now) and now - transaction.since > _LONG:
-            yield _said(table_forecast, transaction, bootstrap, now)
+            yield _transaction_text(table_forecast, transaction, bootstrap, now)
     if table_forecast.unknown:
         yield f"not everything could be foreseen: {'; '.join(table_forecast.unknown)}"
 
@@ -129,7 +129,9 @@ def _is_hung(transaction: OpenTransaction, now: datetime) -> bool:
     return now > (transaction.written_at + _LONGEST if known is None else known.ends_at) + _GRACE
 
 
-def _said(table_forecast: RetentionForecast, transaction: OpenTransaction, bootstrap: str, now: datetime) -> str:
+def _transaction_text(
+    table_forecast: RetentionForecast, transaction: OpenTransaction, bootstrap: str, now: datetime
+) -> str:
     t, known = transaction, transaction.coordinated
     whose = f"producer id {t.producer_id}" + ("" if known is None else f", transactional id {known.transactional_id!r}")
     text = (

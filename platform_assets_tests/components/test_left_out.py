@@ -121,8 +121,8 @@ def test_where_the_lake_does_not_tell_case_one_of_two_topics_is_left_out(
 ) -> None:
     find(shell, "Orders", "orders", "clicks")
     assert {key.path[1] for key in raw_tables()} == {"Orders", "orders", "clicks"}
-    assert Lake.at(shell.root / "lake").tells_case()
-    monkeypatch.setattr(Lake, "tells_case", lambda _: False)
+    assert Lake.at(shell.root / "lake").is_case_sensitive()
+    monkeypatch.setattr(Lake, "is_case_sensitive", lambda _: False)
     assert {key.path[1] for key in raw_tables()} == {"Orders", "clicks"}
     said = shell.run("check").stdout
     assert "topic 'orders' cannot be defined next to topic 'Orders'" in said

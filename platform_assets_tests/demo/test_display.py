@@ -58,6 +58,6 @@ def test_a_terminal_gets_bars() -> None:
 def test_brackets_in_a_path_are_no_markup_and_long_lines_stay_whole() -> None:
     display, out, _ = plain()
     path = "/data [red]/" + "x" * 100
-    display.say(path)
+    display.show(path)
     display.detail(path)
     assert out.getvalue() == f"{path}\n  {path}\n"

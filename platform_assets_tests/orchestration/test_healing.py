@@ -183,7 +183,7 @@ def test_a_run_says_on_itself_why_each_window_failed(
     d.tick()
     keys = sorted(d.sealed)
     (run,) = dagster_records.failed_runs(instance, TableRef.raw(d.lake.topic), keys)
-    assert (run.named.first, run.named.last) == (key_of(hours_ago(2)), key_of(hours_ago(1)))
+    assert (run.windows.first, run.windows.last) == (key_of(hours_ago(2)), key_of(hours_ago(1)))
     assert run.failures is not None
     # The second was not tried: Spark was gone.
     assert run.failures.causes == {keys[0]: "passing"}

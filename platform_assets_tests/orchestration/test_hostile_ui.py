@@ -104,7 +104,7 @@ def decided(instance: dg.DagsterInstance, d: TopicDeclaration) -> str:
     @dg.op(required_resource_keys=decision_jobs.RESOURCES)
     def decide(context) -> None:  # type: ignore[no-untyped-def]
         config = decision_jobs.AcceptanceConfig(topic=d.topic, reason=HOSTILE)
-        decision_jobs._decide(context, lambda _: d, config, lambda deciding: deciding.say(HOSTILE))
+        decision_jobs._decide(context, lambda _: d, config, lambda deciding: deciding.report(HOSTILE))
 
     @dg.job
     def decision() -> None:

@@ -69,8 +69,8 @@ class Clock:
 
 def publisher(lk: TopicLake, clock: Clock | None = None) -> tuple[Publisher, list[str]]:
     """One, and what it says."""
-    said: list[str] = []
-    return Publisher(lk.declaration, lk.ledger, lk.cluster, said.append, clock or Clock()), said
+    warn: list[str] = []
+    return Publisher(lk.declaration, lk.ledger, lk.cluster, warn.append, clock or Clock()), warn
 
 
 def shown(lk: TopicLake) -> dict[int, int]:
@@ -105,7 +105,7 @@ def loaded(lk: TopicLake, key: str) -> None:
 def test_what_is_published_ends_the_gap_free_range_and_not_the_last_load(lake: LakeMaker) -> None:
     lk = lake()
     first, second, third, fourth = sealed(lk, 4)
-    p, said = publisher(lk)
+    p, warn = publisher(lk)
     p.now()
     assert shown(lk) == {0: 0, 1: 0}
     for key in (first, second, fourth):
@@ -115,7 +115,7 @@ def test_what_is_published_ends_the_gap_free_range_and_not_the_last_load(lake: L
     loaded(lk, third)
     p.now()
     assert shown(lk) == {0: 12, 1: 8}
-    assert said == []
+    assert warn == []
 
 
 def test_a_run_of_many_windows_publishes_every_few_seconds(lake: LakeMaker) -> None:
@@ -161,7 +161,7 @@ def test_the_sensor_publishes_what_is_new_and_renews_what_a_broker_might_forget(
 def test_a_group_that_others_use_is_left_alone_and_said(lake: LakeMaker) -> None:
     lk = lake()
     sealed(lk, 1)
-    p, said = publisher(lk)
+    p, warn = publisher(lk)
     group = publishing.group_of(lk.declaration.raw_table)
     member = Consumer({**librdkafka(lk.bootstrap), "group.id": group, "auto.offset.reset": "earliest"})
     assigned: list[object] = []
@@ -172,7 +172,7 @@ def test_a_group_that_others_use_is_left_alone_and_said(lake: LakeMaker) -> None
         p.now()
     finally:
         member.close()
-    (text,) = said
+    (text,) = warn
     assert f"the position of raw/{lk.topic} was not published to consumer group {group}" in text
     assert "nothing else depends on it" in text
 
@@ -184,25 +184,25 @@ def test_a_broker_that_does_not_answer_is_said_and_nothing_is_raised(
     lk = lake()
     sealed(lk, 1)
     lk.cluster = Cluster.connect(ClientSettings("127.0.0.1:1"), timeout=0.5)
-    p, said = publisher(lk)
+    p, warn = publisher(lk)
     p.now()
     p.renew()
     p.renew()
-    assert len(said) == 3
-    assert all("no Kafka broker answered" in text for text in said)
+    assert len(warn) == 3
+    assert all("no Kafka broker answered" in text for text in warn)
 
 
 def test_nothing_is_published_where_that_is_switched_off_or_nothing_was_cut(lake: LakeMaker) -> None:
     lk = lake()
     lk.ledger.create()
-    p, said = publisher(lk)
+    p, warn = publisher(lk)
     p.now()
     sealed(lk, 1)
     p = replace(p, declaration=replace(lk.declaration, publish_position=False))
     p.now()
     p.renew()
     assert shown(lk) == {}
-    assert said == []
+    assert warn == []
 
 
 def test_of_a_topic_that_was_created_again_nothing_is_published(lake: LakeMaker, broker: Broker) -> None:
@@ -210,7 +210,7 @@ def test_of_a_topic_that_was_created_again_nothing_is_published(lake: LakeMaker,
     key = lk.window_of([Record()] * 3)
     loaded(lk, key)
     create_again(broker, lk.topic)
-    p, said = publisher(lk)
+    p, warn = publisher(lk)
     p.now()
     assert shown(lk) == {}
-    assert said == []
+    assert warn == []

@@ -228,7 +228,7 @@ def test_a_window_that_brings_its_runs_down_is_alone_in_one_in_the_end() -> None
             else:
                 left -= {w.key for w in windows if request.first <= w.key <= request.last}
         assert asked < 20
-    assert sum(run.named.first <= poison <= run.named.last for run in runs) <= 4
+    assert sum(run.windows.first <= poison <= run.windows.last for run in runs) <= 4
 
 
 def test_a_window_that_failed_is_asked_for_under_a_key_of_its_attempt() -> None:

@@ -113,7 +113,7 @@ def test_an_end_that_stays_back_is_a_truncation(sealer: Sealer) -> None:
     told = SteppingBack(sealer.cluster, 7, 1_000)
     with pytest.raises(TruncationError, match=r"now ends at offset 3, before offset 10 .* Offsets \[3, 10\)") as caught:
         sealer.seal(2, told)
-    assert told.asked == truncation._ASKS
+    assert told.asked == truncation._ATTEMPTS
     assert caught.value.epoch is None
     assert len(sealer.ledger.cuts(sealer.topic)) == 2
 

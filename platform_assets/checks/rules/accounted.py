@@ -20,7 +20,7 @@ from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.checks.judging import BELOW_LOG_START
 from platform_assets.checks.proving import name_differences, open_windows, prove_by_evidence, prove_by_reading
-from platform_assets.errors import MEND_LEDGER
+from platform_assets.errors import REPAIR_LEDGER
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED
 from platform_assets.model.digest import dense_digest
 
@@ -111,7 +111,7 @@ def _edited(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "ledger edited", facts.topic, key, None, (),
                 f"the receipt has a row for each of {r.ranges.size:,} offsets, and its digest is not theirs",
-                MEND_LEDGER,
+                REPAIR_LEDGER,
             )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def _unbalanced(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "offsets not accounted for", facts.topic, key, None, (),
                 f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes are not {r.ranges.size:,} offsets",
-                MEND_LEDGER,
+                REPAIR_LEDGER,
             )  # fmt: skip
 
 

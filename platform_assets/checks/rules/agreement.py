@@ -22,7 +22,7 @@ from platform_assets.checks.check import Check
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import NEWEST_COMMITS, Facts
 from platform_assets.checks.findings import CheckResult, Finding, FindingKind, counted
-from platform_assets.errors import MEND_LEDGER
+from platform_assets.errors import REPAIR_LEDGER
 from platform_assets.lake import load_log
 from platform_assets.lake.load_log import LoadCommit
 from platform_assets.ledger.entries import UTC_MICROS, Receipt, receipts_in
@@ -134,7 +134,7 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
             yield _finding(
                 a, "ledger ahead", key,
                 f"the receipt names {receipt.ranges.triples()}, the commit {commit.metadata.ranges.triples()}",
-                MEND_LEDGER,
+                REPAIR_LEDGER,
             )  # fmt: skip
     for key, receipt in sorted(a.receipts.items()):
         if receipt.table_version is None or not a.is_idle(key):

@@ -12,7 +12,7 @@ from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts, Recorded
 from platform_assets.checks.findings import CheckResult, Finding, counted
-from platform_assets.errors import MEND_LEDGER
+from platform_assets.errors import REPAIR_LEDGER
 from platform_assets.model.offsets import (
     HeldOffsets,
     OffsetRange,
@@ -66,7 +66,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "cuts do not tile", topic, fault.right, fault.partition, (OffsetRange(fault.start, fault.end),),
             f"{fault.kind} between windows {fault.left} and {fault.right}",
-            MEND_LEDGER,
+            REPAIR_LEDGER,
         )  # fmt: skip
     for key, ranges in facts.windows.items():
         recorded = facts.recorded.get(key)
@@ -78,7 +78,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "receipt contradicts cuts", topic, key, None, (),
                 f"the receipt names {recorded.ranges.triples()}, the cuts {ranges.triples()}",
-                MEND_LEDGER,
+                REPAIR_LEDGER,
             )  # fmt: skip
         else:
             yield from _outside_by_receipt(topic, recorded)

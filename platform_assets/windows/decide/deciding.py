@@ -44,7 +44,7 @@ _RULE: Final = (
 class Deciding:
     """Decisions on one topic by `author`; None is a dry run, which only reports what would be decided.
 
-    `say` prints a line for people. `confirm` asks, and raises an error of its own if the answer is no. Services are connected to
+    `report` prints a line for people. `confirm` asks, and raises an error of its own if the answer is no. Services are connected to
     when they are needed.
     """
 
@@ -54,7 +54,7 @@ class Deciding:
     settings: Callable[[], ClientSettings]
     engine: Callable[[], LoadEngine]
     author: Author | None
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     confirm: Callable[[str], None]
 
     def loss(self, window: str) -> None:
@@ -80,11 +80,11 @@ class Deciding:
                 return
         losses = acceptance.find_losses(sealed, self.ledger, self.cluster(), self.settings())
         for loss in losses:
-            self.say(f"{table} {window}: {loss.offsets:,} offsets, {loss.cause}: {_named(loss.ranges)}")
+            self.report(f"{table} {window}: {loss.offsets:,} offsets, {loss.cause}: {_named(loss.ranges)}")
         if losses and self.author is not None:
             self.confirm("Accept that these offsets are never loaded?")
             acceptance.accept(sealed, losses, self.author, self.ledger)
-            self.say(
+            self.report(
                 f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it. If that load names "
                 "more offsets that it cannot load, run this again"
             )
@@ -93,12 +93,12 @@ class Deciding:
         receipt = self.ledger.receipts(table, [window]).get(window)
         held = load_log.files_if_any(self.ledger.lake.table(table), window)
         if not held.paths if receipt is None else not receipt.rows:
-            self.say(f"{table} {window}: nothing prevents it from being loaded; nothing was accepted")
+            self.report(f"{table} {window}: nothing prevents it from being loaded; nothing was accepted")
         elif self.author is None:
             what = "it is loaded" if receipt is not None else "the table has it, but the ledger has no receipt for it"
             number = held.rows if receipt is None else receipt.rows
             rows = "" if number is None else f", with {number:,} rows"
-            self.say(
+            self.report(
                 f"{table} {window}: {what}{rows}. It would be loaded again, which repairs it if it is damaged; the "
                 "loss would be accepted only of rows that no longer exist anywhere"
             )
@@ -112,13 +112,13 @@ class Deciding:
         """
         found = generations.find(self.declaration.topic, self.ledger, self.cluster())
         if found is None:
-            self.say(f"topic {self.declaration.topic} has the log that the ledger knows; nothing was accepted")
+            self.report(f"topic {self.declaration.topic} has the log that the ledger knows; nothing was accepted")
             return None
-        self._say_generation(found)
+        self._report_generation(found)
         if self.author is not None:
             self.confirm("Accept the new log, and that these offsets are never loaded?")
             generations.accept(found, self.author, self.ledger)
-            self.say(
+            self.report(
                 "accepted; the sensor continues at the next window boundary, and requests the windows listed above"
             )
         return found
@@ -131,25 +131,25 @@ class Deciding:
         topic = self.declaration.topic
         found = clusters.find(topic, self.ledger, self.cluster())
         if found is None:
-            self.say(f"topic {topic} is on the cluster that the ledger knows; nothing was accepted")
+            self.report(f"topic {topic} is on the cluster that the ledger knows; nothing was accepted")
             return None
-        self.say(
+        self.report(
             f"topic {topic}: from cluster {found.newest.cluster_id} to {found.first.cluster_id}; its generation "
             f"{found.first.generation} would start with"
         )
         for partition, offset in found.first.cut.offsets.items():
-            self.say(f"  partition {partition} at offset {offset}")
+            self.report(f"  partition {partition} at offset {offset}")
         if found.moved:
-            self.say(f"  waiting windows whose offsets come in its first window: {', '.join(found.keys)}")
+            self.report(f"  waiting windows whose offsets come in its first window: {', '.join(found.keys)}")
         if self.author is not None:
             self.confirm("Does each offset stand for the same record there?")
             clusters.accept(found, self.author, self.ledger)
             if found.first.topic_id == found.newest.topic_id:
-                self.say(
+                self.report(
                     "accepted; to verify this, load a window again that is already loaded: its digests are compared"
                 )
             else:
-                self.say(
+                self.report(
                     "accepted; the topic has another id there, so windows that are already loaded are not compared with the "
                     "new log, and cannot be loaded from it"
                 )
@@ -179,13 +179,13 @@ class Deciding:
         unreadable, searched = set[str](), set[str]()
         selected = erasure.of_keys(keys, unreadable, searched) if keys else []
         selected = erasure.at_offsets(offsets, generation) if offsets and not keys else selected
-        self._say_selected(selected)
+        self._report_selected(selected)
         unfinished = erasure.unfinished()
         if unfinished:
-            self.say(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
+            self.report(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
         damaged = erasure.damaged(unreadable) if keys else []
         if damaged:
-            self.say(
+            self.report(
                 f"{table}: {len(damaged):,} windows are damaged, so not all rows could be compared: {_few(damaged)}"
             )
         found: dict[str, Any] = {
@@ -195,7 +195,7 @@ class Deciding:
         }
         nothing = not unfinished and not any(each.offsets for each in selected)
         if nothing and not damaged and (forget_keys or not keys):
-            self.say(f"{table} has no such records; nothing was erased")
+            self.report(f"{table} has no such records; nothing was erased")
             return found
         if self.author is None:
             return found
@@ -206,14 +206,14 @@ class Deciding:
         )
         if keys:
             recorded = erasure.record_keys(keys, selected, self.author, searched, unreadable, forget=forget_keys)
-            self._say_selected(recorded[len(selected) :])
+            self._report_selected(recorded[len(selected) :])
             found["windows"] = [each.to_fields() for each in recorded]
             found["damaged"] = damaged = sorted({*damaged, *unreadable})
         else:
             erasure.record(selected, self.author)
         done = erasure.run(self.author)
         for name, rows in done.rows.items():
-            self.say(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
+            self.report(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
         if damaged:
             raise ErasureUnfinishedError(
                 table.name,
@@ -222,24 +222,26 @@ class Deciding:
                 keys_forgotten=forget_keys,
             )
         if nothing and not done.windows:
-            self.say(
+            self.report(
                 f"{table} has no such records; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are loaded"
             )
         else:
-            self.say(
+            self.report(
                 f"erased; {done.windows:,} windows no longer hold any of the records, and no load brings them back"
             )
         if keeps_versions:
-            self.say(
+            self.report(
                 "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has "
                 "deleted those"
             )
         return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
 
-    def _say_selected(self, selected: Sequence[Selected]) -> None:
+    def _report_selected(self, selected: Sequence[Selected]) -> None:
         for each in selected:
             what = "records" if each.is_loaded else "offsets that are not loaded yet"
-            self.say(f"{self.declaration.raw_table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}")
+            self.report(
+                f"{self.declaration.raw_table} {each.sealed.key}: {each.offsets:,} {what}: {_named(each.ranges)}"
+            )
 
     def adoption(self, other: str, *, past_versions_expire: bool = False) -> dict[str, Any]:
         """Apply the erasures by key of topic `other` to this topic too. Raises what `erasure` raises."""
@@ -253,26 +255,26 @@ class Deciding:
         rules = erasure.adopt(other, self.author)
         done = erasure.run(self.author)
         rows = done.rows.get(table.name, 0)
-        self.say(f"{table}: {rules:,} more erasures by key of topic {other} apply; {rows:,} rows were erased")
+        self.report(f"{table}: {rules:,} more erasures by key of topic {other} apply; {rows:,} rows were erased")
         return {"adopted": rules, "done": done.to_fields(), "past_versions": keeps_versions}
 
     def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
         """Park windows of `table`, by default the raw table. Raises what `parking.park` raises."""
         if self.author is None:
             raise AssertionError("parking has no dry run")
-        of = self._asked_for(table)
+        of = self._requested_table(table)
         parking.park(of, windows, self.author, self.ledger)
-        self.say(f"{of}: parked {', '.join(windows)}")
+        self.report(f"{of}: parked {', '.join(windows)}")
 
     def unpark(self, windows: Sequence[str], table: TableRef | None = None) -> None:
         """Unpark windows of `table`, by default the raw table. Raises what `parking.unpark` raises."""
         if self.author is None:
             raise AssertionError("parking has no dry run")
-        of = self._asked_for(table)
+        of = self._requested_table(table)
         parking.unpark(of, windows, self.author, self.ledger)
-        self.say(f"{of}: {', '.join(windows)} will be requested again")
+        self.report(f"{of}: {', '.join(windows)} will be requested again")
 
-    def _asked_for(self, table: TableRef | None) -> TableRef:
+    def _requested_table(self, table: TableRef | None) -> TableRef:
         """Return the table whose windows the sensor requests for `table`: dead letters come with decoded rows."""
         made_together = table == self.declaration.dead_letter_table
         return self.declaration.decoded_table if made_together else table or self.declaration.raw_table
@@ -282,7 +284,7 @@ class Deciding:
         left = accept_partial.find(self._loader(), sealed)
         if left is None:
             name = f"{self.declaration.raw_table} {sealed.key}"
-            self.say(f"{name}: its rows are in the table and verified; nothing was accepted")
+            self.report(f"{name}: its rows are in the table and verified; nothing was accepted")
             return
         self._accept_remains(left, author)
 
@@ -291,38 +293,38 @@ class Deciding:
         with left.discarded_if_refused():
             gone = _named(left.gone) or "none"
             if left.rows_gone and not left.receipt.is_found:
-                self.say(
+                self.report(
                     f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows no longer exist anywhere, among {gone}"
                 )
             else:
-                self.say(f"{name}: nothing proves which rows were loaded; offsets that have no row: {gone}")
-            self.say(
+                self.report(f"{name}: nothing proves which rows were loaded; offsets that have no row: {gone}")
+            self.report(
                 f"{left.from_kafka:,} rows were read from Kafka again, {left.from_files:,} come from data files of "
                 "the table"
             )
             self.confirm("Accept that the others are lost, and that the window holds only these?")
         receipt = left.accept(author)
-        self.say(f"accepted; the window holds {receipt.rows:,} rows, table version {receipt.table_version}")
+        self.report(f"accepted; the window holds {receipt.rows:,} rows, table version {receipt.table_version}")
 
     def _loader(self) -> Loader:
         return Loader(self.declaration, self.cluster(), self.ledger, self.engine())
 
-    def _say_generation(self, found: NewGeneration) -> None:
+    def _report_generation(self, found: NewGeneration) -> None:
         ids = f"id {found.newest.topic_id}"
         if found.kind != "truncated":
             ids += f", now {found.first.topic_id}"
-        self.say(
+        self.report(
             f"topic {found.topic} ({ids}) was {found.kind}; its generation {found.first.generation} would start with"
         )
         for partition, offset in found.first.cut.offsets.items():
             sealed = found.newest.cut.at(partition)
-            self.say(f"  partition {partition} at offset {offset} (the former one was sealed up to {sealed})")
+            self.report(f"  partition {partition} at offset {offset} (the former one was sealed up to {sealed})")
         for lost in found.lost:
             what = (
                 "has no row for them, and it is not known if there were records" if lost.loaded else "was never loaded"
             )
-            self.say(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {_named(lost.ranges)}")
-        self.say("  records of the former log after those offsets were in no window; their number is not known")
+            self.report(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {_named(lost.ranges)}")
+        self.report("  records of the former log after those offsets were in no window; their number is not known")
 
 
 def _few(keys: Sequence[str]) -> str:

@@ -74,13 +74,13 @@ def other_clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
         reckoned = OtherClock(seen.name, seen.now + timedelta(seconds=since))
         if reckoned.ahead(now) is None:
             return reckoned
-    found = _asked(cluster, lake)
+    found = _ask_clock(cluster, lake)
     with _lock:
         _seen[key] = time.monotonic(), found
     return found
 
 
-def _asked(cluster: Cluster, lake: Lake) -> OtherClock:
+def _ask_clock(cluster: Cluster, lake: Lake) -> OtherClock:
     from platform_assets.kafka.quorum import controller_time  # loads a second Kafka client, needed only here
 
     answer = controller_time(cluster.settings, min(cluster.timeout, 2.0))

@@ -5,7 +5,7 @@ Pure. The table decides: its rows are measured too, as long as its files are tho
 
 from __future__ import annotations
 
-from platform_assets.errors import MEND_LEDGER
+from platform_assets.errors import REPAIR_LEDGER
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.digest import Measured
 
@@ -18,7 +18,7 @@ def explain(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str
     """
     seen = _seen(receipt, now)
     if held == now:
-        return f"{seen}, but the table's own rows are exactly those in Kafka. {MEND_LEDGER}"
+        return f"{seen}, but the table's own rows are exactly those in Kafka. {REPAIR_LEDGER}"
     named = "".join(f"; {what}: {text}" for what, text in (("gone", gone), ("new", new)) if text)
     return f"{seen}{named}. {_cause(receipt, now)} {_table(receipt, held)}"
 

@@ -103,14 +103,14 @@ def look(
         reached = None
     # Nothing was cut yet, so the first cut will be at the log start.
     loaded = dict(starts) if reached is None else {p: reached.cut.offsets.get(p, 0) for p in state.partitions}
-    retention = _asked(unknown, "retention", lambda: Retention.of_config(cluster.topic_config(topic)))
+    retention = _attempt(unknown, "retention", lambda: Retention.of_config(cluster.topic_config(topic)))
     rates = {} if reached is None else _rates(ledger, reached, ends, now)
     transactions: tuple[OpenTransaction, ...] = ()
     forecasts: dict[int, Forecast] = {}
     with _observing(cluster, state) as brokers:
         held_back = [p for p, end in ends.items() if end > stable.get(p, end)]
         if held_back:
-            found = _asked(unknown, "open transactions", lambda: brokers.open_transactions(held_back))
+            found = _attempt(unknown, "open transactions", lambda: brokers.open_transactions(held_back))
             transactions = tuple(found or ())
         if retention is not None:
             logs = _logs(brokers, retention, loaded, starts, ends, rates, unknown)
@@ -135,12 +135,12 @@ def _logs(
     waiting = [p for p in known if max(loaded[p], starts[p]) < ends[p] and loaded[p] >= starts[p]]
     sizes: Mapping[int, int] = {}
     if retention.size is not None and waiting:
-        sizes = _asked(unknown, "log sizes", lambda: brokers.sizes(waiting)) or {}
+        sizes = _attempt(unknown, "log sizes", lambda: brokers.sizes(waiting)) or {}
         if not sizes:
             unknown.append("log sizes: the brokers report none, as when this client may not describe the cluster")
     stamps: dict[int, datetime] = {}
     if retention.time is not None:
-        stamps = _asked(unknown, "age of records", lambda: _stamps(brokers, waiting, loaded)) or {}
+        stamps = _attempt(unknown, "age of records", lambda: _stamps(brokers, waiting, loaded)) or {}
     return {p: PartitionLog(starts[p], ends[p], loaded[p], stamps.get(p), sizes.get(p), rates.get(p)) for p in known}
 
 
@@ -185,7 +185,7 @@ def _observing(cluster: Cluster, state: TopicState) -> Iterator[ObservingBrokers
         brokers.close()
 
 
-def _asked(unknown: list[str], what: str, call: Callable[[], T]) -> T | None:
+def _attempt(unknown: list[str], what: str, call: Callable[[], T]) -> T | None:
     """Return the result of `call`; None if the brokers do not report it, which is then named in `unknown`."""
     from platform_assets.kafka.batches.wire import Stopped
 

@@ -15,7 +15,7 @@ from platform_assets.errors import BrokerUnreachableError, Retryable, Truncation
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.ledger.entries import RecordedCut
 
-_ASKS: Final = 8
+_ATTEMPTS: Final = 8
 """Attempts to read a log end that is too early, before it counts as permanent."""
 _PAUSE: float = 0.5
 """Seconds between two attempts. A new leader learns within that time how far its log is replicated (KAFKA-7703)."""
@@ -43,13 +43,13 @@ def stable_offsets(
         TruncationError: the log does not have all of it.
         EndMovedBackError: an end is before `needed`, and no time is left to see if that is temporary.
     """
-    for ask in range(_ASKS):
+    for ask in range(_ATTEMPTS):
         stable = cluster.last_stable_offsets(state)
         _check_epochs(cluster, state, cut, needed, stable)
         back = [(p, o, stable[p].offset) for p, o in needed.items() if p in stable and stable[p].offset < o]
         if not back:
             return stable
-        if ask == _ASKS - 1:
+        if ask == _ATTEMPTS - 1:
             raise TruncationError(state.name, *back[0])
         if cluster.deadline is not None and time.monotonic() + _PAUSE >= cluster.deadline:
             raise EndMovedBackError(state.name, *back[0])
