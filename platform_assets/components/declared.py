@@ -96,7 +96,7 @@ def judgement(folder: Path | None = None) -> Judgement:
     return (
         found
         if _is_case_sensitive(d.declaration.topic for d in found.declared)
-        else yaml_check.judge(where, case_is_told=False)
+        else yaml_check.judge(where, case_sensitive=False)
     )
 
 
@@ -175,7 +175,7 @@ def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, 
     whose = [(at, candidate) for at, component in enumerate(components) for candidate in component.candidates()]
     case_sensitive = _is_case_sensitive(candidate.declaration.topic for _, candidate in whose)
     omitted: list[dict[str, str]] = [{} for _ in components]
-    for number, why in left_out([candidate for _, candidate in whose], case_is_told=case_sensitive).items():
+    for number, why in left_out([candidate for _, candidate in whose], case_sensitive=case_sensitive).items():
         at, candidate = whose[number]
         omitted[at][candidate.declaration.topic] = why
     return list(zip(components, omitted, strict=True))

@@ -23,10 +23,10 @@ class Candidate:
     found: bool
 
 
-def left_out(candidates: Sequence[Candidate], *, case_is_told: bool = True) -> dict[int, str]:
+def left_out(candidates: Sequence[Candidate], *, case_sensitive: bool = True) -> dict[int, str]:
     """The numbers of those that cannot be defined, and why. Of two that exclude each other, the one that a pattern found is left out.
 
-    `case_is_told` says whether the lake tells `Orders` from `orders`. A topic that is named twice is not judged here.
+    `case_sensitive` says whether the lake tells `Orders` from `orders`. A topic that is named twice is not judged here.
     """
     first: dict[str, Candidate] = {}
     taken: dict[str, Candidate] = {}
@@ -39,7 +39,7 @@ def left_out(candidates: Sequence[Candidate], *, case_is_told: bool = True) -> d
                 refused[number] = f"topic {topic!r} is declared already, at {other.place}: add it to `exclude` here"
             continue
         names = set(all_names(each.declaration))
-        if not case_is_told:
+        if not case_sensitive:
             names.add(f"folder of the lake {topic.lower()}")
         if clash := min(names & taken.keys(), default=None):
             kept = taken[clash]

@@ -99,10 +99,10 @@ class Judgement:
     left_out: tuple[Mistake, ...] = ()
 
 
-def judge(folder: Path, *, case_is_told: bool = True) -> Judgement:
+def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
     """Read every YAML file below `folder` that Dagster would load, and those that it would pass over by mistake.
 
-    `case_is_told` says whether the lake tells `Orders` from `orders`.
+    `case_sensitive` says whether the lake tells `Orders` from `orders`.
     """
     if not folder.is_dir():
         missing = Mistake(folder, 1, "there is no such folder: create it, or correct PLATFORM_DEFS")
@@ -114,7 +114,7 @@ def judge(folder: Path, *, case_is_told: bool = True) -> Judgement:
             (mistakes if isinstance(found, Mistake) else declared).append(found)  # type: ignore[arg-type]
     mistakes += _doubled_names(declared)
     candidates = [Candidate(each.declaration, f"{each.file}:{each.topic_line}", each.found) for each in declared]
-    omitted = left_out(candidates, case_is_told=case_is_told)
+    omitted = left_out(candidates, case_sensitive=case_sensitive)
     first: dict[str, Declared] = {}
     for each in (each for number, each in enumerate(declared) if number not in omitted):
         other = first.setdefault(each.declaration.topic, each)
