@@ -139,6 +139,19 @@ def test_other_records_at_offsets_that_the_table_has_do_not_replace_its_rows(
     assert topic.values() == values
 
 
+def test_a_row_that_a_stranger_has_changed_comes_from_kafka(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """Kafka has lost another one, which the table has."""
+    key, values = windows[1].key, topic.values()
+    table(topic).update(predicate="kafka_partition = 1 AND kafka_offset = 25", updates={"value": "X'00'"})
+    vacuum(table(topic))
+    assert topic.values() != values
+    kafka.forget(0, range(30, 31))
+    assert loader_of(topic, kafka).load(key).outcome == "restored"
+    assert topic.values() == values
+
+
 @pytest.mark.parametrize("damaged", [0, 1])
 def test_records_that_a_rewritten_log_has_besides_are_told_from_those_that_were_loaded(
     topic: MadeTopic, kafka: MadeCluster, damaged: int
