@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pytest
 
 from platform_assets.errors import (
     DamagedRowsError,
+    LakeNotWritableError,
     LoadError,
     LostForGoodError,
     OffsetsExpiredError,
     UnrecordedLoadError,
 )
-from platform_assets.lake import load_log
+from platform_assets.lake import data_files, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
@@ -137,6 +139,28 @@ def test_other_records_at_offsets_that_the_table_has_do_not_replace_its_rows(
     write_again(topic, 1, 25, b"another record")
     assert loader_of(topic, kafka).load(key).outcome == "restored"
     assert topic.values() == values
+
+
+def test_a_disk_that_is_full_leaves_no_files(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_rows(topic, windows[1], 0)
+    kafka.expire(1, 30)
+    files, write, written = set(topic.root.rglob("*.parquet")), data_files.write_rows, list[str]()
+
+    def once(table: Folder, path: str, found: pa.Table) -> None:
+        if written:
+            raise LakeNotWritableError(path, "no space left")
+        write(table, path, found)
+        written.append(path)
+
+    monkeypatch.setattr(data_files, "write_rows", once)
+    with pytest.raises(LakeNotWritableError):
+        loader_of(topic, kafka).load(windows[1].key)
+    assert written
+    assert set(topic.root.rglob("*.parquet")) == files
+    monkeypatch.undo()
+    assert loader_of(topic, kafka).load(windows[1].key).outcome == "restored"
 
 
 def test_a_row_that_a_stranger_has_changed_comes_from_kafka(

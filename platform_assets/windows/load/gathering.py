@@ -176,12 +176,16 @@ class Gatherer:
 
         table, below = self.replacer.folder, load_folder(receipt.window.key, load_id)
         left, found = dict(wanted), NO_ROWS
-        for number, path in enumerate(paths):
-            part = data_files.readable_rows(table, path)
-            chosen = None if part is None else _rows_at(part, receipt.topic_id, left)
-            if chosen is not None and chosen.num_rows:
-                data_files.write_rows(table, f"{below}/gathered-{number:05}.parquet", chosen)
-                found += sum((measured(batch) for batch in chosen.to_batches()), NO_ROWS)
+        try:
+            for number, path in enumerate(paths):
+                part = data_files.readable_rows(table, path)
+                chosen = None if part is None else _rows_at(part, receipt.topic_id, left)
+                if chosen is not None and chosen.num_rows:
+                    data_files.write_rows(table, f"{below}/gathered-{number:05}.parquet", chosen)
+                    found += sum((measured(batch) for batch in chosen.to_batches()), NO_ROWS)
+        except BaseException:
+            (table / below).delete()
+            raise
         return StagedFiles(below, data_files.written_files(table, below), found, receipt.engine)
 
 
