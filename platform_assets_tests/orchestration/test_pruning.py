@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,10 +28,35 @@ from platform_assets_tests.support.dagster_view import (
 LATER = timedelta(days=60)
 
 
+@contextmanager
+def instance_at(folder: Path) -> Iterator[dg.DagsterInstance]:
+    folder.mkdir(exist_ok=True)
+    with dg.DagsterInstance.local_temp(str(folder), {"telemetry": {"enabled": False}}) as made:
+        yield made
+
+
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    (tmp_path / "dagster").mkdir()
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster"), {"telemetry": {"enabled": False}}) as made:
+    """An instance without runs."""
+    with instance_at(tmp_path / "dagster") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def history_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an instance with runs, which takes seconds to make; tests get copies."""
+    folder = tmp_path_factory.mktemp("history") / "dagster"
+    with instance_at(folder) as made:
+        a_history(made)
+    return folder
+
+
+@pytest.fixture
+def old_instance(tmp_path: Path, history_folder: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance with the runs of `a_history`."""
+    shutil.copytree(history_folder, tmp_path / "dagster")
+    with instance_at(tmp_path / "dagster") as made:
+        assert run_ids(made)
         yield made
 
 
@@ -59,14 +86,13 @@ def run_ids(instance: dg.DagsterInstance) -> set[str]:
     return {record.dagster_run.run_id for record in instance.get_run_records()}
 
 
-def test_what_dagster_shows_is_the_same_before_and_after(instance: dg.DagsterInstance) -> None:
-    a_history(instance)
-    before, known = view(instance), run_ids(instance)
+def test_what_dagster_shows_is_the_same_before_and_after(old_instance: dg.DagsterInstance) -> None:
+    before, known = view(old_instance), run_ids(old_instance)
     assert before[str(TABLE.path)]["failed"] == sorted([KEYS[1], KEYS[7]])
     assert before["tries"][KEYS[7]].number == 2
 
-    done = pruned(instance)
-    assert view(instance) == before
+    done = pruned(old_instance)
+    assert view(old_instance) == before
     assert done.complete
     assert done.spared == {
         "a try of a partition that was not loaded since": 3,
@@ -74,7 +100,7 @@ def test_what_dagster_shows_is_the_same_before_and_after(instance: dg.DagsterIns
     }
     # Those and the other location's.
     assert done.runs == len(known) - 5
-    assert len(run_ids(instance)) == 5
+    assert len(run_ids(old_instance)) == 5
     assert done.left == 4
 
 
@@ -111,16 +137,15 @@ def test_a_failed_run_of_many_topics_stays_while_retries_count_it(instance: dg.D
     assert run_ids(instance) & {*failed} == {failed[0]}
 
 
-def test_nothing_happens_to_what_is_within_the_budget_or_young(instance: dg.DagsterInstance) -> None:
-    a_history(instance)
-    known, now = run_ids(instance), datetime.now(UTC)
-    assert prune(instance, LOCATION, Budget(), now + timedelta(days=29)).runs == 0
-    assert prune(instance, LOCATION, Budget(timedelta(0), 0), now + timedelta(hours=23)).runs == 0
+def test_nothing_happens_to_what_is_within_the_budget_or_young(old_instance: dg.DagsterInstance) -> None:
+    known, now = run_ids(old_instance), datetime.now(UTC)
+    assert prune(old_instance, LOCATION, Budget(), now + timedelta(days=29)).runs == 0
+    assert prune(old_instance, LOCATION, Budget(timedelta(0), 0), now + timedelta(hours=23)).runs == 0
     # Failed ones stay for a week: a tick asks what they have loaded.
-    prune(instance, LOCATION, Budget(timedelta(0)), now + timedelta(days=6))
+    prune(old_instance, LOCATION, Budget(timedelta(0)), now + timedelta(days=6))
     failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE])
-    assert instance.get_runs_count(failed) == 4
-    assert run_ids(instance) < known
+    assert old_instance.get_runs_count(failed) == 4
+    assert run_ids(old_instance) < known
 
 
 def test_a_number_of_runs_is_kept_whatever_their_age(instance: dg.DagsterInstance) -> None:
@@ -131,40 +156,37 @@ def test_a_number_of_runs_is_kept_whatever_their_age(instance: dg.DagsterInstanc
     assert run_ids(instance) == set(ids[3:])
 
 
-def test_a_dry_run_says_the_same_and_deletes_nothing(instance: dg.DagsterInstance) -> None:
-    a_history(instance)
-    before, known = view(instance), run_ids(instance)
-    foretold = pruned(instance, dry_run=True)
-    assert run_ids(instance) == known
-    assert view(instance) == before
-    done = pruned(instance)
+def test_a_dry_run_says_the_same_and_deletes_nothing(old_instance: dg.DagsterInstance) -> None:
+    before, known = view(old_instance), run_ids(old_instance)
+    foretold = pruned(old_instance, dry_run=True)
+    assert run_ids(old_instance) == known
+    assert view(old_instance) == before
+    done = pruned(old_instance)
     assert (foretold.runs, foretold.spared) == (done.runs, done.spared)
     assert foretold.deleted.events == done.deleted.events > 0
     assert "would delete" in foretold.text()
 
 
-def test_time_that_runs_out_is_gone_on_from(instance: dg.DagsterInstance) -> None:
-    a_history(instance)
-    before = view(instance)
+def test_time_that_runs_out_is_gone_on_from(old_instance: dg.DagsterInstance) -> None:
+    before = view(old_instance)
     ticks = iter(range(1000))
     now = datetime.now(UTC) + LATER
-    cut = prune(instance, LOCATION, Budget(seconds=4), now, clock=lambda: float(next(ticks)))
+    cut = prune(old_instance, LOCATION, Budget(seconds=4), now, clock=lambda: float(next(ticks)))
     assert not cut.complete
     assert 0 < cut.runs < 5
-    assert view(instance) == before
-    rest, whole = pruned(instance), len(run_ids(instance))
+    assert view(old_instance) == before
+    rest, whole = pruned(old_instance), len(run_ids(old_instance))
     assert rest.complete
     assert rest.runs > 0
     assert whole == 5
-    assert view(instance) == before
+    assert view(old_instance) == before
 
 
 def test_one_that_dies_in_the_middle_is_finished_by_the_next(
-    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    old_instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_history(instance)
-    before = view(instance)
-    manager = instance.compute_log_manager
+    before = view(old_instance)
+    manager = old_instance.compute_log_manager
 
     def die(**_: object) -> None:
         raise KeyboardInterrupt
@@ -172,11 +194,11 @@ def test_one_that_dies_in_the_middle_is_finished_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(manager, "delete_logs", die)
         with pytest.raises(KeyboardInterrupt):
-            pruned(instance)
-    assert view(instance) == before
-    pruned(instance)
-    assert len(run_ids(instance)) == 5
-    assert view(instance) == before
+            pruned(old_instance)
+    assert view(old_instance) == before
+    pruned(old_instance)
+    assert len(run_ids(old_instance)) == 5
+    assert view(old_instance) == before
 
 
 def test_what_was_reported_without_a_run_and_again_since_goes(instance: dg.DagsterInstance) -> None:
