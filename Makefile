@@ -25,9 +25,21 @@ help: ## List the commands
 demo: $(ENVIRONMENT) $(KERNELS) ## Stream the demo data, load it, prove it; leaves the UI open (ONCE=1: ends when done)
 	@$(BIN)/platform-assets demo $(if $(ONCE),--once)
 
+# The tests of one file run in one process; the conftest orders the files.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
 .PHONY: test
 test: install ## Run the tests (ARGS="-k name" for some of them)
-	@$(BIN)/python -m pytest -m "not soak and not cluster" -n 2 --dist loadgroup $(ARGS)
+	@$(PYTEST) -m "not soak and not cluster and not long" $(ARGS)
+
+.PHONY: test-all
+test-all: install ## Run the tests of make test, and those marked long
+	@$(PYTEST) -m "not soak and not cluster" $(ARGS)
+
+.PHONY: coverage
+coverage: install ## Run make test-all under coverage, and report the branch coverage of each module
+	@$(PYTEST) -m "not soak and not cluster" --cov --cov-report= $(ARGS)
+	@$(BIN)/coverage report
 
 .PHONY: test-cluster
 test-cluster: install ## Run the tests that need an object store, a Spark cluster, PostgreSQL, and loads and audits on each kind of part

@@ -21,7 +21,7 @@ from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import end
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets_tests.support import browser as browsers
-from platform_assets_tests.support import lake_switch, parts, turns
+from platform_assets_tests.support import lake_switch, parts, schedule, turns
 from platform_assets_tests.support.lake_switch import session_store as session_store
 from platform_assets_tests.support.lake_switch import tmp_path as tmp_path
 from platform_assets_tests.support.shell import Shell, ShellOf
@@ -42,9 +42,6 @@ SEED_VARIABLE = "PLATFORM_TEST_SEED"
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
 """In the environment, so that processes which share the tests among them have the same."""
 
-_TABLES = frozenset({"checks", "engines", "lake", "test_load_faults.py", "test_rebuild.py"})
-"""Folders and files whose tests are the second group with services, so that both take about as long."""
-
 TopicMaker = Callable[..., str]
 LakeMaker = Callable[..., TopicLake]
 
@@ -59,6 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
         parts.together(getattr(config.option, "numprocesses", None) or 0)
     except ValueError as e:
         raise pytest.UsageError(str(e)) from e
+    if not hasattr(config, "workerinput"):
+        durations = os.environ.pop(schedule.VARIABLE, None)
+        config.pluginmanager.register(schedule.Durations(Path(durations) if durations else None))
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             # Unlike SIG_IGN, a handler is not inherited.
@@ -72,17 +72,19 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have files stay whole, and what uses the session's services be in two groups, for two processes.
+    """Give each file to one process, the longest files first, and mark what is portable.
 
-    Tests of topics with fixed names and those that are alone have to be in one of them, "services". And mark those that are
-    portable.
+    Tests of a topic with a fixed name have to be in one file.
     """
-    for item in items:
-        second = _TABLES & {*item.path.relative_to(item.config.rootpath).parts} and not item.get_closest_marker("alone")
-        group = ("tables" if second else "services") if _shares(item) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    file_of = {item: item.path.relative_to(item.config.rootpath).as_posix() for item in items}
+    for item, file in file_of.items():
+        item.add_marker(pytest.mark.xdist_group(file))
         if _shares(item) and item.path.relative_to(Path(__file__).parent) in parts.PORTABLE:
             item.add_marker(pytest.mark.portable)
+    if items and hasattr(items[0].config, "workerinput"):
+        order = schedule.longest_first(((file, _shares(item)) for item, file in file_of.items()), schedule.recorded())
+        place = {file: number for number, file in enumerate(order)}
+        items.sort(key=lambda item: place[file_of[item]])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,6 +103,24 @@ def _shares(item: pytest.Item) -> bool:
 def _common_folder(config: pytest.Config) -> Path | None:
     """The folder in which each of the processes that share the tests has its own; None where one process does all."""
     return Path(config.option.basetemp).parent if hasattr(config, "workerinput") else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced_databases() -> Iterator[None]:
+    """Have this process's SQLite databases, which are Dagster's, not wait for the disk.
+
+    A run in process would do so some hundred times. What is written outlives a killed process all the same, and no test cuts power.
+    """
+    from sqlalchemy import event
+    from sqlalchemy.pool import Pool
+
+    def unsynced(connection: Any, _: object) -> None:
+        if type(connection).__module__.startswith("sqlite3"):
+            connection.execute("PRAGMA synchronous=OFF")
+
+    event.listen(Pool, "connect", unsynced)
+    yield
+    event.remove(Pool, "connect", unsynced)
 
 
 class Broker:

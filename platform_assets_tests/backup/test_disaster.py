@@ -86,7 +86,9 @@ def at_work(lake: LakeMaker, shell_of: ShellOf, spark_remote: str, tmp_path: Pat
     return AtWork(lk, shell_of(lk), spark_remote, tmp_path)
 
 
-@pytest.mark.parametrize("lost", [*((part,) for part in ALL), ALL], ids=" and ".join)
+@pytest.mark.parametrize(
+    "lost", [ALL, *(pytest.param((part,), marks=pytest.mark.long) for part in ALL)], ids=" and ".join
+)
 def test_what_is_destroyed_behind_a_backup_under_load_is_restored_and_loads_go_on(
     at_work: AtWork, lost: tuple[str, ...]
 ) -> None:

@@ -16,7 +16,7 @@ from platform_assets.engines.spark.session import end
 from platform_assets_tests.support import services
 from testbed.homes import home_at, service_environment
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 
 def test_up_without_any_java_heals_a_killed_engine_and_goes_down_whole(tmp_path: Path) -> None:

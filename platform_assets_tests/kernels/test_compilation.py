@@ -133,6 +133,7 @@ def test_what_cannot_be_written_and_is_filled_is_copied_to_where_it_can(
     assert not list(folder.iterdir())
 
 
+@pytest.mark.long
 def test_the_command_of_the_installation_compiles_all_that_a_worker_imports(tmp_path: Path) -> None:
     env = {**os.environ, compilation.CACHE_VARIABLE: str(tmp_path)}
 

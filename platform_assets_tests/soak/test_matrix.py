@@ -15,6 +15,7 @@ from platform_assets_tests.soak.matrix import CellOutcome
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_a_sample_of_the_crash_matrix_heals_with_nobody_at_it(tmp_path: Path, rng: random.Random) -> None:
     chosen = [rng.choice([c for c in cells(engine) if c.fault != "disk full"]) for engine in ENGINES]
     print(f"cells: {', '.join(map(str, chosen))}")

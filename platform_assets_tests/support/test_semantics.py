@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_run_that_the_documents_show_comes_out_the_same(
     broker: Broker, topic: TopicMaker, connection: Callable[[], SparkSession], tmp_path: Path
 ) -> None:

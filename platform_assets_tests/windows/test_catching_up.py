@@ -23,6 +23,7 @@ from platform_assets.model.declaration import EngineName
 from platform_assets.windows.load import catching_up
 from platform_assets.windows.load.catching_up import load_group, load_many
 from platform_assets.windows.load.replacing import Loaded
+from platform_assets_tests.support.engines import ONE_ENGINE, both_engines
 from platform_assets_tests.support.made_batches import Made, made_batch
 from platform_assets_tests.support.raw_produce import produce_batch
 from platform_assets_tests.support.streams import ANY_TIME, delete_before
@@ -36,9 +37,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 Outcomes = dict[str, Loaded | PlatformError]
 
 
-@pytest.fixture(params=["columnar", "connector"])
+@pytest.fixture(params=ONE_ENGINE)
 def engine_name(request: pytest.FixtureRequest) -> EngineName:
-    """Each test here is of both engines."""
+    """The engine of a test: how errors end is tested with both, the rest with one."""
     return cast(EngineName, request.param)
 
 
@@ -105,6 +106,7 @@ def test_a_window_that_fails_holds_up_no_other(lake: LakeMaker, broker: Broker) 
     assert not lk.orphans()
 
 
+@both_engines
 def test_a_corrupt_batch_is_named_by_partition_and_offset_and_its_window_alone_waits(
     lake: LakeMaker, broker: Broker
 ) -> None:

@@ -20,6 +20,7 @@ from platform_assets.lake.location import Folder, window_folder
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName
 from platform_assets_tests.support.damage import data_files, delete_rows
+from platform_assets_tests.support.engines import ONE_ENGINE, both_engines
 from platform_assets_tests.support.load_process import LoadProcess
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.streams import delete_before
@@ -35,9 +36,9 @@ LARGE = 100_000
 """Records enough that a load takes long after its first file has appeared."""
 
 
-@pytest.fixture(params=["columnar", "connector"])
+@pytest.fixture(params=ONE_ENGINE)
 def engine_name(request: pytest.FixtureRequest) -> EngineName:
-    """Each test here is of both engines; not of `auto`, which would hide that one of them cannot."""
+    """The engine of a test: killed loads, whose files differ, are tested with both, the rest with one."""
     return cast(EngineName, request.param)
 
 
@@ -84,6 +85,7 @@ def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: 
     assert_exact(lk)
 
 
+@both_engines
 def test_of_two_loads_that_heal_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = lk.window_of(numbered(40, 2))
@@ -107,6 +109,7 @@ def test_loads_of_different_windows_at_once_both_succeed(lake: LakeMaker, spark_
 # --- killed ----------------------------------------------------------------------------------------------------
 
 
+@both_engines
 def test_a_run_killed_in_the_middle_of_a_load_is_made_good_by_the_next(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = large_window(lk)

@@ -32,6 +32,7 @@ from platform_assets.model.offsets import OffsetRange, TopicRanges, repeats
 from platform_assets.model.windows import milliseconds
 from platform_assets.windows.decide.acceptance import accept, find_losses
 from platform_assets_tests.support.damage import delete_rows
+from platform_assets_tests.support.engines import ONE_ENGINE, both_engines
 from platform_assets_tests.support.streams import ANY_TIME, create_again, delete_before
 from testbed.loads import START, Record, TopicLake, numbered, records, wait_until, whole
 
@@ -41,15 +42,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-@pytest.fixture(params=["columnar", "connector"])
+@pytest.fixture(params=ONE_ENGINE)
 def engine_name(request: pytest.FixtureRequest) -> EngineName:
-    """Each test here is of both engines; not of `auto`, which would hide that one of them cannot."""
+    """The engine of a test: what it reads and writes is tested with both, the rest with one."""
     return cast(EngineName, request.param)
 
 
 # --- loading again ---------------------------------------------------------------------------------------------
 
 
+@both_engines
 def test_loading_again_gives_the_same_rows_whatever_was_produced_since(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     first = lk.window_of(numbered(40, 2, "a"))
@@ -133,6 +135,7 @@ def rewrite_files(lk: TopicLake, key: str) -> None:
 
 
 @pytest.mark.parametrize("damage", [delete_rows, append_rows, change_rows, remove_file, rewrite_files])
+@both_engines
 def test_a_damaged_window_is_healed_by_loading_it_again(
     lake: LakeMaker, damage: Callable[[TopicLake, str], None]
 ) -> None:
@@ -252,6 +255,7 @@ def test_a_topic_that_was_made_anew_is_refused(lake: LakeMaker, broker: Broker) 
     assert lk.snapshot() == before
 
 
+@both_engines
 def test_a_topic_made_anew_while_it_is_read_again_is_refused(
     lake: LakeMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +302,7 @@ def compact(broker: Broker, lk: TopicLake) -> None:
     wait_until("the log is compacted", lambda: len(lk.committed()) < 9)
 
 
+@both_engines
 def test_a_damaged_window_of_a_compacted_topic_is_restored(lake: LakeMaker, broker: Broker) -> None:
     """Kafka's records are others now, and the past versions of the table have those that were loaded."""
     lk = lake(config=COMPACTED)
@@ -374,6 +379,7 @@ def test_a_reload_against_an_edited_receipt_is_refused_and_says_that_it_was_edit
     assert lk.load(key).outcome == "unchanged"
 
 
+@both_engines
 def test_a_partition_that_was_added_starts_at_zero(lake: LakeMaker, broker: Broker) -> None:
     from confluent_kafka.admin import NewPartitions
 
@@ -402,6 +408,7 @@ def set_config(broker: Broker, topic: str, name: str, value: str) -> None:
 # --- transactions ----------------------------------------------------------------------------------------------
 
 
+@both_engines
 def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     lk.commit([Record(b"committed", partition=p) for p in (0, 1)])
@@ -429,6 +436,7 @@ def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided
         assert lk.load(key).outcome == "unchanged"
 
 
+@both_engines
 def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> None:
     """Committed in two partitions, one of which another transaction holds back: two windows, each record once."""
     lk = lake(partitions=2)
@@ -449,6 +457,7 @@ def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> N
 YEAR_MS = 31_556_952_000
 
 
+@both_engines
 def test_records_with_clocks_off_by_years_are_loaded_exactly_once(lake: LakeMaker) -> None:
     lk = lake(partitions=2, config=ANY_TIME)
     now = int(time.time() * 1000)
@@ -465,6 +474,7 @@ def test_records_with_clocks_off_by_years_are_loaded_exactly_once(lake: LakeMake
         assert lk.load(key).outcome == "unchanged"
 
 
+@both_engines
 def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(lake: LakeMaker) -> None:
     lk = lake(partitions=2, config=ANY_TIME)
     before = lk.window_of(numbered(4, 2))
@@ -497,6 +507,7 @@ def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(
 # --- histories -------------------------------------------------------------------------------------------------
 
 
+@both_engines
 def test_any_history_of_producing_and_loading_leaves_the_table_exact(lake: LakeMaker, rng: random.Random) -> None:
     """Random transactions and windows; loads, re-loads and damage in random order; then every record, once."""
     lk = lake(partitions=3, records_per_file=rng.choice([5, 50, 1_000_000]))

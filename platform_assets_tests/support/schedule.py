@@ -1,0 +1,64 @@
+"""The order in which the processes of a run take the test files: the longest first, so that all end at about the same time.
+
+A run with `PLATFORM_TEST_DURATIONS=FILE` writes the seconds of each file; `platform_assets_tests/durations.json` is such a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from infra.home import CHECKOUT
+
+VARIABLE: Final = "PLATFORM_TEST_DURATIONS"
+RECORDED: Final = CHECKOUT / "platform_assets_tests" / "durations.json"
+LONG: Final = "long"
+
+_GUESSED_SECONDS: Final = {True: 2.0, False: 0.1}
+"""Of a test in a file without a record: with the session's services, and without."""
+
+
+def recorded(path: Path = RECORDED) -> dict[str, float]:
+    """Return the recorded seconds by file, relative to the checkout."""
+    return {str(file): float(seconds) for file, seconds in json.loads(path.read_text()).items()}
+
+
+def longest_first(tests: Iterable[tuple[str, bool]], seconds: Mapping[str, float]) -> list[str]:
+    """Return the files of `tests`, the longest first.
+
+    A test is its file, and whether it needs the session's services. The time of files that `seconds` lacks is guessed from that.
+    """
+    guessed: dict[str, float] = defaultdict(float)
+    for file, needs_services in tests:
+        guessed[file] += _GUESSED_SECONDS[needs_services]
+    return sorted(guessed, key=lambda file: (-seconds.get(file, guessed[file]), file))
+
+
+class Durations:
+    """A plugin of the process that hears of all tests: reports which tests ran, and writes the seconds of each file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._ran: dict[str, bool] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+        if report.when == "call":
+            self._ran[report.nodeid] = LONG in report.keywords
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._ran:
+            return
+        long = sum(self._ran.values())
+        terminalreporter.write_line(f"ran {len(self._ran)} tests, {long} of them marked `{LONG}`")
+
+    def pytest_sessionfinish(self) -> None:
+        if self._path is not None:
+            found = {file: round(seconds, 1) for file, seconds in sorted(self._seconds.items())}
+            self._path.write_text(json.dumps(found, indent=1) + "\n")

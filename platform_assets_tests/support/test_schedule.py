@@ -1,0 +1,55 @@
+"""Files are taken in an order that has all processes end together, and what `make test` leaves out is in `make test-all`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from infra.home import CHECKOUT
+from platform_assets_tests.support import schedule
+
+
+def test_the_longest_file_comes_first_and_files_without_a_record_are_guessed() -> None:
+    tests = [("short.py", True), ("new.py", True), ("long.py", False), ("new.py", True), ("unit.py", False)]
+    assert schedule.longest_first(tests, {"short.py": 1.0, "long.py": 60.0}) == [
+        "long.py",
+        "new.py",
+        "short.py",
+        "unit.py",
+    ]
+
+
+def test_test_all_runs_what_test_leaves_out() -> None:
+    targets = dict(
+        re.findall(r'^([a-z-]+): .*\n\t@\$\(PYTEST\) -m "([^"]*)"', (CHECKOUT / "Makefile").read_text(), re.M)
+    )
+    assert targets == {
+        "test": f"not soak and not cluster and not {schedule.LONG}",
+        "test-all": "not soak and not cluster",
+        "coverage": "not soak and not cluster",
+    }
+
+
+def test_a_run_in_processes_takes_long_files_first_says_what_ran_and_writes_the_seconds(tmp_path: Path) -> None:
+    found = tmp_path / "durations.json"
+    # The second has a longer record than the first.
+    files = ["platform_assets_tests/support/test_walk.py", "platform_assets_tests/model/test_tables.py"]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'temporary'}", "-n", "1",
+               "--dist", "loadgroup", "--no-loadscope-reorder", *files]  # fmt: skip
+    done = subprocess.run(
+        command,
+        cwd=CHECKOUT,
+        env={**os.environ, schedule.VARIABLE: str(found)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    passed = re.findall(r"PASSED (\S+?)::", done.stdout)
+    assert list(dict.fromkeys(passed)) == files[::-1]
+    assert f"ran {len(passed)} tests, 0 of them marked `long`" in done.stdout
+    assert json.loads(found.read_text()).keys() == set(files)
