@@ -176,6 +176,41 @@ def test_a_row_that_a_stranger_has_changed_comes_from_kafka(
     assert topic.values() == values
 
 
+@pytest.mark.parametrize("erased", [(46, 43), (43, 46)])
+def test_an_erasure_that_finds_no_rows_does_not_hide_what_was_loaded(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], erased: tuple[int, int]
+) -> None:
+    """The table was rolled back to before the load, so the receipt is from between two erasures."""
+    key = windows[2].key
+    first, second = erased
+    deciding_of(topic, kafka, []).erasure({0: (OffsetRange(first, first + 1),)}, [])
+    table(topic).restore(0)
+    vacuum(table(topic))
+    deciding_of(topic, kafka, []).erasure({0: (OffsetRange(second, second + 1),)}, [])
+    assert topic.receipts()[key].rows == 2 * ROWS - 1
+    assert loader_of(topic, kafka).load(key).outcome == "restored"
+    assert topic.receipts()[key].rows == 2 * ROWS - 2
+    assert not {f"2/0/{offset - 40}".encode() for offset in erased} & set(topic.values())
+    assert loader_of(topic, kafka).load(key).outcome == "unchanged"
+
+
+def test_a_record_that_was_erased_and_is_nowhere_leaves_the_others_unproved(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
+) -> None:
+    """Its content is part of the receipt's digest."""
+    key = windows[2].key
+    table(topic).restore(0)
+    vacuum(table(topic))
+    deciding_of(topic, kafka, []).erasure({0: (OffsetRange(46, 47),)}, [])
+    kafka.forget(0, range(46, 47))
+    with pytest.raises(DamagedRowsError, match=r"have 39 rows of it, but .* the 40 rows that were loaded") as e:
+        loader_of(topic, kafka).load(key)
+    said = accept_loss(topic, kafka, key, e.value)
+    assert said[0].endswith("offsets that have no row: none")
+    assert topic.receipts()[key].rows == 2 * ROWS - 1
+    assert loader_of(topic, kafka).load(key).outcome == "unchanged"
+
+
 @pytest.mark.parametrize("damaged", [0, 1])
 def test_records_that_a_rewritten_log_has_besides_are_told_from_those_that_were_loaded(
     topic: MadeTopic, kafka: MadeCluster, damaged: int

@@ -5,6 +5,7 @@ The digests of the receipt prove all of the rows together; nothing proves a part
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from platform_assets.lake import data_files, load_log, rows
 from platform_assets.lake.location import load_folder
 from platform_assets.ledger.entries import ERASED, Receipt, SealedWindow
 from platform_assets.model.digest import digest_of
-from platform_assets.model.offsets import OffsetRange, Offsets, ranges_of, size_of, subtract
+from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, ranges_of, size_of, subtract
 from platform_assets.windows.decide import generations
 from platform_assets.windows.decide.generations import Ranges
 from platform_assets.windows.load.replacing import WindowReplacer, same
@@ -70,24 +71,18 @@ class Gatherer:
     def gathered(self, receipt: Receipt, load_id: str, ways: Sequence[Ranges]) -> StagedFiles | Left:
         """Return the rows of `receipt`, written to new files that the caller commits, or what is left of them.
 
-        Each of `ways` has offsets that the load may have left out; those of the first are left out now.
+        Each of `ways` has offsets that the load may have left out; the first has those of all others, and is left out now.
         """
-        found = self._gathered(receipt, load_id, ways[0])
-        for left_out in ways[1:]:
-            other = found if isinstance(found, StagedFiles) else self._gathered(receipt, load_id, left_out)
-            found = other if isinstance(other, StagedFiles) else found
-        return found
-
-    def _gathered(self, receipt: Receipt, load_id: str, left_out: Ranges) -> StagedFiles | Left:
+        always = {p: _in_all([way.get(p, ()) for way in ways]) for p in ways[0]}
         try:
             missing = self.not_in_kafka()
         except TruncationError:
             # The log may have other records at these offsets by now.
             missing = {p: (r,) for p, r in self.sealed.ranges.items()}
-        without = {p: (*parts, *left_out.get(p, ())) for p, parts in missing.items()}
+        without = {p: (*parts, *always.get(p, ())) for p, parts in missing.items()}
         kafka = self.read(without, str(uuid.uuid4()))
         try:
-            return self._chosen(kafka, receipt, load_id, left_out)
+            return self._chosen(kafka, receipt, load_id, ways)
         finally:
             self.replacer.delete(kafka)
 
@@ -149,22 +144,24 @@ class Gatherer:
                     seen.add(path)
                     yield path
 
-    def _chosen(self, kafka: StagedFiles, receipt: Receipt, load_id: str, left_out: Ranges) -> StagedFiles | Left:
+    def _chosen(self, kafka: StagedFiles, receipt: Receipt, load_id: str, ways: Sequence[Ranges]) -> StagedFiles | Left:
         table = self.replacer.folder
         of_kafka, of_table = [quote(f.path) for f in kafka.files], list(self.past_paths(receipt))
-        found = [
-            _of_window(rows.readable_offsets(table, paths)[0], receipt, left_out) for paths in (of_kafka, of_table)
-        ]
-        wanted = {p: _loaded(receipt, p, found[0][p], found[1][p]) for p in receipt.partitions}
-        if digest_of(wanted) == receipt.offsets:
+        read = [rows.readable_offsets(table, paths)[0] for paths in (of_kafka, of_table)]
+        for left_out in ways:
+            found = [_of_window(offsets, receipt, left_out) for offsets in read]
+            wanted = {p: _loaded(receipt, p, found[0][p], found[1][p]) for p in receipt.partitions}
+            if digest_of(wanted) != receipt.offsets:
+                continue
             # If an offset has another record now, only one of both orders has what was loaded.
             for paths in ([*of_kafka, *of_table], [*of_table, *of_kafka]):
                 written = self._written(paths, receipt, load_id, wanted)
                 if same(written.measured, receipt):
                     return written
                 self.replacer.delete(written)
+        found = [_of_window(offsets, receipt, ways[0]) for offsets in read]
         held = {p: np.union1d(found[0][p], found[1][p]) for p in receipt.partitions}
-        gone = {p: r.minus([*ranges_of(held[p]), *left_out.get(p, ())]) for p, r in receipt.ranges.items()}
+        gone = {p: r.minus([*ranges_of(held[p]), *ways[0].get(p, ())]) for p, r in receipt.ranges.items()}
         return Left(sum(map(len, held.values())), {p: parts for p, parts in gone.items() if parts})
 
     def _written(
@@ -187,6 +184,11 @@ class Gatherer:
             (table / below).delete()
             raise
         return StagedFiles(below, data_files.written_files(table, below), found, receipt.engine)
+
+
+def _in_all(ranges: Sequence[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:
+    """Return the offsets that each of `ranges` has."""
+    return functools.reduce(common, ranges, merge(ranges[0]))
 
 
 def _of_window(found: Mapping[int, Offsets], receipt: Receipt, left_out: Ranges) -> dict[int, Offsets]:

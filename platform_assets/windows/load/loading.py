@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -190,7 +190,7 @@ class Loader:
             if e.new:
                 raise
             cause = e
-        ways = self._left_out(sealed, accepted)
+        ways = [*self._left_out(sealed, accepted), *self._left_out_before(sealed, accepted)]
         found = self.gatherer(sealed).gathered(receipt, metadata.load_id, ways)
         if isinstance(found, Left):
             raise (
@@ -253,6 +253,19 @@ class Loader:
                 less = {p: subtract(parts, some.get(p, ())) for p, parts in accepted.items()}
                 ways += [less] if less not in ways else []
         return ways
+
+    def _left_out_before(self, sealed: SealedWindow, accepted: Losses) -> list[Losses]:
+        """Return what a load would have left out before each erasure in the window, from the newest to the oldest.
+
+        The receipt may be from any time between two erasures, since one that found no rows does not change it.
+        """
+        found, later = list[Losses](), list[Sequence[int]]()
+        for decision in reversed(decisions.decisions(self.ledger.lake, sealed.topic, ("erase",))):
+            if triples := decision.details["offsets"].get(sealed.key):
+                later += triples
+                since = merge_named(later)
+                found.append({p: subtract(parts, since.get(p, ())) for p, parts in accepted.items()})
+        return found
 
     def _from_the_past(
         self,
