@@ -176,7 +176,7 @@ _OUTCOMES: Final[Mapping[Outcome, str]] = {
     "kept": "Kafka no longer has these records, and the table still holds them: proved by their digests, nothing was written",
     "healed": "Its rows in the table were no longer those of the load: read again, proved equal to the first load, and written again",
     "replaced": "Decoded by another declaration than before, so its rows were replaced",
-    "restored": "Kafka no longer has these records: restored from a past version of the table, and proved equal",
+    "restored": "Kafka no longer has all of these records: restored with rows of the table's versions, and proved equal",
 }
 
 
