@@ -47,7 +47,8 @@ _log = logger(__name__)
 Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored", "replaced"]
 """loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: its source no longer has the records,
 and the table's rows are proved to be those of the load; healed: proved equal, and written again; restored: from a past
-version of the table, or from Kafka and the table's versions together, since its source no longer has all records; replaced: decoded with another declaration."""
+version of the table, or from Kafka and the table's versions together, since its source no longer has all records;
+replaced: decoded with another declaration."""
 
 Write = Callable[[str], StagedFiles]
 """Writes the window's files, given the load's id."""
