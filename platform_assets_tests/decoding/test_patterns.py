@@ -132,7 +132,7 @@ def test_lines_of_differing_systems_get_their_patterns_columns(rng: random.Rando
 
 @pytest.mark.broker
 def test_the_log_of_the_sessions_broker_is_decoded(broker: Broker, platform_home: Home) -> None:
-    lines = platform_home.log_file("kafka").read_text().splitlines(keepends=True)
+    lines = platform_home.log_file("kafka").read_text().splitlines(keepends=True)[:5_000]
     assert len(lines) > 100
     found = decoded(of(*ALL), [line.encode() for line in lines])
     dead = set(found.dead["row"].to_pylist())

@@ -211,6 +211,7 @@ def test_one_is_restarted_in_good_order_while_the_others_serve(trio: Trio) -> No
     assert trio.record(2).address == before[2].address
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_the_last_of_three_ends_in_good_order_with_nobody_left_to_ask(trio: Trio, shell: Shell) -> None:
     """As where all end at once, and the others are faster."""

@@ -17,6 +17,12 @@ NOBODY_THERE = f"postgresql://dagster:{PASSWORD}@127.0.0.1:1/postgres"
 """No server listens on this port."""
 
 
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster waits some seconds in all between its six tries of a connection; no test depends on that."""
+    monkeypatch.setattr("dagster_postgres.utils.calculate_delay", lambda **_: 0.0)
+
+
 def test_the_address_is_in_no_file_and_in_no_message(tmp_path: Path) -> None:
     home = home_at(tmp_path / "home")
     with pytest.raises(ConfigurationError, match=r"its storage does not answer: .*refused") as refused:

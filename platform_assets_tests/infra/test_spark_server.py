@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -39,9 +41,13 @@ def token(spark_remote: str) -> str:
     return spark_remote.partition("token=")[2]
 
 
-def files_below(root: Path) -> Iterator[Path]:
-    """All regular files of a home."""
-    return (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+def files_below(root: Path) -> Iterator[tuple[Path, bytes]]:
+    """All regular files of a home, with what is in them; services may delete some meanwhile."""
+    for folder, _, names in os.walk(root):
+        for path in (Path(folder, name) for name in names):
+            with suppress(FileNotFoundError):
+                if path.is_file() and not path.is_symlink():
+                    yield path, path.read_bytes()
 
 
 def test_token_lets_in_and_nothing_else_does(server: ProcessRecord, token: str) -> None:
@@ -121,7 +127,7 @@ def test_token_is_in_no_log_and_no_file_but_its_own(
     platform_home: Home, spark: SparkSession, server: ProcessRecord, token: str
 ) -> None:
     spark.range(10).collect()
-    holding = [path for path in files_below(platform_home.root) if token.encode() in path.read_bytes()]
+    holding = [path for path, content in files_below(platform_home.root) if token.encode() in content]
     assert holding == [platform_home.token_file]
     assert stat.S_IMODE(platform_home.token_file.stat().st_mode) == 0o600
 
@@ -144,6 +150,7 @@ def test_every_listening_port_is_on_loopback(server: ProcessRecord) -> None:
     assert {address for address, _ in listening(server)} == {"127.0.0.1"}
 
 
+@pytest.mark.alone
 def test_the_ports_of_tasks_deserialise_nothing_of_a_stranger(spark: SparkSession, server: ProcessRecord) -> None:
     assert spark.range(10).count() == 10
     own = {connection.laddr.port for connection in psutil.Process(server.pid).net_connections("tcp")}

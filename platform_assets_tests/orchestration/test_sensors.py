@@ -511,6 +511,7 @@ def test_a_start_between_the_edges_of_an_earlier_schedule_is_not_one_that_was_mo
 # --- the definition -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_the_sensor_of_the_definitions_ticks_and_consumes_nothing(
     broker: Broker, ticker: Callable[..., Ticker]
 ) -> None:

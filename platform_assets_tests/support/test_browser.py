@@ -37,6 +37,14 @@ def test_every_browser_test_skips_without_a_browser_and_says_why(tmp_path: Path)
     assert "passed" not in summary
 
 
+def test_where_a_browser_is_required_its_lack_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception, match="no Chromium"):
+        browser.executable({"PATH": str(tmp_path), browser.REQUIRED_VARIABLE: "1"})
+    with pytest.raises(pytest.skip.Exception, match="no Chromium"):
+        browser.executable({"PATH": str(tmp_path)})
+
+
+@pytest.mark.long
 def test_where_a_browser_is_required_none_skips(tmp_path: Path) -> None:
     done = run_without_browser(tmp_path, **{browser.REQUIRED_VARIABLE: "1"})
 
