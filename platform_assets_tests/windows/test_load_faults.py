@@ -142,6 +142,7 @@ def server_of_its_own(folder: Path) -> Iterator[Callable[[], tuple[str, ProcessR
         platform.down(home)
 
 
+@pytest.mark.long
 def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake: LakeMaker, tmp_path: Path) -> None:
     """The run says that the outcome is not known, tries again by itself, and the next run finds the window exact."""
     lk = lake(partitions=2, start=minutes_ago(3))
