@@ -1,1 +1,1 @@
-"""Dagster: assets, sensors, resources, and what it knows of runs."""
+"""Dagster integration: assets, sensors, resources, and records of runs."""

@@ -1,6 +1,6 @@
-"""What an alert says of a run that failed: the checks that failed and the errors of its steps, with windows, offsets and what to do.
+"""Text of an alert for a failed run: failed checks and step errors, with windows, offsets and remedies.
 
-The event that Dagster gives a run failure sensor names the steps that failed, and no more.
+The event that Dagster passes to a run failure sensor contains only the names of the failed steps.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from platform_assets.checks.report.description import plain
 from platform_assets.model.untrusted import cut, line
 
 _MOST: Final = 10
-"""Checks, and steps, that are named."""
+"""Maximum number of checks, and of steps, in one alert."""
 _LONGEST: Final = 1_500
 _BY_CHECKS: Final = frozenset({"DagsterAssetCheckFailedError"})
-"""What ends a step whose checks failed: they are named by themselves."""
+"""Error of a step whose checks failed; those checks have lines of their own."""
 
 
 def failure_text(context: dg.RunFailureSensorContext) -> str:
-    """A line for each check of the run that failed and for each step that did, after one that names the run.
+    """Return one line that names the run, then one line for each failed check and each failed step.
 
-    Control characters in them are shown as escapes. It is plain text: escape it as the receiver of alerts asks for.
+    Control characters are escaped. The result is plain text: escape it as the receiver of alerts requires.
     """
     run = context.dagster_run
     found = [*_checks(context.instance, run.run_id), *_steps(context)]

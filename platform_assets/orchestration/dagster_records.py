@@ -1,4 +1,4 @@
-"""What Dagster has on record: runs and the windows they name, reported partitions, evaluations of checks."""
+"""Reads from Dagster's storage: runs and the windows they name, reported partitions, and check evaluations."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from platform_assets.orchestration.names import (
 from platform_assets.orchestration.planning import FailedRun, Failures, RunWindows, tries_of
 
 TABLE_TAG: Final = "platform_assets/table"
-"""Of a run: the table that it loads windows into, as `names.run_tag` says it. Runs that a person started have it once they have
-failed. A run of many topics names them in its config."""
+"""Run tag: the table that the run loads windows into, as `names.run_tag` writes it. Runs that a person launched get it when they
+fail. A run for many topics lists them in its config."""
 FAILURES_TAG: Final = "platform_assets/failures"
-"""Of a failed run: why windows of it were not loaded, as `retries.Failures`."""
+"""Tag of a failed run: why its windows were not loaded, as `planning.Failures`."""
 
 _LISTED: Final = "windows"
 _NO_WINDOWS: Final = RunWindows.list_of(())
 _NEWEST_EVENTS = 200
 NEWEST_FAILURES = 500
 _SHOWN_IN_FULL: Final = 20
-"""Of the topics of one run: the errors of the others are shortened, since all of them go into one tag."""
+"""Topics of one run whose errors are shown in full; the others are shortened, since all errors share one tag."""
 _SHORT: Final = 300
 _UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
@@ -61,7 +61,7 @@ _FAILED = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
 def check_is_kept(instance: dg.DagsterInstance, table: TableRef) -> None:
-    """Raise ThrowawayInstanceError for an instance that a command of Dagster made because it found no `DAGSTER_HOME`."""
+    """Raise ThrowawayInstanceError if a Dagster command created this instance because `DAGSTER_HOME` is not set."""
     if TMP_DAGSTER_HOME_PREFIX in instance.root_directory:
         raise ThrowawayInstanceError(table.name)
 
@@ -69,10 +69,10 @@ def check_is_kept(instance: dg.DagsterInstance, table: TableRef) -> None:
 def orchestration(
     instance: dg.DagsterInstance, table: TableRef, but: str | None = None, log: RunLog | None = None
 ) -> Orchestration:
-    """What `instance` knows of the windows of `table`, run `but` left aside.
+    """Return what `instance` knows about the windows of `table`, ignoring run `but`.
 
-    A sensor asks for a window's load when it reports the window on the topic asset, so what was reported was asked for;
-    and it asks again for what is not loaded, unless the window waits for somebody.
+    A sensor requests a window's load when it reports the window on the topic asset, so every reported window was requested. It
+    requests a window again if it is not loaded, unless the window needs a decision.
     """
 
     def asked(keys: Collection[str]) -> frozenset[str]:
@@ -92,7 +92,7 @@ def orchestration(
 
 
 def under_way(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:
-    """Queued and running runs."""
+    """Return queued and running runs."""
     return instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
 
 
@@ -103,7 +103,7 @@ def windows_in_flight(
     but: str | None = None,
     log: RunLog | None = None,
 ) -> frozenset[str]:
-    """Those of `keys` that a queued or running run will load into `table`, run `but` left aside."""
+    """Return those of `keys` that a queued or running run will load into `table`, ignoring run `but`."""
     wanted = sorted(keys)
     found: set[str] = set()
     for run in log.under_way if log else under_way(instance):
@@ -115,9 +115,9 @@ def windows_in_flight(
 def failed_runs(
     instance: dg.DagsterInstance, table: TableRef, keys: Sequence[str], log: RunLog | None = None
 ) -> list[FailedRun]:
-    """The runs that were to load one of the windows `keys`, which ascend, into `table` and failed or were cancelled.
+    """Return the runs that failed or were canceled and should have loaded one of the windows `keys`, which ascend, into `table`.
 
-    Newest first, of the newest 500 that failed since the first of these windows began.
+    Newest first; at most 500, all of which failed after the first of these windows began.
     """
     found: list[FailedRun] = []
     for record in (log or RunLog(instance)).failed(table, edge_of(keys[0])) if keys else ():
@@ -132,23 +132,23 @@ def failed_runs(
 def newest_failed(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime | None = None
 ) -> Sequence[dg.RunRecord]:
-    """The newest 500 runs that were to load windows into one of `tables`, which are named as run tags do, were created `since`, and
-    failed or were cancelled."""
+    """Return the newest 500 failed or canceled runs, created after `since`, that should have loaded windows into one of `tables`,
+    given as run tags."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
     return instance.get_run_records(wanted, limit=NEWEST_FAILURES)
 
 
 def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
-    """Why windows of `table` failed in `run`; None for a run that ended without reporting that."""
+    """Return why windows of `table` failed in `run`; None if the run ended without reporting it."""
     said = run.tags.get(FAILURES_TAG)
     if said is None:
         return None
     fields = json.loads(said)
     if "tables" not in fields:
-        # Earlier releases wrote it so on a run of one table.
+        # Earlier releases wrote this for a run of one table.
         return Failures.from_tag(said)
-    # A table that it does not name was not tried, since a service was unavailable.
+    # A table that is not named was not tried, because a service was unavailable.
     of_table = fields["tables"].get(table.name)
     return Failures({}, fields["error"]) if of_table is None else Failures.from_tag(of_table)
 
@@ -156,15 +156,15 @@ def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
 def newest_failed_since(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime
 ) -> Sequence[dg.DagsterRun]:
-    """The newest 500 runs that were to load windows into one of `tables`, which are named as run tags do, and have failed or were
-    cancelled since."""
+    """Return the newest 500 runs that should have loaded windows into one of `tables`, given as run tags, and failed or were
+    canceled after `since`."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, updated_after=since)
     return instance.get_runs(wanted, limit=NEWEST_FAILURES)
 
 
 def record_failures(instance: dg.DagsterInstance, run_id: str, failures: Mapping[TableRef, Failures]) -> None:
-    """Write on a run that is about to fail why, by table, for the sensor and for `status`."""
+    """Tag a run that is about to fail with the reasons, by table, for the sensor and for `status`."""
     tables: dict[str, str] = {}
     for number, (table, of_table) in enumerate(failures.items()):
         in_full = number < _SHOWN_IN_FULL
@@ -179,7 +179,7 @@ def record_failures(instance: dg.DagsterInstance, run_id: str, failures: Mapping
 
 
 def reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, dict[str, str]]:
-    """The windows that this run has reported as loaded so far, by table, with the outcome of each."""
+    """Return the windows that this run has reported as loaded so far, by table, with the outcome of each."""
     records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
     found: dict[dg.AssetKey, dict[str, str]] = {}
     for record in records:
@@ -190,7 +190,7 @@ def reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, 
 
 
 def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]) -> bool:
-    """Whether a queued or running run will evaluate all of `checks`."""
+    """Return true if a queued or running run will evaluate all of `checks`."""
     wanted = set(checks)
     return any(
         wanted <= set(run.asset_check_selection or ()) for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
@@ -198,17 +198,17 @@ def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetChec
 
 
 def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> frozenset[str] | None:
-    """Those of `keys` that `run` loads into `table`; None for a run that loads nothing into it.
+    """Return those of `keys` that `run` loads into `table`; None if it loads nothing into it.
 
-    A job that somebody defined over assets names no selection in its runs: it may load any table.
+    A user-defined job over assets does not name its selection in its runs, so it may load any table.
     """
     prefix, into = (key_prefix(), None) if TABLE_TAG not in run.tags else read_run_tag(run.tags[TABLE_TAG])
     if prefix != tuple(table.path[:-2]):
-        # Another code location's topic of this name is none of this one's.
+        # A topic of this name in another code location is a different topic.
         return None
     named = named_in(run, table.path[-1])
     if listed_in(run) is not None:
-        # What is loaded into a raw table is decoded by the same run.
+        # A run that loads into a raw table also decodes.
         covers = into is None or into.kind == "raw" or table_key(into) == table
         return frozenset(named.among(sorted(keys))) if covers and named != _NO_WINDOWS else None
     if run.asset_selection is not None and table not in run.asset_selection:
@@ -219,14 +219,14 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
 
 def named_by(run: dg.DagsterRun, topic: str, keys: Iterable[str]) -> frozenset[str]:
-    """Those of `keys` that `run` names of `topic`, whatever it does with them."""
+    """Return those of `keys` that `run` names for `topic`, whatever it does with them."""
     return frozenset(named_in(run, topic).among(sorted(keys)))
 
 
 def listed_in(run: dg.DagsterRun) -> Mapping[str, Collection[str]] | None:
-    """The windows that the config of `run` lists, by topic; None for a run that names its windows by partitions.
+    """Return the windows listed in the config of `run`, by topic; None if the run names its windows by partitions.
 
-    The config of the job of one topic is a list; that of a group is by topic.
+    The config for one topic's job is a list; that for a group's job is grouped by topic.
     """
     if TABLE_TAG not in run.tags:
         return None
@@ -240,24 +240,24 @@ def listed_in(run: dg.DagsterRun) -> Mapping[str, Collection[str]] | None:
 
 
 def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
-    """The config of a run that loads just the windows `keys`, whatever partitions there are; or decodes them alone."""
+    """Return the config of a run that loads exactly the windows `keys`, or only decodes them, whatever partitions there are."""
     config: dict[str, Any] = {_LISTED: list(keys), **({"decode_only": True} if decode_only else {})}
     return {"ops": {earlier_windows_op(topic): {"config": config}}}
 
 
 def config_of_many(op: str, windows: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The config of a run of that op, which loads just these windows, by topic."""
+    """Return the config of a run of a group's job that loads exactly these windows, by topic."""
     return {"ops": {op: {"config": {_LISTED: {topic: list(keys) for topic, keys in windows.items()}}}}}
 
 
 def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> bool:
-    """Whether the newest evaluation of any of these blocking checks has failed with an error."""
+    """Return true if the newest evaluation of any of these blocking checks failed with an error."""
     found = newest_evaluations(instance, checks).values()
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
 def named_in(run: dg.DagsterRun, topic: str) -> RunWindows:
-    """The windows of `topic` that a run names: by partitions, or listed in its config."""
+    """Return the windows of `topic` that a run names, by partitions or in its config."""
     listed = listed_in(run)
     if listed is not None:
         return RunWindows.list_of(listed.get(topic, ()))
@@ -266,7 +266,7 @@ def named_in(run: dg.DagsterRun, topic: str) -> RunWindows:
 
 
 def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:
-    """Those of `keys` that have a materialisation of `asset` on record."""
+    """Return those of `keys` for which a materialization of `asset` is on record."""
     found: set[str] = set()
     # SQLite bounds the number of values in one query.
     for at in range(0, len(keys), 500):
@@ -285,9 +285,9 @@ def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: 
 def reported_loads(
     instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
 ) -> dict[str, str | None]:
-    """Every partition of `table` with a materialisation on record, and of the newest ones the load that they name.
+    """Return every partition of `table` with a materialization on record; for the newest ones, also the load that it names.
 
-    With `keys`, those of them alone, each with the load of its newest materialisation.
+    With `keys`, return only those, each with the load of its newest materialization.
     """
     found: dict[str, str | None] = {}
     if keys is None:
@@ -308,7 +308,7 @@ def reported_loads(
 def _materialisations(
     instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
 ) -> Iterator[dg.EventLogRecord]:
-    """Newest first: the newest events of `table`, or all those of the partitions `keys`, page by page."""
+    """Yield the newest events of `table`, or all events of the partitions `keys`, newest first, page by page."""
     if keys is None:
         yield from instance.fetch_materializations(table, limit=_NEWEST_EVENTS).records
         return
@@ -322,13 +322,13 @@ def _materialisations(
 
 
 _MARGIN: Final = timedelta(hours=1)
-"""How much further back is looked than was asked: the next table may be somewhat behind this one."""
+"""How much further back than requested to look, because the next table may be slightly older."""
 
 
 class RunLog:
-    """What `instance` has on record of runs that concern many tables, asked once: for who looks at one table after the other.
+    """Cached records of runs of `instance`, shared by callers that look at one table after the other.
 
-    Of runs that load windows of one table alone it knows where that is one of `tables`.
+    For runs that load windows of a single table, it knows only those of `tables`.
     """
 
     def __init__(self, instance: dg.DagsterInstance, tables: Iterable[TableRef] = ()) -> None:
@@ -341,16 +341,17 @@ class RunLog:
 
     @cached_property
     def under_way(self) -> Sequence[dg.DagsterRun]:
-        """Queued and running runs."""
+        """Return queued and running runs."""
         return under_way(self._instance)
 
     def failed(self, table: TableRef, since: datetime) -> Sequence[dg.RunRecord]:
-        """Runs that were to load windows of `table`, alone or among others, began after `since` or somewhat earlier, and failed.
+        """Return failed runs that should have loaded windows of `table`, alone or among others, and began after `since` or slightly
+        earlier.
 
-        Newest first, the newest 500 of either kind.
+        Newest first; the newest 500 of either kind.
         """
         if self._since is None or since < self._since:
-            # Topics differ in where they are: who looks at the next one is not to ask again for some minutes.
+            # Positions differ between topics; the next topic should not cause another query for some minutes.
             self._since = since - _MARGIN
             self._failed = list(newest_failed(self._instance, [run_tag(None)], self._since))
             self._own = self._own_failed(self._since)
@@ -359,7 +360,7 @@ class RunLog:
         return [*self._own.get(run_tag(table), ()), *self._failed]
 
     def _own_failed(self, since: datetime) -> dict[str, list[dg.RunRecord]] | None:
-        """By table; None where there are more than are asked for at once, so that each table is to be asked of by itself."""
+        """Return the runs by table; None if there are too many for one query, so that each table needs its own."""
         if not self._tables:
             return {}
         found = newest_failed(self._instance, sorted(self._tables), since)
@@ -371,11 +372,11 @@ class RunLog:
         return by_table
 
     def failed_since(self, table: TableRef, since: datetime) -> dict[str, RunWindows]:
-        """The runs, by id, that were to load windows into `table` and have failed or were cancelled since, and the windows that each
-        named. Of the newest 500; the same `since` is to be asked for all tables."""
+        """Return failed or canceled runs, by id, that should have loaded windows into `table` after `since`, with the windows of
+        each. Only the newest 500 are considered; use the same `since` for all tables."""
         if self._lately is None or self._lately[0] != since:
             found = newest_failed_since(self._instance, [*sorted(self._tables), run_tag(None)], since)
-            # Of more than are asked for at once, those of one table may be missing.
+            # With more runs than one query returns, those of one table may be missing.
             self._lately = (since, _FailedLately.of(found) if len(found) < NEWEST_FAILURES else None)
         lately = self._lately[1]
         if lately is None or run_tag(table) not in self._tables:
@@ -390,7 +391,7 @@ def _failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime
 
 @dataclass(frozen=True, slots=True)
 class _FailedLately:
-    """Failed runs of the last days: those of single tables, by table, and the windows that runs of many have named, by topic."""
+    """Failed runs of the last days: those of single tables by table, and the windows named by runs of many topics, by topic."""
 
     own: Mapping[str, Sequence[dg.DagsterRun]]
     among_many: Mapping[str, Mapping[str, RunWindows]]
@@ -419,10 +420,10 @@ _OVER = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordSta
 def newest_evaluations(
     instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]
 ) -> Mapping[dg.AssetCheckKey, tuple[AssetCheckExecutionRecord, dg.AssetCheckEvaluation]]:
-    """The newest evaluation of each of `keys` that has one, with its record.
+    """Return the newest evaluation of each of `keys` that has one, with its record.
 
-    What a check found holds until it has found something else: a run that is about to evaluate it again changes nothing yet, and
-    neither does one that ended before it came to that.
+    A check's result holds until the next one: a run that is about to evaluate the check changes nothing yet, and neither does a run
+    that ended before it reached the check.
     """
     storage = instance.event_log_storage
     found = {}

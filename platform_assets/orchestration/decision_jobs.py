@@ -1,7 +1,7 @@
-"""What an operator decides, as jobs of Dagster: the same steps as the commands `accept-loss`, `accept-generation` and so on.
+"""Operator decisions as Dagster jobs, with the same steps as the commands `accept-loss`, `accept-generation` and so on.
 
-Nobody can be asked in the middle of a run. So a run says what would be decided and changes nothing, until it is launched
-with `dry_run: false`.
+A run cannot ask for confirmation. So a run reports what would be decided and changes nothing, unless it is launched with `dry_run:
+false`.
 """
 
 # No postponed annotations here: Dagster reads those of the ops.
@@ -22,50 +22,53 @@ from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.erase.erasure_ranges import parsed_ranges
 
 Declared = Callable[[str], TopicDeclaration]
-"""The declaration of a topic, or of the raw table of that name. Raises ConfigurationError for an unknown one."""
+"""Return the declaration of a topic, or of the raw table with that name. Raises ConfigurationError for an unknown one."""
 RESOURCES = {"kafka", "lake", "spark"}
 
 
 class DecisionConfig(dg.Config):
-    """Which topic, and who says so."""
+    """The topic, and the author of the decision."""
 
-    topic: str = Field(description="The topic's name, or its raw table's, as raw/orders.")
-    reason: str = Field(description="Why; kept in the ledger.")
-    by: str | None = Field(default=None, description="Who decides; kept in the ledger as claimed, with the run.")
+    topic: str = Field(description="Name of the topic, or of its raw table, such as raw/orders.")
+    reason: str = Field(description="Reason; kept in the ledger.")
+    by: str | None = Field(
+        default=None, description="Author of the decision; kept in the ledger as given, with the run."
+    )
 
 
 class AcceptanceConfig(DecisionConfig):
-    """Likewise, and whether anything is to change."""
+    """The topic, the author, and whether to change anything."""
 
-    dry_run: bool = Field(default=True, description="Only say what would be decided; false: decide it.")
+    dry_run: bool = Field(default=True, description="Only report what would be decided. Set to false to decide it.")
 
 
 class LossConfig(AcceptanceConfig):
-    """Likewise, and which window."""
+    """As `AcceptanceConfig`, with the window."""
 
-    window: str = Field(description="Key of the window, as 2026-01-31-05:00, in UTC.")
+    window: str = Field(description="Key of the window, such as 2026-01-31-05:00, in UTC.")
 
 
 class ParkingConfig(DecisionConfig):
-    """Likewise, and which windows."""
+    """As `DecisionConfig`, with the windows."""
 
-    windows: list[str] = Field(description="Keys of the windows, as 2026-01-31-05:00, in UTC.")
-    decoded: bool = Field(default=False, description="They are windows of the decoded table; false: of the raw one.")
+    windows: list[str] = Field(description="Keys of the windows, such as 2026-01-31-05:00, in UTC.")
+    decoded: bool = Field(default=False, description="True for windows of the decoded table, false for the raw table.")
 
     def table(self, deciding: Deciding) -> TableRef:
-        """Whose windows they are."""
+        """The table that the windows belong to."""
         d = deciding.declaration
         return d.decoded_table if self.decoded else d.raw_table
 
 
 class ErasureConfig(AcceptanceConfig):
-    """Likewise, and which records: by offsets alone, since Dagster keeps the configuration of its runs, with a key in it."""
+    """As `AcceptanceConfig`, with the records to erase. By offsets only: Dagster keeps run configurations, so a key would stay in
+    it."""
 
     offsets: list[str] = Field(
         default=[],
-        description="PARTITION:START-END, END exclusive; without any, an erasure that was cut short is gone on with.",
+        description="PARTITION:START-END, END exclusive. Without any, an interrupted erasure continues.",
     )
-    generation: int | None = Field(default=None, description="Of the topic's log; the newest one by default.")
+    generation: int | None = Field(default=None, description="Generation of the topic's log; by default the newest.")
     past_versions_expire: bool = Field(
         default=False,
         description="For a bucket that keeps past versions: whether a lifecycle rule of it deletes those after a time.",
@@ -73,7 +76,7 @@ class ErasureConfig(AcceptanceConfig):
 
 
 def definitions(declared: Declared) -> dg.Definitions:
-    """The jobs `accept_loss`, `accept_generation`, `accept_cluster`, `park_windows`, `unpark_windows` and `erase_records`."""
+    """Build the jobs `accept_loss`, `accept_generation`, `accept_cluster`, `park_windows`, `unpark_windows` and `erase_records`."""
 
     @dg.op(required_resource_keys=RESOURCES, config_schema=values_of(LossConfig))
     def accept_loss_of_window(context: dg.OpExecutionContext) -> None:
@@ -126,14 +129,14 @@ def definitions(declared: Declared) -> dg.Definitions:
         accept_loss_of_window()
 
     @dg.job(
-        description="Goes on with the log that a topic has now, after it was re-created or truncated: "
+        description="Accepts a topic's current log after the topic was recreated or truncated: "
         "`platform-assets accept-generation` as a run."
     )
     def accept_generation() -> None:
         accept_new_log()
 
     @dg.job(
-        description="Goes on on another cluster, stating that each offset stands for the same record there: "
+        description="Accepts another cluster, stating that each offset is the same record there: "
         "`platform-assets accept-cluster` as a run."
     )
     def accept_cluster() -> None:
@@ -157,7 +160,8 @@ def definitions(declared: Declared) -> dg.Definitions:
 def _decide(
     context: dg.OpExecutionContext, declared: Declared, config: DecisionConfig, decide: Callable[[Deciding], object]
 ) -> None:
-    """Say each line in the run's log, and all of them as metadata of the step. Raises dg.Failure with what was refused."""
+    """Carry out a decision; write each line to the run's log, and all lines to the step's metadata. Raises dg.Failure if it is
+    refused."""
     kafka: KafkaResource = context.resources.kafka
     lake: LakeResource = context.resources.lake
     spark: SparkResource = context.resources.spark

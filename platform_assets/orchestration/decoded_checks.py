@@ -1,4 +1,4 @@
-"""The checks of decoded tables in Dagster: in the runs that decode, and in ticks that report windows without offsets."""
+"""Checks of decoded tables in Dagster: in runs that decode, and in ticks that report windows without offsets."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ _MOST: Final = 20
 
 
 def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> dg.AssetChecksDefinition:
-    """All checks of the table, in one step: they read the same receipts."""
+    """Build all checks of the table in one step, since they read the same receipts."""
     asset = table_key(declaration.decoded_table)
     specs = [
         dg.AssetCheckSpec(
@@ -70,9 +70,9 @@ def results(
     keys: Sequence[str] | None,
     run_id: str | None = None,
 ) -> Iterator[dg.AssetCheckResult]:
-    """All checks of the windows `keys` and the newest ones; of all where there are none.
+    """Evaluate all checks for the windows `keys` and the newest ones; for all windows if `keys` is empty.
 
-    What other runs of `instance` than `run_id` decode meanwhile is not judged.
+    Windows that runs of `instance` other than `run_id` are decoding are not judged.
     """
     windows = checks.confirmed_windows(declaration, ledger, keys, _in_flight(declaration, instance, run_id))
     yield _conservation(declaration, checks.conserved(windows))
@@ -97,18 +97,18 @@ def results(
 def after_empty_windows(
     declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """All checks behind windows that were reported without a run, since Dagster counts no evaluation that is older.
+    """Evaluate all checks after windows that were reported without a run, since Dagster ignores an older evaluation.
 
-    Of the newest windows, rows and dead letters are added up again. The share of dead letters, and what is expected of rows, are what
-    the last run found: a window without offsets has none, and must not hide those of the windows before it. A check that no run has
-    evaluated is left out.
+    Rows and dead letters of the newest windows are counted again. The share of dead letters and the expectations keep the results of
+    the last run: a window without offsets has none, and must not hide those of earlier windows. A check that no run has evaluated is
+    left out.
     """
     asset = table_key(declaration.decoded_table)
     names = (checks.CONSERVATION, checks.SHARE, *(each.name for each in declared.expect))
     last = {name: _last(asset, name, instance) for name in names}
     if not any(last.values()):
         return
-    # A tick reads no files: where some have changed, what the last run found of them stands until the next one reads them.
+    # A tick reads no files. If files have changed, the last run's findings stay until the next run reads them.
     in_flight = _in_flight(declaration, instance, None)
     check_result = checks.conserved(checks.confirmed_windows(declaration, ledger, (), in_flight, budget=0))
     before = last.pop(checks.CONSERVATION)
@@ -127,14 +127,14 @@ def _in_flight(
 
 
 def _last(asset: dg.AssetKey, name: str, instance: dg.DagsterInstance) -> dg.AssetCheckEvaluation | None:
-    """The newest evaluation of a check; None where there is none."""
+    """Return the newest evaluation of a check, or None."""
     key = dg.AssetCheckKey(asset, name)
     last = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     return None if last is None or last.event is None else last.event.asset_check_evaluation
 
 
 def _again(known: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
-    """The same result once more, of no step; one that an earlier release reported without escaping is escaped by now."""
+    """Return the same result again, without a step. Results that an earlier release reported unescaped are escaped."""
     return dg.AssetCheckEvaluation(
         known.asset_key,
         known.check_name,
@@ -224,7 +224,7 @@ _OF_SAMPLES: Final = [
 
 
 def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) -> dg.AssetCheckSpec:
-    """The check of one expectation."""
+    """Return the spec of the check for one expectation."""
     return dg.AssetCheckSpec(
         expectation.name,
         asset=table_key(declaration.decoded_table),
@@ -235,7 +235,7 @@ def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) ->
 
 
 def expectation_result(declaration: TopicDeclaration, result: ExpectationResult) -> dg.AssetCheckResult:
-    """The result of one expectation: the windows that fail, how many of their rows, the first of them, and what to do."""
+    """Return the result for one expectation: failing windows, numbers of rows, the first failing rows, and the remedy."""
     figures = result.figures
     values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": line(result.expectation)}
     if wrong := [each for each in result.windows if each.figures is None or each.figures.failing]:
@@ -290,13 +290,13 @@ def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -
     again = f"`platform-assets load {declaration.decoded_table} {window}`"
     if expected.kind == "unique":
         return (
-            "Each of these rows is a record of its own in Kafka: the producer sent the key again, and the table has what was "
-            "sent. Mend the producer; queries have to choose a row of each key. Where `decode:` makes the keys equal, correct it, "
-            f"then {again}."
+            "Each of these rows is a separate record in Kafka: the producer sent the key again, and the table has what was "
+            "sent. Fix the producer; until then, queries have to choose one row of each key. If `decode:` makes the keys equal, "
+            f"correct it, then {again}."
         )
     return (
-        "The table has the values as they were sent. Where they are decoded wrongly, correct `decode:` in the topic's YAML; where a "
-        f"record is just bad, mend it by `repairs:`; then {again}. Else mend the producer, or what is expected."
+        "The table has the values as they were sent. If they are decoded wrongly, correct `decode:` in the topic's YAML. If a "
+        f"record is bad, repair it with `repairs:`. Then {again}. Otherwise fix the producer or the expectation."
     )
 
 

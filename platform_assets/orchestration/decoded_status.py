@@ -1,4 +1,4 @@
-"""What `platform-assets status` says of the two tables that a topic's records are decoded into: from ledger and orchestrator."""
+"""Rows of `platform-assets status` for the two tables that a topic is decoded into, from the ledger and the orchestrator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from platform_assets.orchestration.health import CheckStatus, UnloadedWindow
 from platform_assets.orchestration.names import table_key
 
 LATELY: Final = 24
-"""Windows with records, the newest ones, whose dead letters are counted apart from those of all."""
+"""Number of newest windows with records whose dead letters are counted separately."""
 _JUDGED: Final = 1_000
 _MOST_NAMED: Final = 20
 
@@ -32,11 +32,11 @@ _MOST_NAMED: Final = 20
 class DecodedStatus:
     """The tables `decoded/<topic>` and `dead_letters/<topic>`. Field names are the JSON's, and stay.
 
-    `windows_failed` counts windows of the raw table that are not decoded because their last run failed to, with no run for
-    them under way; `windows_waiting` the others that are not decoded. `windows_stale` are decoded, by another declaration than
-    today's. `rows` and `dead_letters` are of all windows; `recent_windows` are the newest ones with records, 24 at most, which
-    `recent_records` and `recent_dead_letters` are of. `undecoded` are the oldest windows that are not decoded, 20 at most;
-    `problems` say what keeps windows from being decoded, and which are not there any more.
+    `windows_failed` counts windows of the raw table that are not decoded because their last run failed to, with no run for them under
+    way; `windows_waiting` the others that are not decoded. `windows_stale` are decoded, by another declaration than today's. `rows`
+    and `dead_letters` count all windows; `recent_windows` are the newest ones with records, at most 24, and `recent_records` and
+    `recent_dead_letters` count those. `undecoded` are the oldest windows that are not decoded, 20 at most; `problems` say what keeps
+    windows from being decoded, and which are not there any more.
     """
 
     table: str
@@ -56,7 +56,7 @@ class DecodedStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing keeps windows from being decoded, and no check fails; one that only warns does not."""
+        """True if nothing prevents decoding and no check fails; a warning is not a failure."""
         return not self.windows_failed and not self.problems and not any(c.failed for c in self.checks)
 
 
@@ -69,7 +69,7 @@ def collect(
     missing: Collection[str],
     now: datetime,
 ) -> DecodedStatus:
-    """Look at the tables of a topic whose raw table has so many windows `loaded`, and lacks those `missing`.
+    """Look at the tables of a topic whose raw table has this many windows `loaded` and lacks the windows `missing`.
 
     Raises what reading the ledger raises.
     """
@@ -116,9 +116,10 @@ def collect(
 
 
 def stale_windows(declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger) -> list[str]:
-    """The keys of windows to decode again, in order: another declaration has decoded them, or the table has lost their rows.
+    """Return the keys of windows to decode again, in order: those that another declaration decoded, or whose rows the table has
+    lost.
 
-    Windows that were never decoded are not among them: the sensor requests those. Raises what reading the ledger raises.
+    Windows that were never decoded are excluded, because the sensor requests them. Raises what reading the ledger raises.
     """
     rows = ledger.commit_rows(declaration.decoded_table, columns=["rows", "made_from"])
     lost = _without_files(ledger.lake.table(declaration.decoded_table), rows)
@@ -126,7 +127,7 @@ def stale_windows(declaration: TopicDeclaration, declared: DecodeDeclaration, le
 
 
 def at_rest(found: DecodedStatus) -> DecodedStatus:
-    """The same of a topic that is paused: what is not decoded waits, whatever its last run came to."""
+    """Return the status for a paused topic: windows that are not decoded wait, whatever their last run's result."""
     return replace(found, windows_waiting=found.windows_waiting + found.windows_failed, windows_failed=0, problems=())
 
 
@@ -143,7 +144,7 @@ def _problems(
 
 
 def _without_files(folder: Folder, rows: pa.Table) -> pa.Array:
-    """The windows that have rows by their receipts, and no file in the table: it was begun again since, or emptied."""
+    """Return the windows that have rows by their receipts but no file in the table, because the table was recreated or emptied."""
     with_rows = pc.unique(rows.filter(pc.greater(rows["rows"], 0))["window"])
     if not len(with_rows) or not load_log.exists(folder):
         return with_rows
@@ -162,7 +163,7 @@ def _emptied(declaration: TopicDeclaration, windows: Sequence[str]) -> Iterator[
 
 
 def _stale(rows: pa.Table, declared: DecodeDeclaration) -> list[str]:
-    """The windows that another declaration has decoded; those without offsets are as any would have them."""
+    """Return the windows that another declaration decoded. Windows without offsets are the same for any declaration."""
     made = rows.filter(pc.is_valid(rows["made_from"])).group_by(["window", "made_from"]).aggregate([])
     if not made.num_rows:
         return []
@@ -175,7 +176,7 @@ def _stale(rows: pa.Table, declared: DecodeDeclaration) -> list[str]:
 
 
 def _recent(rows: pa.Table, letters: pa.Table) -> list[tuple[int, int]]:
-    """Of the newest windows with records, how many records and how many dead letters each has."""
+    """Return the numbers of records and dead letters of each of the newest windows with records."""
     decoded, dead = _by_window(rows), _by_window(letters)
     found: list[tuple[int, int]] = []
     for window in sorted({*decoded, *dead}, reverse=True):

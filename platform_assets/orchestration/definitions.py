@@ -58,7 +58,7 @@ from platform_assets.windows.load.replacing import Outcome
 
 @dataclass(frozen=True, slots=True)
 class DeepAudit:
-    """When the deep audit runs (cron, UTC), whether it does by itself, and how long one may take in seconds."""
+    """Schedule of the deep audit (cron, UTC), whether it is on by default, and its time limit in seconds."""
 
     schedule: str = "0 3 * * *"
     running: bool = True
@@ -74,7 +74,7 @@ def build_definitions(
     sensor_running: bool,
     deep_audit: DeepAudit,
 ) -> dg.Definitions:
-    """All that Dagster holds of one topic."""
+    """Build all Dagster definitions of one topic."""
     partitions = _partitions(declaration.schedule, declaration.first_edge)
     source = dg.AssetSpec(
         topic_key(declaration.topic),
@@ -92,7 +92,7 @@ def build_definitions(
         tables.append(_decoded_tables(declaration, declaration.decode, partitions, group, owners))
         checks.append(decoded_checks.build_checks(declaration, declaration.decode))
     if declaration.together is not None:
-        # `build_group` makes the others for the whole group.
+        # `build_group` builds the rest for the whole group.
         jobs = [] if declaration.decode is None else [_listed_windows_job(declaration)]
         return dg.Definitions(assets=[source, *tables], asset_checks=checks, jobs=jobs)
     load, load_earlier = load_job_of(load_job(declaration.topic), [declaration]), _listed_windows_job(declaration)
@@ -107,7 +107,7 @@ def build_definitions(
 
 @lru_cache(maxsize=1024)
 def _partitions(schedule: str, first_edge: datetime) -> dg.TimeWindowPartitionsDefinition:
-    """One for all topics of a schedule and a first edge: making it costs more than an asset."""
+    """Return one object for all topics with the same schedule and first edge, because building it costs more than an asset."""
     return dg.TimeWindowPartitionsDefinition(start=first_edge, fmt=KEY_FORMAT, cron_schedule=schedule, timezone="UTC")
 
 
@@ -131,7 +131,7 @@ def _raw_table(
         freshness_policy=None if declaration.paused else retention_check.freshness(declaration),
     )
 
-    # `dg.asset` would name its op by the key, where `a.b`, `a-b` and `a_b` are one.
+    # `dg.asset` would derive the op's name from the key, where `a.b`, `a-b` and `a_b` collide.
     @dg.multi_asset(
         specs=[spec],
         name=load_op(topic),
@@ -156,7 +156,7 @@ def _decoded_tables(
     group: str,
     owners: Sequence[str],
 ) -> dg.AssetsDefinition:
-    """The two assets. Their code version is the digest of what is declared, so that a change makes older windows stale."""
+    """Build the two assets. Their code version is the digest of the declaration, so a change makes older windows stale."""
     topic, raw = declaration.topic, table_key(declaration.raw_table)
     common: dict[str, Any] = {
         "deps": [raw],
@@ -209,7 +209,7 @@ def _decoded_tables(
 
 
 def _lineage(raw: dg.AssetKey, columns: Any) -> dict[str, list[dg.TableColumnDep]]:
-    """Each column with the raw one that it is made from."""
+    """Return each column with the raw column that it is made from."""
     own = {n: n for n in ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "window")}
     of_key = dict.fromkeys((decoded_table.KEY, decoded_table.KEY_RESCUED), "key")
     return {n: [dg.TableColumnDep(raw, {**own, **of_key}.get(n, "value"))] for n in columns.names}
@@ -238,7 +238,7 @@ def _table_metadata(name: str, columns: Any, lineage: dict[str, list[dg.TableCol
 def _materialized(
     context: dg.AssetExecutionContext, table: TableRef, done: Mapping[str, tuple[Receipt, Outcome]], lake: Lake
 ) -> dg.MaterializeResult[Any]:
-    """The result of a step for one table; Dagster makes an event for each partition of the run."""
+    """Return the result of a step for one table; Dagster makes an event for each partition of the run."""
     path = str(lake.table(table))
     if len(done) == 1:
         ((receipt, outcome),) = done.values()
@@ -252,9 +252,9 @@ def _materialized(
 
 
 def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_edge: datetime) -> list[str]:
-    """The keys of the windows of `table` that the run is for; `first_edge` is where its partitions begin.
+    """Return the keys of the windows of `table` that the run covers; `first_edge` is where its partitions begin.
 
-    Raises ConfigurationError if they are no partitions any more, since the declaration was changed after the run was asked for.
+    Raises ConfigurationError if they are no longer partitions, because the declaration was changed after the run was requested.
     """
     try:
         return list(context.partition_keys)
@@ -270,15 +270,15 @@ def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_ed
 
 
 def _sensor(group: Group, running: bool, jobs: Sequence[Any]) -> dg.SensorDefinition:
-    """The sensor of a group. `jobs` are those that it requests."""
+    """Build the sensor of a group. `jobs` are those that it requests."""
     first, number = group.first, len(group.declarations)
     topics = f"topic {first.topic}" if group.name is None else f"{number} topics"
 
     @dg.sensor(
         name=sensor_name(first.topic, group.name),
         jobs=jobs,
-        # Dagster's daemon looks every five seconds which sensors are due. A look that came a moment early would put a
-        # tick off to the next one, and its edges would then be cut by look-up, since they were not seen in time.
+        # Dagster's daemon checks every five seconds which sensors are due. A check that came a moment too early would
+        # postpone a tick to the next one, and its edges would then need a look-up, because the tick did not see them in time.
         minimum_interval_seconds=max(round(first.sensor_interval.total_seconds()) - 1, 1),
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description=markdown(f"Seals the windows of {topics}, reports their offsets and requests their loads."),
@@ -288,14 +288,14 @@ def _sensor(group: Group, running: bool, jobs: Sequence[Any]) -> dg.SensorDefini
         try:
             return tick.evaluate(context.cursor)
         except TopicMissingError as e:
-            # A person has to act, and `status` shows it too: a stack at every tick would say nothing more.
+            # A person has to act, and `status` shows it too, so a stack trace at every tick would add nothing.
             return dg.SensorResult(skip_reason=line(e), cursor=context.cursor)
 
     return _evaluate
 
 
 class EarlierWindows(dg.Config):
-    """The windows that a run of one topic loads."""
+    """Windows that a run of one topic loads."""
 
     windows: list[str] = Field(
         description="Keys of sealed windows, such as 2026-01-31-14:05: each is loaded, and no other."
@@ -306,7 +306,7 @@ class EarlierWindows(dg.Config):
 
 
 class WindowsOfMany(dg.Config):
-    """The windows that a run of a group loads."""
+    """Windows that a run of a group loads."""
 
     windows: dict[str, list[str]] = Field(
         description="By topic, the keys of sealed windows, such as 2026-01-31-14:05: each is loaded, and no other."
@@ -314,7 +314,7 @@ class WindowsOfMany(dg.Config):
 
 
 def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
-    """The job of one topic whose config lists windows by their keys in the ledger: those that are no partitions."""
+    """Build the job of one topic whose config lists windows by their ledger keys, for windows that are not partitions."""
     topic, table = declaration.topic, declaration.raw_table
 
     @dg.op(
@@ -332,7 +332,7 @@ def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
         )
         yield dg.Output(None)
 
-    # Dagster executes a queued run by the steps that its job had when it was queued.
+    # Dagster executes a queued run with the steps that its job had when it was queued.
     @dg.op(
         name=earlier_windows_check_op(topic),
         description="Does nothing: the step before it evaluates the checks. Runs that an earlier release queued have this step.",
@@ -356,7 +356,7 @@ def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
 
 
 def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.JobDefinition:
-    """The job that loads windows of the topics of the group `name` in one run: its config lists them by topic."""
+    """Build the job that loads windows of the group `name` in one run; its config lists them by topic."""
     known = {d.topic: d for d in declarations}
 
     @dg.op(
@@ -390,7 +390,7 @@ def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.J
 
 
 def load_job_of(name: str, declarations: Sequence[TopicDeclaration]) -> Any:
-    """The job that materialises tables of these topics."""
+    """Build the job that materializes tables of these topics."""
     tables = str(declarations[0].raw_table) if len(declarations) == 1 else f"{len(declarations)} topics"
     return dg.define_asset_job(
         name,
@@ -425,7 +425,7 @@ def _deep_audit_schedule(declaration: TopicDeclaration, deep_audit: DeepAudit) -
 
 
 def build_group(group: Group, running: bool, jobs: Sequence[Any], audits: Mapping[str, DeepAudit]) -> dg.Definitions:
-    """All that topics of a named group share: the sensor, its jobs, and when the deep audit runs, which `audits` says by topic.
+    """Build what the topics of a named group share: the sensor, its jobs, and the deep audits, which `audits` schedules by topic.
 
     `jobs` are those of single topics, which a tick requests too.
     """

@@ -28,9 +28,9 @@ from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets.windows.load.replacing import Outcome
 
 LOOKED_BACK: Final = timedelta(days=7)
-"""How long ago a run may have failed: for as long the daemon may have been away."""
+"""How old a failed run may be, since the daemon may have been away for that long."""
 _reported_runs: dict[str, frozenset[str]] = {}
-"""By table: failed runs all of whose loaded windows Dagster knows, so that no tick asks for them again."""
+"""Failed runs, by table, whose loaded windows Dagster all knows, so that no tick checks them again."""
 
 SUMMARY: Final = "summary"
 SOURCE: Final = "source"
@@ -63,7 +63,7 @@ _RECEIPT_COLUMNS = [
 
 
 def of_sealed(window: SealedWindow) -> dict[str, Any]:
-    """Metadata of a sealed window on its topic asset: the immutable offset ranges, and how its end was cut."""
+    """Return metadata of a sealed window for its topic asset: the immutable offset ranges, and how its end was cut."""
     records = [
         dg.TableRecord(
             {
@@ -90,7 +90,7 @@ def of_sealed(window: SealedWindow) -> dict[str, Any]:
 
 
 def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
-    """Metadata of a loaded window on its raw table asset: the receipt, with the offset ranges that were committed."""
+    """Return metadata of a loaded window for its raw table asset: the receipt, with the committed offset ranges."""
     records = [
         dg.TableRecord(
             {
@@ -136,7 +136,7 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
 
 
 def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
-    """Metadata of a window of a table that is made from the raw one: the receipt, and which load and declaration it is of."""
+    """Return metadata of a window of a derived table: the receipt, and the load and declaration that it was made from."""
     made = receipt.made_from
     holes = ", ".join(f"{number:,} {kind}" for kind, number in (receipt.holes or {}).items())
     values = of_receipt(receipt, outcome, table_path)
@@ -151,19 +151,19 @@ def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
 
 
 def metadata_of(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
-    """Metadata of a loaded window of any table."""
+    """Return metadata of a loaded window of any table."""
     of_table = of_receipt if receipt.table.kind == "raw" else of_decoded
     return of_table(receipt, outcome, table_path)
 
 
 def tags_of(receipt: Receipt, declaration: TopicDeclaration) -> dict[str, str]:
-    """Tags of a materialisation that no step yields: the version of the data and, of what is decoded, of what made it."""
+    """Return tags of a materialization outside a step: the data version and, for decoded data, its inputs' versions."""
     tags = {"dagster/data_version": data_version(receipt)}
     if receipt.table == declaration.raw_table:
         return tags
     declared, made_from = declaration.decode, receipt.made_from
     made_by = None if declared is None else declared.digest
-    # One with repairs of its own is of what is declared now, too.
+    # A window with its own repairs also depends on the current declaration.
     if made_from is not None and (declared is None or made_from.declaration != declared.digest_of(receipt.window.key)):
         made_by = made_from.declaration
     return tags if made_by is None else {**tags, "dagster/code_version": made_by}
@@ -195,13 +195,13 @@ def _offsets(ranges: TopicRanges) -> str:
 
 
 def data_version(receipt: Receipt) -> str:
-    """A version that is the same for the same rows: window, ranges and content."""
+    """Return a version that is equal for equal rows: window, ranges and content."""
     identity = f"{receipt.topic_id} {receipt.ranges.triples()} {receipt.rows} {receipt.content_digest}"
     return sha256(identity.encode()).hexdigest()[:32]
 
 
 def sealed_version(window: SealedWindow) -> str:
-    """A version that is the same for the same cut: topic id and ranges."""
+    """Return a version that is equal for equal cuts: topic id and ranges."""
     return sha256(f"{window.topic_id} {window.ranges.triples()}".encode()).hexdigest()[:32]
 
 
@@ -209,7 +209,7 @@ def sealed_version(window: SealedWindow) -> str:
 
 
 def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
-    """The materialisation of a sealed window on its topic asset."""
+    """Return the materialization of a sealed window on its topic asset."""
     return dg.AssetMaterialization(
         topic_key(window.topic),
         description=f"sealed: {window.ranges.size:,} offsets",
@@ -222,7 +222,7 @@ def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
 def window_event(
     receipt: Receipt, outcome: Outcome, declaration: TopicDeclaration, lake: Lake, description: str | None = None
 ) -> dg.AssetMaterialization:
-    """The materialisation of a window in the table of its receipt."""
+    """Return the materialization of a window in the table of its receipt."""
     return dg.AssetMaterialization(
         table_key(receipt.table),
         description=description,
@@ -235,7 +235,7 @@ def window_event(
 def decoded_events(
     window: DecodedWindow, declaration: TopicDeclaration, lake: Lake, description: str | None = None
 ) -> list[dg.AssetMaterialization]:
-    """The materialisations of a decoded window in both of its tables."""
+    """Return the materializations of a decoded window in both of its tables."""
     receipts = (window.decoded, window.dead_letters)
     return [window_event(receipt, window.outcome, declaration, lake, description) for receipt in receipts]
 
@@ -246,10 +246,10 @@ def decoded_events(
 def missing_events(
     declaration: TopicDeclaration, ledger: Ledger, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetMaterialization]:
-    """Yield an event for each window that is sealed or loaded and that Dagster does not have as it is.
+    """Yield an event for each sealed or loaded window for which Dagster has no up-to-date event.
 
-    Use it after Dagster's store was lost or restored. The topic's windows come first, then the raw table's. Windows that a run
-    under way will load are left out.
+    Use it after Dagster's store was lost or restored. The topic's windows come first, then the raw table's. Windows that a run in
+    progress will load are left out.
     """
     reported = instance.get_materialized_partitions(topic_key(declaration.topic))
     for window in ledger.windows(declaration.topic):
@@ -276,10 +276,10 @@ def missing_loads(
     log: RunLog | None = None,
     besides: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation] = (),
 ) -> Iterator[dg.AssetMaterialization]:
-    """Yield an event for each window that a run of the last week loaded before it failed, and did not report.
+    """Yield an event for each window that a run of the last week loaded and did not report before it failed.
 
-    No tick requests such a window again, since it is loaded. `log` saves asking Dagster once for each topic; what is `besides` is
-    not reported twice.
+    No tick requests such a window again, since it is loaded. `log` avoids a query for each topic; events in `besides` are not reported
+    twice.
     """
     own = {(e.asset_key, e.partition) for e in besides if isinstance(e, dg.AssetMaterialization)}
     for event in _missing_loads(declaration, ledger, instance, now, log):
@@ -294,7 +294,7 @@ def _missing_loads(
     failed = asked.failed_since(declaration.raw_table, since)
     yield from _missing_loads_of(declaration.raw_table, failed, declaration, ledger, instance)
     if declaration.decode is not None:
-        # A run that was to load windows and then to decode them counts for both.
+        # A run that should have loaded and then decoded windows counts for both tables.
         failed = {**failed, **asked.failed_since(declaration.decoded_table, since)}
         for table in (declaration.decoded_table, declaration.dead_letter_table):
             yield from _missing_loads_of(table, failed, declaration, ledger, instance)

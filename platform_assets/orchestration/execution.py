@@ -1,7 +1,7 @@
 """Execute loads: for each topic, load the windows, report them, evaluate the checks and decode.
 
-Every load goes through `Execution`: a run that materialises partitions, a run that lists windows of one topic or of a group, and
-the command `load`. One window that fails does not block the others, nor does one topic.
+Every load goes through `Execution`: runs that materialize partitions, runs that list windows of one topic or of a group, and the
+command `load`. A window or a topic that fails does not block the others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from platform_assets.windows.load.replacing import Loaded, Outcome
 _log = logger(__name__)
 
 RunContext = dg.AssetExecutionContext | dg.OpExecutionContext
-"""Of a step that loads windows."""
+"""Retries of a step that loads windows."""
 Windows = Mapping[str, Sequence[str]]
 """Keys of windows, by topic."""
 
@@ -66,7 +66,7 @@ class Attempt(Generic[Done]):
 
 
 Step = Attempt[Loaded] | Attempt[DecodedWindow] | EvaluatedCheck | dg.AssetMaterialization
-"""What an execution yields, as soon as it is known."""
+"""Events that an execution yields, as soon as they are known."""
 
 
 # --- loops ------------------------------------------------------------------------------------------------------
@@ -109,9 +109,9 @@ def decode_each(
 
 
 def while_services_answer(attempts: Iterable[Attempt[Done]], topics: int) -> Iterator[Attempt[Done]]:
-    """Stop once a service did not answer for several topics in a row, or for all `topics`: the next window would fail as well.
+    """Stop after a service did not answer for several topics in a row, or for all `topics`: the next window would fail too.
 
-    For one topic alone it may be a partition without a leader.
+    For a single topic, the cause may be a partition without a leader.
     """
     silent = set[str]()
     for attempt in attempts:
@@ -125,7 +125,7 @@ def while_services_answer(attempts: Iterable[Attempt[Done]], topics: int) -> Ite
 
 
 def is_of_a_service(error: PlatformError) -> bool:
-    """Whether Spark or the brokers are unavailable, so that the next window would fail the same way."""
+    """Return true if Spark or the brokers are unavailable, so that the next window would fail the same way."""
     return isinstance(error, SparkUnreachableError | BrokerUnreachableError | UnknownOutcome)
 
 
@@ -134,10 +134,10 @@ def is_of_a_service(error: PlatformError) -> bool:
 
 @dataclass
 class Execution:
-    """One try at loading and decoding windows of the topics `declared`; `instance` is None where there is no Dagster to report to.
+    """One attempt to load and decode windows of the topics `declared`; `instance` is None if there is no Dagster to report to.
 
-    A `manual` one, from a shell, tries every window although services do not answer, and decodes although checks fail: a person
-    asked for these windows. `before` has what an earlier try of the same run has done, by table. After it, `loaded` and
+    A `manual` execution, from a shell, tries every window even if services do not answer, and decodes even if checks fail, because a
+    person requested these windows. `before` has what an earlier attempt of the same run has done, by table. Afterwards `loaded` and
     `decoded` have what is done and `errors` what failed, by table.
     """
 
@@ -156,7 +156,7 @@ class Execution:
     _decided: dict[TableRef, dict[str, datetime]] = field(default_factory=dict)
 
     def execute(self, windows: Windows, *, decode_only: bool = False) -> Iterator[Step]:
-        """Load, report, check and decode `windows`; with `decode_only`, decode those that the raw tables have."""
+        """Load, report, check and decode `windows`; with `decode_only`, only decode them from the raw tables."""
         fresh: dict[str, Sequence[str]] = dict(windows)
         if not decode_only:
             fresh = {}
@@ -167,7 +167,7 @@ class Execution:
                     fresh[topic] = [*fresh.get(topic, ()), attempt.window]
                     yield self.event(attempt.done)
             for topic, done in self.loaded.items():
-                # An earlier try of this run may have loaded windows, and ended before they were decoded.
+                # An earlier attempt of this run may have loaded windows and ended before they were decoded.
                 fresh[topic] = sorted({*fresh.get(topic, ()), *self._undecoded(topic, done)})
         records = None
         if self.instance is not None:
@@ -220,7 +220,7 @@ class Execution:
             yield attempt
 
     def _after(self, topic: str, keys: Sequence[str], decode_only: bool, records: RunLog | None) -> Iterator[Step]:
-        """Evaluate the checks of one topic's loads, and decode them unless a check blocks that."""
+        """Evaluate the checks of one topic's loads, then decode the windows unless a check blocks it."""
         d = self.declared[topic]
         try:
             alarming: list[str] = []
@@ -245,7 +245,7 @@ class Execution:
         except PlatformError as e:
             if self.manual:
                 raise
-            # The windows are loaded, and the next run judges them.
+            # The windows are loaded; the next run evaluates their checks.
             self.log.error(line(f"{d.raw_table} was not checked: {e}"))
             self.blocking.append(f"{d.raw_table} could not be checked ({type(e).__name__})")
 
@@ -262,7 +262,7 @@ class Execution:
             yield EvaluatedCheck(rendering.as_event(found), blocks)
 
     def event(self, loaded: Loaded) -> dg.AssetMaterialization:
-        """The materialisation of a loaded window."""
+        """Return the materialization of a loaded window."""
         d = self.declared[loaded.receipt.topic]
         return events.window_event(loaded.receipt, loaded.outcome, d, self.services.ledger.lake, self.description)
 
@@ -271,7 +271,7 @@ class Execution:
             self.errors.setdefault(attempt.table, {})[attempt.window] = attempt.error
 
     def report_sealed(self, topic: str, keys: Sequence[str]) -> None:
-        """Report windows on the topic asset that no sensor has reported: the load may have sealed them itself."""
+        """Report windows that no sensor has reported on the topic asset: the load may have sealed them itself."""
         if self.instance is None:
             return
         known = dagster_records.reported_partitions(self.instance, topic_key(topic), keys)
@@ -281,14 +281,14 @@ class Execution:
                 self.instance.report_runless_asset_event(events.sealed_event(window))
 
     def _loaded_before(self, topic: str, keys: Sequence[str]) -> dict[str, Loaded]:
-        """What an earlier try of this run has loaded and reported."""
+        """Return the windows that an earlier attempt of this run has loaded and reported."""
         table = self.declared[topic].raw_table
         outcomes = {k: o for k, o in self.before.get(table, {}).items() if k in set(keys)}
         receipts = self.services.ledger.receipts(table, sorted(outcomes)) if outcomes else {}
         return {key: Loaded(receipt, cast(Outcome, outcomes[key])) for key, receipt in receipts.items()}
 
     def _decoded_before(self, d: TopicDeclaration, keys: Sequence[str]) -> dict[str, DecodedWindow]:
-        """What an earlier try of this run has decoded and reported."""
+        """Return the windows that an earlier attempt of this run has decoded and reported."""
         wanted = [key for key in keys if key in self.before.get(d.decoded_table, {})]
         decoded = self.services.ledger.receipts(d.decoded_table, wanted) if wanted else {}
         dead = self.services.ledger.receipts(d.dead_letter_table, wanted) if wanted else {}
@@ -301,7 +301,7 @@ class Execution:
         return [key for key in keys if key not in self.before.get(d.decoded_table, {})]
 
     def failures(self) -> dict[TableRef, Failures]:
-        """Why windows failed, by table, for the sensor."""
+        """Return why windows failed, by table, for the sensor."""
         found = dict[TableRef, Failures]()
         for table, errors in self.errors.items():
             decode = self.declared[table.topic].decode if table.kind != "raw" else None
@@ -311,7 +311,7 @@ class Execution:
 
 
 def decided_on(ledger: Ledger, windows: Mapping[TableRef, Collection[str]]) -> dict[TableRef, dict[str, datetime]]:
-    """What has been decided on these windows, to be noted before a run reads anything of them: see `planning.Waiting`."""
+    """Return the decisions about these windows, to be noted before a run reads anything of them: see `planning.Waiting`."""
     parking = decisions.parking_of_many(ledger.lake, windows)
     found = dict[TableRef, dict[str, datetime]]()
     for table, named in windows.items():
@@ -323,7 +323,7 @@ def decided_on(ledger: Ledger, windows: Mapping[TableRef, Collection[str]]) -> d
 
 
 def _keys(named: Iterable[str]) -> Iterator[str]:
-    """Those that are keys of windows; the others fail when it is their turn."""
+    """Return those that are keys of windows; the others fail when their turn comes."""
     for key in named:
         with suppress(ValueError):
             edge_of(key)
@@ -334,7 +334,7 @@ def _keys(named: Iterable[str]) -> Iterator[str]:
 
 
 def of_run(context: RunContext, declarations: Iterable[TopicDeclaration], services: Services) -> Execution:
-    """The execution of a step's try. Raises dg.Failure for an instance that is thrown away."""
+    """Return the execution for one attempt of a step. Raises dg.Failure for a throwaway instance."""
     declared = {d.topic: d for d in declarations}
     run_id = context.run.run_id
     try:
@@ -350,7 +350,7 @@ def of_run(context: RunContext, declarations: Iterable[TopicDeclaration], servic
 
 
 def log_attempt(context: RunContext, attempt: Attempt[Loaded] | Attempt[DecodedWindow], number: int, of: int) -> None:
-    """Write a line into the run's log: it is the window `number` of so many."""
+    """Write a line to the run's log with the window's number and the total."""
     done, where = attempt.done, f"{attempt.table}: window {attempt.window}"
     if done is None:
         context.log.error(line(f"{where} failed: {attempt.error}"))
@@ -366,7 +366,7 @@ def log_attempt(context: RunContext, attempt: Attempt[Loaded] | Attempt[DecodedW
 
 
 def raise_failures(context: RunContext, execution: Execution, windows: int) -> None:
-    """Raise dg.RetryRequested or dg.Failure if one of so many `windows` failed, with the reasons on record for the sensor."""
+    """Raise dg.RetryRequested or dg.Failure if one of the `windows` failed, and record the reasons for the sensor."""
     if not execution.errors:
         return
     failures = execution.failures()
@@ -385,20 +385,20 @@ def raise_failures(context: RunContext, execution: Execution, windows: int) -> N
 
 
 def failure_text(errors: Mapping[str, PlatformError], windows: int, loaded: int) -> str:
-    """The text of a run of `windows` windows in which those in `errors` failed and `loaded` were loaded."""
+    """Return the text for a run of `windows` windows, with `errors` for those that failed and `loaded` for those that were loaded."""
     if windows == 1:
         return str(next(iter(errors.values())))
     text = f"{len(errors)} of {windows} windows failed, {loaded} are loaded"
     not_tried = windows - len(errors) - loaded
     text += f", {not_tried} were not tried since a service is gone. " if not_tried else ". "
-    # Many windows fail of one cause, and each error names its window itself.
+    # Many windows fail for one cause, and each error names its window.
     return text + " ".join(f"Window {key}: {error}" for key, error in errors.items())
 
 
 def as_dagster(errors: Mapping[str, PlatformError], text: str, retries: int) -> Exception:
-    """A failure with this text. The step is tried again at most `_RETRIES` times, if that can help.
+    """Return a failure with this text. The step is retried up to `_RETRIES` times if that can help.
 
-    After that, the topic's sensor requests the windows again: `planning` says when.
+    After that, the topic's sensor requests the windows again when `planning` says so.
     """
     if retries >= _RETRIES or all(isinstance(e, Terminal) for e in errors.values()):
         kinds = ", ".join(sorted({type(e).__name__ for e in errors.values()}))
@@ -409,12 +409,13 @@ def as_dagster(errors: Mapping[str, PlatformError], text: str, retries: int) -> 
 def load_partitions(
     context: RunContext, declaration: TopicDeclaration, services: Services, keys: Sequence[str]
 ) -> dict[str, Loaded]:
-    """Load windows in a step that materialises them. Raises as `raise_failures` does; what is loaded is then reported."""
+    """Load windows in a step that materializes them. Raises what `raise_failures` raises; windows that are loaded are reported
+    first."""
     execution, topic = of_run(context, [declaration], services), declaration.topic
     _log_each(context, execution.load({topic: keys}), len(keys))
     execution.report_sealed(topic, list(execution.loaded[topic]))
     if execution.errors:
-        # The step's own events are lost with it.
+        # A failed step loses its own events.
         before = execution.before.get(declaration.raw_table, {})
         for key, loaded in execution.loaded[topic].items():
             if key not in before:
@@ -426,7 +427,7 @@ def load_partitions(
 def decode_partitions(
     context: RunContext, declaration: TopicDeclaration, services: Services, keys: Sequence[str]
 ) -> dict[str, DecodedWindow]:
-    """Decode windows in a step that materialises them; otherwise as `load_partitions`."""
+    """Decode windows in a step that materializes them; otherwise as `load_partitions`."""
     execution, topic = of_run(context, [declaration], services), declaration.topic
     _log_each(context, execution.decode(topic, keys), len(keys))
     if execution.errors:
@@ -453,7 +454,7 @@ def run_listed(
     *,
     decode_only: bool = False,
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Execute a run whose config lists its windows. Raises as `raise_failures` does, and dg.Failure if a blocking check fails."""
+    """Execute a run whose config lists its windows. Raises what `raise_failures` raises, and dg.Failure if a blocking check fails."""
     execution = of_run(context, declarations, services)
     wanted, number = sum(len(set(keys)) for keys in windows.values()), 0
     for step in execution.execute(windows, decode_only=decode_only):

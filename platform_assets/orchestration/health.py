@@ -1,6 +1,6 @@
-"""What keeps a table from being loaded: failed windows, windows that need a decision, a stopped sensor, checks without a result.
+"""Reasons why a table is not being loaded: failed windows, windows that need a decision, a stopped sensor, checks without a result.
 
-Gathered from the ledger and from Dagster's records; `problems` judges it, and is pure.
+They are gathered from the ledger and from Dagster's records; `problems` is pure and judges them.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.planning import tries_of
 
 State = Literal["under way", "to be asked for", "failed", "waits for somebody", "parked"]
-"""Of a window that is not loaded. to be asked for: by a tick to come; failed: its last run did, and it is asked for again;
-waits for somebody: its last run says what has to be decided; parked: an operator has set it aside, and `error` says who and
-why."""
+"""State of a window that is not loaded. to be asked for: a coming tick will request it; failed: its last run failed, and it will be
+requested again; waits for somebody: the error of its last run says what to decide; parked: an operator parked it, and `error`
+says who and why."""
 
 _LONGEST: Final = 1_500
-"""Characters of an error that are shown. Its end is what to do, so none of the platform's own is cut off."""
+"""Characters of an error that are shown. The remedy comes last, so none of the platform's own errors may be cut off."""
 _NAMED: Final = 3
 _KEEPING_UP: Final = 3
-"""Windows that may wait while all is well, and over how many of them it is judged whether more and more do."""
+"""Number of windows that may wait while all is well, and over which the backlog is judged to be growing or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadedWindow:
     """A sealed window that is not loaded. Times are ISO 8601 in UTC.
 
-    `tries` is the number of runs that failed to load it; `failed_at` when the last of them ended and `error` what it said;
-    `again_at` when the window is asked for again, None where it waits for somebody, or for nothing; `failing_since` when the
-    first of those runs ended.
+    `tries` is the number of runs that failed to load it; `failed_at` is when the last of them ended, with `error`; `again_at` is when
+    the window will be requested again, None if it needs a decision or waits for nothing; `failing_since` is when the first of those
+    runs ended.
     """
 
     window: str
@@ -56,10 +56,10 @@ class UnloadedWindow:
 
 @dataclass(frozen=True, slots=True)
 class SensorStatus:
-    """The sensor of a topic as Dagster has it on record: `ticked_at` (ISO 8601, UTC) and `error` are of the last tick that ended.
+    """The sensor of a topic as Dagster has it on record: `ticked_at` (ISO 8601, UTC) and `error` describe the last tick that ended.
 
-    Where that failed, `good_at` is when the last one began that did not; None where none is on record. `ticking_since` is when
-    the tick began that has not ended yet, if there is one; a daemon that dies in the midst of one leaves it so.
+    If that failed, `good_at` is when the last successful one began, or None. `ticking_since` is when a tick began that has not ended
+    yet, if there is one; it stays set if the daemon dies during a tick.
     """
 
     name: str
@@ -71,18 +71,18 @@ class SensorStatus:
 
 
 def sensors(instance: dg.DagsterInstance) -> dict[str, InstigatorState]:
-    """Sensors by name, as far as Dagster has any on record."""
+    """Sensors by name, as far as Dagster has them on record."""
     found: dict[str, InstigatorState] = {}
     for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
         known = found.get(state.instigator_name)
-        # A code location that was renamed leaves the state of its sensors behind.
+        # Renaming a code location leaves the state of its sensors in Dagster's store.
         if known is None or not known.is_running:
             found[state.instigator_name] = state
     return found
 
 
 def sensor(instance: dg.DagsterInstance, states: Mapping[str, InstigatorState], name: str) -> SensorStatus | None:
-    """The sensor of this name; None where Dagster has nothing on record of it."""
+    """Return the sensor of this name; None if Dagster has no record of it."""
     state = states.get(name)
     if state is None:
         return None
@@ -107,9 +107,9 @@ def windows(
     parked: Mapping[str, Decision],
     table: TableRef | None = None,
 ) -> list[UnloadedWindow]:
-    """The state of each of the windows `keys`, which ascend and are not in `table`; runs will bring those of `under_way`.
+    """Return the state of each of the windows `keys`, which ascend and are not in `table`; runs will load those `under_way`.
 
-    Without a `table` it is the raw one.
+    Without a `table`, the raw table is meant.
     """
     into = table or declaration.raw_table
     tries = {} if instance is None else tries_of(keys, dagster_records.failed_runs(instance, into, keys))
@@ -135,7 +135,7 @@ def windows(
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Sealed windows that wait to be loaded: `now` of them, `before` a while (`over`) ago; the oldest ended at `oldest`."""
+    """Sealed windows that wait to be loaded: `now`, and `before`, a while (`over`) ago; the oldest ended at `oldest`."""
 
     now: int
     before: int
@@ -149,8 +149,8 @@ def backlog(
     loaded: Iterable[tuple[datetime, datetime]],
     now: datetime,
 ) -> Backlog | None:
-    """The backlog at `now` and a few windows earlier, from the ends of windows that are not loaded and, of loaded ones, the
-    end and when the load was recorded; None where nothing waits. A window counts from its end on, whenever it was sealed."""
+    """Return the backlog at `now` and a few windows earlier; None if nothing waits. It is computed from the ends of windows that
+    are not loaded, and the ends and recording times of loaded ones. A window counts from its end, whenever it was sealed."""
     if not waiting:
         return None
     over = max(_KEEPING_UP * _length(declaration), patience(declaration))
@@ -160,16 +160,17 @@ def backlog(
 
 
 def patience(declaration: TopicDeclaration) -> timedelta:
-    """How long what should be done at the next tick may be left undone."""
+    """Return how long work for the next tick may be left undone."""
     return max(3 * declaration.sensor_interval, timedelta(minutes=2))
 
 
 def catching_up(
     declaration: TopicDeclaration, sensor: SensorStatus | None, sealed: int, pending: datetime | None, now: datetime
 ) -> str | None:
-    """How far a sensor is that ticks and has more edges to cut than those of one tick; None where none is late, or it does not tick.
+    """Return the progress of a ticking sensor with more edges to cut than fit into one tick; None if it is not late or does not
+    tick.
 
-    `sealed` windows are, and `pending` is the first edge that has closed and has no cut.
+    `sealed` windows are done, and `pending` is the first edge that has closed and has no cut.
     """
     if (
         declaration.paused
@@ -187,7 +188,7 @@ def catching_up(
 
 
 def _ticks(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> bool:
-    """Whether the sensor has ticked lately, or is about to, and without an error."""
+    """Return true if the sensor ticked lately, or is about to, without an error."""
     if sensor is None or not sensor.running or sensor.error is not None:
         return False
     began = [datetime.fromisoformat(at) for at in (sensor.ticked_at, sensor.ticking_since) if at is not None]
@@ -203,10 +204,10 @@ def problems(
     held_back: str | None = None,
     behind: Backlog | None = None,
 ) -> Iterator[str]:
-    """What is wrong, since when and what to do, in a sentence or two each.
+    """Return what is wrong, since when, and what to do, in one or two sentences each.
 
-    `pending` is the first edge that has closed and has no cut, where there is one; `held_back` is why it is not
-    cut, where that is known; `behind` what waits to be loaded.
+    `pending` is the first edge that has closed and has no cut, if there is one; `held_back` is why it is not cut, if known; `behind`
+    is the backlog.
     """
     late = patience(declaration)
     if held_back is not None:
@@ -239,14 +240,14 @@ def problems(
     ignored = [
         w for w in unloaded if w.state == "to be asked for" and now - edge_of(w.window) > late + _length(declaration)
     ]
-    # Dagster is given the windows that a tick has sealed, one by one, before it is asked for their runs.
+    # Dagster receives the windows that a tick has sealed one by one, before their runs are requested.
     asking = sensor is not None and sensor.ticking_since is not None and _ticks(declaration, sensor, now)
     if ignored and sensor is not None and not asking:
         yield f"{counted(ignored)} sealed and not loaded, and no run for it is known; the sensor asks at its next tick"
 
 
 def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
-    """Which of the windows have failed, `what` they did, since when and why; and which wait for somebody."""
+    """Return which windows failed, `what` they did, since when and why; and which need a decision."""
     failed = [w for w in windows if w.tries and w.state in ("failed", "under way")]
     if failed:
         last = max(failed, key=lambda w: w.failed_at or "")
@@ -272,7 +273,7 @@ def _length(declaration: TopicDeclaration) -> timedelta:
 
 
 def counted(windows: Sequence[UnloadedWindow]) -> str:
-    """How many these are, and the first of them: `4 windows (a, b, c and 1 more)`."""
+    """Return their number and the first of them: `4 windows (a, b, c and 1 more)`."""
     named = ", ".join(w.window for w in windows[:_NAMED])
     more = f" and {len(windows) - _NAMED} more" if len(windows) > _NAMED else ""
     return f"{len(windows)} window{'' if len(windows) == 1 else 's'} ({named}{more})"
@@ -283,7 +284,7 @@ def _began(tick: InstigatorTick | None) -> str | None:
 
 
 def _error_of(tick: InstigatorTick | None) -> str | None:
-    """What the tick said: the platform's own error, which has the remedy, and else the cause of all others."""
+    """Return the error of a tick: the platform's own error, which names the remedy, or else the root cause."""
     if tick is None or tick.status is not TickStatus.FAILURE:
         return None
     error: SerializableErrorInfo | None = tick.error
@@ -313,7 +314,7 @@ def _iso(at: datetime) -> str:
 class CheckStatus:
     """The last evaluation of one check. `at` is ISO 8601 in UTC; `passed` and `at` are None if it never ran.
 
-    `warning` is true of one that did not pass, and is no more than a warning.
+    `warning` is true for a check that did not pass but only warns.
     """
 
     name: str
@@ -324,7 +325,7 @@ class CheckStatus:
 
     @property
     def failed(self) -> bool:
-        """Whether it did not pass, and is more than a warning."""
+        """True if it did not pass and is more than a warning."""
         return self.passed is False and not self.warning
 
 
@@ -336,10 +337,10 @@ def checks_not_run(
     patience: timedelta,
     now: datetime,
 ) -> Iterator[str]:
-    """What is to be done about checks of `table` that never ran, although it has windows.
+    """Return what to do about checks of `table` that never ran, although it has windows.
 
-    `window` is one of them and `since` when the first of them was recorded, None if there is none. It is given `patience`, for the run
-    that loaded it to come to its checks.
+    `window` is one of them, and `since` is when the first of them was recorded, None if there is none. The run that loaded it has
+    `patience` to reach its checks.
     """
     missing = [check.name for check in checks if check.passed is None]
     if not missing or window is None or since is None or now - since <= patience:
@@ -352,7 +353,7 @@ def checks_not_run(
 
 
 def latest_checks(instance: dg.DagsterInstance | None, keys: Sequence[dg.AssetCheckKey]) -> tuple[CheckStatus, ...]:
-    """The status of each of these checks, in their order. Without an instance none of them is known to have run."""
+    """Return the status of each of these checks, in their order. Without an instance, none is known to have run."""
     if instance is None:
         return tuple(CheckStatus(key.name, None, None, "no DAGSTER_HOME") for key in keys)
     known = dagster_records.newest_evaluations(instance, keys)

@@ -1,7 +1,7 @@
-"""Asset keys and Dagster names that follow from a topic's name, and from the prefix that a code location may have.
+"""Asset keys and Dagster names derived from a topic's name and an optional prefix of the code location.
 
-Two lakes in one Dagster may have topics of the same name. The prefix keeps apart all by which one is known there: asset keys, the
-sensors' names and the tag of runs. Paths in the lake and entries of the ledger have none.
+Two lakes in one Dagster may have topics of the same name. The prefix keeps asset keys, sensor names and run tags apart. Paths in the
+lake and entries of the ledger have no prefix.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUTCOME: Final = "outcome"
 """Keys of a materialisation's metadata."""
 
 PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
-"""`plant`, or `plant/north`: what stands before each asset key of a code location. None by default."""
+"""`plant`, or `plant/north`: prefix of each asset key of a code location. None by default."""
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
 _SOURCE: Final = "kafka"
 _KINDS: Final = get_args(TableKind)
@@ -33,7 +33,7 @@ _MANY: Final = "many"
 
 
 def key_prefix() -> tuple[str, ...]:
-    """The parts of the prefix of this process's environment. Raises ConfigurationError."""
+    """Return the parts of the prefix from this process's environment. Raises ConfigurationError."""
     given = os.environ.get(PREFIX_VARIABLE)
     if not given:
         return ()
@@ -47,27 +47,28 @@ def key_prefix() -> tuple[str, ...]:
 
 
 def is_own(key: dg.AssetKey) -> bool:
-    """Whether an asset is a topic or a table under the prefix of this process's environment. Raises ConfigurationError."""
+    """Return true if an asset is a topic or a table under this process's prefix. Raises ConfigurationError."""
     return tuple(key.path[:-2]) == key_prefix() and len(key.path) > 1 and key.path[-2] in (_SOURCE, *_KINDS)
 
 
 def topic_key(topic: str) -> dg.AssetKey:
-    """Key of the external source asset. Raises ConfigurationError."""
+    """Return the key of the external source asset. Raises ConfigurationError."""
     return dg.AssetKey([*key_prefix(), _SOURCE, topic])
 
 
 def table_key(table: TableRef) -> dg.AssetKey:
-    """Key of a lake table. Raises ConfigurationError."""
+    """Return the key of a lake table. Raises ConfigurationError."""
     return dg.AssetKey([*key_prefix(), *table.parts])
 
 
 def run_tag(table: TableRef | None) -> str:
-    """What a run's tag says of the table that it loads windows into; without a `table`, of many. Raises ConfigurationError."""
+    """Return the value of a run's tag for the table that it loads windows into; without a `table`, for many. Raises
+    ConfigurationError."""
     return "/".join((*key_prefix(), _MANY if table is None else table.name))
 
 
 def read_run_tag(tag: str) -> tuple[tuple[str, ...], TableRef | None]:
-    """The prefix and the table that such a tag names, whatever code location it is of; no table where it is of many.
+    """Parse such a tag into prefix and table, for any code location; the table is None if the tag is for many.
 
     Raises ConfigurationError for any other text.
     """
@@ -78,69 +79,70 @@ def read_run_tag(tag: str) -> tuple[tuple[str, ...], TableRef | None]:
 
 
 def sensor_name(topic: str, together: str | None = None) -> str:
-    """The name of a topic's sensor, which is that of all topics that are `together` under one name."""
+    """Return the name of a topic's sensor, which all topics of the group `together` share."""
     own = f"{identifier(topic)}_windows" if together is None else f"{together}_together_windows"
-    # By its name alone `status` finds what Dagster has on record of a sensor, whatever code location it is of.
+    # `status` finds Dagster's record of a sensor by its name alone, in any code location.
     return "__".join((*key_prefix(), own))
 
 
 def group_job(name: str) -> str:
-    """The job that loads windows of topics which are together under this name."""
+    """Return the name of the job that loads windows of this group."""
     return f"{name}_together_load"
 
 
 def group_op(name: str) -> str:
-    """The op of that job whose config names the windows."""
+    """Return the name of that job's op, whose config names the windows."""
     return f"{group_job(name)}_op"
 
 
-# Ends of names of ops and jobs, none of which is the end of another one: different topics then have different names throughout.
+# Suffixes of op and job names. No suffix ends with another one, so different topics always have different names.
 
 
 def load_op(topic: str) -> str:
-    """The op that loads the topic's raw table."""
+    """Return the name of the op that loads the topic's raw table."""
     return f"{identifier(topic)}_raw_table"
 
 
 def decode_op(topic: str) -> str:
-    """The op that decodes it."""
+    """Return the name of the op that decodes it."""
     return f"{identifier(topic)}_decode"
 
 
 def checks_op(topic: str) -> str:
-    """The op that evaluates the checks of the raw table."""
+    """Return the name of the op that evaluates the raw table's checks."""
     return f"{identifier(topic)}_checks"
 
 
 def decoded_checks_op(topic: str) -> str:
-    """The op that evaluates those of the decoded tables."""
+    """Return the name of the op that evaluates the decoded tables' checks."""
     return f"{identifier(topic)}_checks_decoded"
 
 
 def deep_audit_op(topic: str) -> str:
-    """The op of the deep audit."""
+    """Return the name of the deep audit's op."""
     return f"{identifier(topic)}_deep_audit_check"
 
 
 def deep_audit_job(topic: str) -> str:
-    """The job of the deep audit."""
+    """Return the name of the deep audit's job."""
     return f"{identifier(topic)}_deep_audit"
 
 
 def deep_audit_schedule(topic: str) -> str:
-    """The schedule of that job."""
+    """Return the name of that job's schedule."""
     return f"{deep_audit_job(topic)}_schedule"
 
 
 def load_job(topic: str) -> str:
-    """The job by which the topic's sensor has windows loaded that are partitions."""
+    """Return the name of the job with which the topic's sensor loads windows that are partitions."""
     return f"{identifier(topic)}_load"
 
 
 def assets_job(d: TopicDeclaration) -> str:
-    """The same of any topic. Those that are together have one for each schedule, for what is not done by runs of many.
+    """Return the name of the job with which any topic's sensor loads partitions. A group has one such job for each schedule, for
+    work outside the group's runs.
 
-    A job a topic would be thousands, which take minutes to load; and a job has partitions of one kind.
+    One job per topic would mean thousands of jobs, which take minutes to load; and all partitions of a job have the same definition.
     """
     if d.together is None:
         return load_job(d.topic)
@@ -149,27 +151,27 @@ def assets_job(d: TopicDeclaration) -> str:
 
 
 def earlier_windows_job(topic: str) -> str:
-    """The job by which it has all others loaded."""
+    """Return the name of the job that loads all other windows."""
     return f"{identifier(topic)}_earlier_windows"
 
 
 def earlier_windows_op(topic: str) -> str:
-    """The op of that job whose config names the windows."""
+    """Return the name of that job's op, whose config names the windows."""
     return f"{earlier_windows_job(topic)}_load_op"
 
 
 def earlier_windows_check_op(topic: str) -> str:
-    """The op of that job that evaluates the checks."""
+    """Return the name of that job's op that evaluates the checks."""
     return f"{earlier_windows_job(topic)}_check_op"
 
 
 def catalogue_table(table: TableRef) -> tuple[str, str]:
-    """Schema and name by which a catalogue knows a table, also one that does not tell case."""
+    """Return schema and name of a table for a catalog, unique also if the catalog ignores case."""
     return table.kind, catalogue_name(table.topic)
 
 
 def all_names(d: TopicDeclaration) -> frozenset[str]:
-    """Every name that no other topic of a code location may have: those of sensors begin with `sensor `, and so on."""
+    """Return every name that must be unique among the topics of a code location, with its kind as a prefix, such as `sensor `."""
     topic = d.topic
     ops = [
         load_op,
@@ -181,25 +183,25 @@ def all_names(d: TopicDeclaration) -> frozenset[str]:
         earlier_windows_check_op,
     ]
     jobs = [load_job, earlier_windows_job, deep_audit_job]
-    # Dagster keeps ops and jobs apart from sensors and schedules, and in each of the two no name is there twice.
+    # Dagster has one name space for ops and jobs and one for sensors and schedules.
     own = {f"op or job {name(topic)}" for name in (*ops, *jobs)}
     own |= {f"sensor {sensor_name(topic)}", f"schedule {deep_audit_schedule(topic)}"}
     return frozenset(own | {f"catalogue table {catalogue_name(topic)}"})
 
 
 def tables_of(declaration: TopicDeclaration) -> list[dg.AssetKey]:
-    """The assets of a topic that one run loads: its raw table, and those that are made from it."""
+    """Return the assets of a topic that one run loads: its raw table and the derived tables."""
     raw = [table_key(declaration.raw_table)]
     return raw if declaration.decode is None else raw + decoded_keys(declaration)
 
 
 def decoded_keys(declaration: TopicDeclaration) -> list[dg.AssetKey]:
-    """Those that are made from the raw table."""
+    """Return the tables derived from the raw table."""
     return [table_key(declaration.decoded_table), table_key(declaration.dead_letter_table)]
 
 
 def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
-    """The checks of decoded tables; none where nothing is decoded."""
+    """Return the checks of decoded tables; none if the topic is not decoded."""
     if declaration.decode is None:
         return []
     names = (*checks.NAMES, *(e.name for e in declaration.decode.expect))
@@ -207,5 +209,5 @@ def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
 
 
 def blocking_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
-    """The checks of the raw table that hold back what is made from it while they fail."""
+    """Return the raw table's checks that block derived tables while they fail."""
     return [dg.AssetCheckKey(table_key(declaration.raw_table), c.name) for c in CHECKS.values() if c.blocking]

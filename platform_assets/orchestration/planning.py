@@ -37,15 +37,15 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Window, count_edges, window_starting_at
 
 Cause = Literal["passing", "abrupt", "log", "decision", "declaration"]
-"""Why a window failed. passing: what is wrong may be mended where the platform cannot see it, so the window is asked for
-again, ever more rarely; abrupt: the same, and the run ended in a way that the window itself may have brought about; log: the
-topic's log is not the one that the ledger knows, and once it is again, a later window can be sealed; decision: it waits
-until the loss of its offsets is accepted; declaration: it waits until its table is declared otherwise."""
+"""Why a window failed. passing: the cause may disappear without the platform noticing, so the window is requested again at growing
+intervals; abrupt: also requested again, but the window itself may have ended the run; log: the topic's log is not the one in the
+ledger, and later windows can be sealed once it is; decision: it waits until the loss of its offsets is accepted; declaration: it
+waits until the declaration of its table is changed."""
 
 LONGEST_WAIT: Final = timedelta(minutes=10)
-"""The longest wait before a window is asked for again."""
+"""Longest wait before a window is requested again."""
 _LONGEST_TEXT: Final = 1_500
-"""Characters: no error of the platform's own is longer unless it lists much, and its end is what to do."""
+"""Maximum characters of an error in a tag. Errors of the platform are shorter unless they list much, and the remedy comes last."""
 _MOST_TEXTS: Final = 20
 
 _DECISION = (
@@ -61,7 +61,7 @@ _LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 
 
 def cause_of(error: PlatformError) -> Cause:
-    """Why a load that raised `error` failed."""
+    """Return the cause of a load that raised `error`."""
     if isinstance(error, _DECISION):
         return "decision"
     if isinstance(error, _LOG):
@@ -73,11 +73,11 @@ def cause_of(error: PlatformError) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What a failed run says of its windows: why each failed that it tried to load, by key, and the first error.
+    """Why the windows of a failed run failed, by key, and the first errors.
 
-    `errors` are those of single windows, the first ones: each may name a remedy of its own.
-    `declaration` is the fingerprint of how they were to be decoded, empty for loads into a raw table. `decided` is what had been
-    decided on the windows before the run read anything, by key, as `decided_at` has it; None for runs of earlier releases.
+    `errors` are those of single windows, the first ones, because each may name its own remedy. `declaration` is the fingerprint of the
+    decoding, empty for loads into a raw table. `decided` has the decisions about the windows before the run read anything, by key, as
+    `decided_at` returns them; None for runs of earlier releases.
     """
 
     causes: Mapping[str, Cause]
@@ -93,7 +93,7 @@ class Failures:
         declaration: str = "",
         decided: Mapping[str, datetime] | None = None,
     ) -> Failures:
-        """From the errors by window; of `decided`, what is on these windows."""
+        """Build it from the errors by window; from `decided`, keep the entries for these windows."""
         first = _shortened(str(next(iter(errors.values()), "")))
         texts = {key: _shortened(str(e)) for key, e in itertools.islice(errors.items(), _MOST_TEXTS)}
         others = {key: text for key, text in texts.items() if text != first}
@@ -101,7 +101,7 @@ class Failures:
         return cls({key: cause_of(e) for key, e in errors.items()}, first, declaration, others, known)
 
     def to_tag(self) -> str:
-        """JSON, for a tag of the run."""
+        """Return JSON for a tag of the run."""
         fields: dict[str, Any] = {"causes": self.causes, "error": self.error}
         if self.declaration:
             fields["declaration"] = self.declaration
@@ -113,7 +113,7 @@ class Failures:
 
     @classmethod
     def from_tag(cls, text: str) -> Failures:
-        """From `to_tag`."""
+        """Parse the result of `to_tag`."""
         fields = json.loads(text)
         decided = fields.get("decided")
         known = None if decided is None else {key: datetime.fromisoformat(at) for key, at in decided.items()}
@@ -126,7 +126,7 @@ def _shortened(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunWindows:
-    """The windows that a run names: from `first` to `last`, both inclusive, or just those that are `listed`."""
+    """The windows that a run names: `first` to `last`, both inclusive, or only those that are `listed`."""
 
     first: str
     last: str
@@ -134,20 +134,20 @@ class RunWindows:
 
     @classmethod
     def list_of(cls, keys: Collection[str]) -> RunWindows:
-        """Just these."""
+        """Build it for exactly these windows."""
         return cls(min(keys, default=""), max(keys, default=""), frozenset(keys))
 
     def among(self, keys: Sequence[str]) -> Sequence[str]:
-        """Those of `keys`, which ascend, that the run names."""
+        """Return those of `keys`, which ascend, that the run names."""
         between = keys[bisect.bisect_left(keys, self.first) : bisect.bisect_right(keys, self.last)]
         return between if self.listed is None else [key for key in between if key in self.listed]
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that failed or was cancelled at `ended`, and the windows that it was to load.
+    """A run that failed or was canceled at `ended`, and the windows that it should have loaded.
 
-    `failures` is None where it ended without a word, as a process that was killed.
+    `failures` is None if it ended without a report, for example because its process was killed.
     """
 
     run_id: str
@@ -156,22 +156,22 @@ class FailedRun:
     failures: Failures | None
 
     def cause(self, key: str) -> Cause:
-        """Why the window `key` failed; passing for one that the run did not come to."""
+        """Return why the window `key` failed; `passing` if the run did not reach it."""
         return "abrupt" if self.failures is None else self.failures.causes.get(key, "passing")
 
     @property
     def declaration(self) -> str:
-        """The fingerprint of how its windows were to be decoded."""
+        """Return the fingerprint of how its windows were to be decoded."""
         return self.failures.declaration if self.failures else ""
 
     def had_read(self, key: str, decided: datetime) -> bool:
-        """Whether the run knew of what was `decided` on the window `key`. Earlier releases tell by their end alone."""
+        """Return true if the run knew what was `decided` about the window `key`. For earlier releases, its end time decides."""
         if self.failures is None or self.failures.decided is None:
             return decided <= self.ended
         return self.failures.decided.get(key) == decided
 
     def error_of(self, key: str) -> str:
-        """What the run said of the window `key`, or of the first that failed."""
+        """Return the run's error for the window `key`, or else its first error."""
         if self.failures is None:
             return f"run {self.run_id} ended without saying why"
         return self.failures.errors.get(key, self.failures.error)
@@ -179,7 +179,8 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """The failed runs of one window that is not loaded: `last` of `number`, `abrupt` of which ended so; the first at `since`."""
+    """The failed runs of one window that is not loaded: `number` runs, the `last` of them, `abrupt` of which ended abruptly, the
+    first at `since`."""
 
     number: int
     abrupt: int
@@ -189,26 +190,26 @@ class Tries:
 
     @property
     def waits_for_somebody(self) -> bool:
-        """Whether it is asked for again only once something has been decided or has changed."""
+        """True if it is requested again only after a decision or a change."""
         return self.cause in ("decision", "log", "declaration")
 
     def again_at(self, interval: timedelta) -> datetime:
-        """When a window that waits for nobody is asked for again; `interval` is that of the sensor."""
+        """Return when a window that needs no decision is requested again; `interval` is the sensor's."""
         return self.last.ended + wait_before_retry(self.number, interval)
 
     def most_windows(self, allowed: int) -> int:
-        """How many windows may be in the next run with it: after each abrupt end half as many, so that one which brings
-        its runs down does not hold up the others."""
+        """Return the maximum number of windows in its next run: half as many after each abrupt end, so that a window that crashes
+        its runs does not block the others."""
         return max(allowed >> self.abrupt, 1)
 
 
 def wait_before_retry(tries: int, interval: timedelta) -> timedelta:
-    """How long after the last of `tries` failed runs a window is asked for again: twice as long each time."""
+    """Return how long after the last of `tries` failed runs a window is requested again: twice as long each time."""
     return max(min(interval * (1 << min(tries - 1, 16)), LONGEST_WAIT), interval)
 
 
 def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Tries]:
-    """The tries of those windows among `keys`, which ascend, that a failed run names."""
+    """Return the tries of those windows among `keys`, which ascend, that a failed run names."""
     found: dict[str, Tries] = {}
     for run in failed:
         for key in run.windows.among(keys):
@@ -225,14 +226,14 @@ def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Trie
 
 
 def decided_at(accepted: Mapping[str, datetime], unparked: Mapping[str, datetime]) -> dict[str, datetime]:
-    """When a window's loss was accepted or it was unparked, whichever came last, by key."""
+    """Return when a window's loss was accepted or it was unparked, whichever came last, by key."""
     return {key: max(m[key] for m in (accepted, unparked) if key in m) for key in {*accepted, *unparked}}
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What decides whether windows are due at `now`: the sensor's `interval`, the newest edge that has a cut, when the loss of
-    offsets of a window was last accepted or it was unparked, by key, and the fingerprint of how windows are decoded now."""
+    """Facts that decide which windows are due at `now`: the sensor's `interval`, the newest edge with a cut, when a window's loss
+    was last accepted or it was unparked, by key, and the fingerprint of the current decoding."""
 
     now: datetime
     interval: timedelta
@@ -241,7 +242,7 @@ class Waiting:
     declaration: str = ""
 
     def is_due(self, key: str, tries: Tries | None) -> bool:
-        """Whether the window `key` is to be asked for now. One that has never failed is."""
+        """Return true if the window `key` should be requested now. A window that has never failed is always due."""
         if tries is None:
             return True
         at = self.accepted.get(key)
@@ -257,10 +258,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """One run to ask for: the windows from `first` to `last`, both inclusive, or just those `listed`; `offsets` in all.
+    """One run to request: the windows from `first` to `last`, both inclusive, or only those `listed`; `offsets` in total.
 
-    `attempt` is 1 where none of them is known to have failed, and one more for each run that did; `after` then names the
-    newest of these. `most` is how many windows a run with these may have after runs that ended abruptly, 0 without any such.
+    `attempt` is 1 if none of them is known to have failed, plus one for each failed run; `after` names the newest of those runs.
+    `most` is the maximum number of windows after runs that ended abruptly, 0 if none did.
     """
 
     first: str
@@ -274,10 +275,10 @@ class LoadRequest:
     most: int = 0
 
     def run_key(self, table: str) -> str:
-        """The same windows give the same key, so a tick that is tried again asks for no second run.
+        """Return a key that is equal for equal windows, so a repeated tick requests no second run.
 
-        Dagster starts no second run for a key, whatever became of the first. So the key has the attempt, and what it
-        comes after, since how many runs failed is counted among the newest alone.
+        Dagster never starts a second run for a key, whatever became of the first. So the key contains the attempt and the run before
+        it, because only the newest failed runs are counted.
         """
         key = f"{table}/{self.generation}/{self.first}..{self.last}"
         if self.listed:
@@ -300,10 +301,9 @@ def grouped(
     `tries` are those of windows that failed, by key; `asked_before` names what those come after that an earlier tick has
     asked for and that no failed run is known of.
 
-    A run takes neighbours only, since Dagster names a run's windows by first and last: what lies between is decided by
-    the partitions that `schedule` has today. Windows that start at none of its edges, because they are of an earlier
-    schedule, are no partitions any more: `listed` is for those. A window that has more than `max_offsets` by itself gets a
-    run of its own.
+    A run contains adjacent windows only, since Dagster names a run's windows by the first and the last one; the current `schedule`
+    decides what is in between. Windows of an earlier schedule may not start at its edges, and are then no longer partitions: use
+    `listed` for those. A window with more than `max_offsets` gets a run of its own.
     """
     done, failed, before = set(loaded), tries or {}, asked_before or {}
     run = _Run(max_offsets, max_windows, failed)
@@ -329,7 +329,7 @@ def listed(
     tries: Mapping[str, Tries] | None = None,
     asked_before: Mapping[str, str] | None = None,
 ) -> Iterator[LoadRequest]:
-    """Runs for `windows` (ascending) that are no partitions, each named by its key; otherwise as `grouped`."""
+    """Return runs for `windows` (ascending) that are not partitions, each named by its key; otherwise as `grouped`."""
     failed, before = tries or {}, asked_before or {}
     run = _Run(max_offsets, max_windows, failed)
     for window in windows:
@@ -344,10 +344,10 @@ def listed(
 def packed(
     requests: Iterable[tuple[str, LoadRequest]], *, max_offsets: int, max_windows: int
 ) -> Iterator[list[tuple[str, LoadRequest]]]:
-    """Runs of requests of many topics, each with its topic: what never failed first. Pure.
+    """Return runs for the requests of many topics, each with its topic; those that never failed come first. Pure.
 
-    Apart from that is what failed, and apart from both what ended runs abruptly, so that a topic which cannot be loaded leaves
-    the runs of the others alone. A request that is over a bound by itself gets a run.
+    Requests that failed get separate runs, and so do those that ended runs abruptly, so that a topic that cannot be loaded does not
+    affect the others. A request over a limit gets a run of its own.
     """
     by_failures = sorted(requests, key=lambda r: (r[1].attempt > 1, r[1].most > 0, -r[1].most))
     for _, alike in groupby(by_failures, lambda r: (r[1].attempt > 1, r[1].most > 0)):
@@ -363,7 +363,7 @@ def packed(
 
 
 class _Run:
-    """A run that windows are put into, until it is full."""
+    """A run to which windows are added until it is full."""
 
     def __init__(self, max_offsets: int, max_windows: int, failed: Mapping[str, Tries]) -> None:
         self.windows: list[SealedWindow] = []
@@ -372,11 +372,11 @@ class _Run:
         self._offsets = 0
 
     def following(self) -> _Run:
-        """An empty one with the same bounds."""
+        """Return an empty run with the same limits."""
         return _Run(self._max_offsets, self._max_windows, self._failed)
 
     def is_full_for(self, window: SealedWindow) -> bool:
-        """Whether `window` has to go into another run."""
+        """Return true if `window` has to go into another run."""
         most = min(self._most, self._allowed(window))
         return self._offsets + window.ranges.size > self._max_offsets or len(self.windows) >= most
 
@@ -387,7 +387,7 @@ class _Run:
 
     @property
     def most_after_failure(self) -> int:
-        """How many windows it may have where runs of some of them ended abruptly; 0 where none did."""
+        """Return the maximum number of windows if runs of some of them ended abruptly; 0 if none did."""
         return self._most if self._most < self._max_windows else 0
 
     def _allowed(self, window: SealedWindow) -> int:
@@ -396,7 +396,7 @@ class _Run:
 
 
 def _neighbours(left: SealedWindow, right: SealedWindow, schedule: str) -> bool:
-    """Whether the partition that Dagster has next to `left` is `right`."""
+    """Return true if `right` is the partition after `left` in Dagster."""
     following = window_starting_at(schedule, left.window.start)
     return left.generation == right.generation and following == Window(left.window.start, right.window.start)
 
@@ -416,22 +416,22 @@ def _listing(request: LoadRequest, run: _Run) -> LoadRequest:
 
 
 WINDOW_LIMIT: Final = 100_000
-"""What Dagster recommends as the most partitions of an asset."""
+"""Dagster's recommended maximum number of partitions of an asset."""
 
 NEAR_LIMIT: Final = 0.9
 
 
 def windows_until(declaration: TopicDeclaration, now: datetime) -> int:
-    """How many windows of the topic's schedule have begun between its first edge and `now`."""
+    """Return how many windows of the topic's schedule have begun between its first edge and `now`."""
     return count_edges(declaration.schedule, declaration.first_edge, now)
 
 
 def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
-    """Why a topic without cuts must not begin, and what to do; None where its windows are few enough."""
+    """Return why a topic without cuts must not begin, and what to do; None if it has few enough windows."""
     number = windows_until(declaration, now)
     if number <= WINDOW_LIMIT:
         return None
-    # Half of the limit leaves as many windows for the time to come.
+    # Half of the limit, to leave as many windows for the future.
     span = (now - declaration.first_edge) * (WINDOW_LIMIT / 2 / number)
     later = (now - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return (
@@ -441,11 +441,11 @@ def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
 
 
 def limit_warning(declaration: TopicDeclaration, now: datetime) -> str | None:
-    """What to say of a running table that nears the limit or is beyond it; None for any other."""
+    """Return a warning for a table that is near or over the limit; otherwise None."""
     number = windows_until(declaration, now)
     if number < NEAR_LIMIT * WINDOW_LIMIT:
         return None
     return (
-        f"{number:,} windows since its start, and Dagster's pages get slow beyond {WINDOW_LIMIT:,}: loading goes on; "
+        f"{number:,} windows since its start, and Dagster's pages get slow beyond {WINDOW_LIMIT:,}: loading continues; "
         "a longer `window` lets them grow more slowly"
     )

@@ -1,7 +1,7 @@
-"""A table's position, published to a consumer group for ordinary lag monitors. Nothing of the platform reads it back.
+"""Publishes a table's position to a consumer group for ordinary lag monitors. The platform never reads it back.
 
-Published is the exclusive end of the gap-free loaded range: what a consumer that had read so far would have committed. Not to be
-able to publish is no reason for a load or a tick to fail.
+The position is the exclusive end of the gap-free loaded range, as a consumer that had read so far would commit it. A load or a tick
+does not fail if it cannot be published.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from platform_assets.model.tables import TableRef
 _log = logger(__name__)
 
 _RENEWED_EVERY: Final = 600.0
-"""Seconds. Brokers forget what is not committed again for `offsets.retention.minutes`, seven days by default."""
+"""Seconds. Brokers forget offsets that are not committed again within `offsets.retention.minutes`, by default seven days."""
 _BETWEEN_COMMITS: Final = 5.0
-"""Seconds at least between two positions of one run, as consumers have it by default."""
+"""Minimum seconds between two positions of one run, as consumers commit by default."""
 _BUDGET_SECONDS: Final = 5.0
 
 
 def group_of(table: TableRef) -> str:
-    """The consumer group of a table."""
+    """Return the consumer group of a table."""
     return f"platform-assets.{table.name}"
 
 
 @dataclass
 class Publisher:
-    """Publishes the position of one topic's raw table. What goes wrong is `warn`, and nothing is raised."""
+    """Publishes the position of one topic's raw table. Problems go to `warn`; nothing is raised."""
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -48,18 +48,18 @@ class Publisher:
     _at: float = field(default=float("-inf"), init=False, repr=False)
 
     def after_commit(self) -> None:
-        """Publish, unless that was just done, or has failed once: the run ends with `now`, and is not held up by it each time."""
+        """Publish, unless that was just done or has failed once: the run ends with `now`, and retries would delay it."""
         if not self._failed and self.clock() - self._at >= _BETWEEN_COMMITS:
             self.now()
 
     def now(self) -> None:
-        """Publish where the table stands."""
+        """Publish the table's position."""
         self._at = self.clock()
         if self.declaration.publish_position:
             self._publish(None)
 
     def renew(self) -> None:
-        """Publish where the position is another than this process has published last, or that is ten minutes ago."""
+        """Publish the position if it differs from the last one of this process, or if that is ten minutes old."""
         if not self.declaration.publish_position:
             return
         place = str(self.ledger.lake.table(self.declaration.raw_table))
@@ -71,14 +71,14 @@ class Publisher:
                 _last[place] = _Last(found, self.clock())
 
     def _publish(self, last: _Last | None) -> RecordedCut | None:
-        """Publish unless `last` says the same; gives the position where that was tried."""
+        """Publish unless `last` is the same; return the position if it was tried."""
         table, bounded = self.declaration.raw_table, self.cluster.with_deadline(time.monotonic() + _BUDGET_SECONDS)
         reached: RecordedCut | None = None
         try:
             reached = position.loaded_to(self.ledger, table)
             if reached is None or (last is not None and last.reached == reached):
                 return None
-            # Of another log than the ledger's they say nothing; whoever cuts or loads says so.
+            # Offsets of another log than the ledger's mean nothing here; cutting and loading report that.
             state = bounded.topic(table.topic)
             if state.topic_id == reached.topic_id and reached.is_of_cluster(state.cluster_id):
                 commit(bounded, table, state.topic_id, reached.cut.offsets, _BUDGET_SECONDS)
@@ -88,14 +88,14 @@ class Publisher:
                 f"the position of {table} was not published to consumer group {group_of(table)}, so lag monitors show an older one; "
                 f"nothing else depends on it: {e}"
             )
-            # What a broker refuses is tried again with the next position, or in ten minutes; what it missed, at the next tick.
+            # A refused commit is retried with the next position or in ten minutes; a missed one at the next tick.
             return None if isinstance(e, Retryable) else reached
         return reached
 
 
 def commit(cluster: Cluster, table: TableRef, topic_id: str, offsets: Mapping[int, int], patience: float) -> None:
     """Commit `offsets`, by partition, to the group of `table`, in `patience` seconds. Raises what `PositionBrokers.commit` does."""
-    from platform_assets.kafka.batches.positions import PositionBrokers  # loads a second Kafka client, needed only here
+    from platform_assets.kafka.batches.positions import PositionBrokers  # A second Kafka client, needed only here.
 
     brokers = PositionBrokers(cluster.settings, table.topic, topic_id, patience=patience, stopped=lambda: False)
     try:
@@ -106,7 +106,7 @@ def commit(cluster: Cluster, table: TableRef, topic_id: str, offsets: Mapping[in
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The position that this process has published last, and when."""
+    """The position that this process published last, and when."""
 
     reached: RecordedCut
     at: float

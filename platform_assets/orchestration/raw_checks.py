@@ -47,7 +47,7 @@ _CHECK_BUDGET_SECONDS: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedCheck:
-    """The result of one check, and whether it blocks what is downstream. `check_result` is set for checks of a raw table."""
+    """The result of one check, and whether it blocks derived tables. `check_result` is set for checks of a raw table."""
 
     event: dg.AssetCheckEvaluation
     blocks: bool
@@ -55,7 +55,7 @@ class EvaluatedCheck:
 
 
 def build_checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
-    """The checks of each load, in one step: they judge the same facts."""
+    """Build the checks of each load, in one step, since they judge the same facts."""
     topic = declaration.topic
     specs = [
         *(_spec(declaration.raw_table, check) for check in CHECKS.values()),
@@ -110,7 +110,7 @@ def evaluation(
     records: RunLog | None = None,
     log: Log = _log,
 ) -> Evaluation:
-    """The evaluation of a raw table's checks; what `instance` has on record of other runs than `run_id` is taken into account."""
+    """Build the evaluation of a raw table's checks, with what `instance` has on record of runs other than `run_id`."""
     known = Orchestration()
     if instance is not None:
         known = dagster_records.orchestration(instance, declaration.raw_table, run_id or None, records)
@@ -148,7 +148,7 @@ def judge(found: Evaluation) -> Iterator[EvaluatedCheck]:
 
 @dataclass(frozen=True, slots=True)
 class EmptyWindowChecks:
-    """Evaluations that a tick reports after its materialisations, and a run of the checks that it requests."""
+    """Evaluations that a tick reports after its materializations, and a run of the checks that it requests."""
 
     events: Sequence[dg.AssetCheckEvaluation] = ()
     run: dg.RunRequest | None = None
@@ -165,11 +165,11 @@ def after_empty_windows(
     reporting: Mapping[str, str],
     budget: float,
 ) -> EmptyWindowChecks:
-    """Evaluate every check of the raw table, in at most `budget` seconds of what the brokers are asked.
+    """Evaluate every check of the raw table, with at most `budget` seconds for queries to the brokers.
 
-    `reporting` are the windows that this tick is about to report as loaded, with the ids of their loads. A table that
-    nothing was ever loaded into has nothing to check. The deep audit is judged by what the audits found and whether the
-    files are still those, and not at all before the first audit.
+    `reporting` are the windows that this tick is about to report as loaded, with their load ids. A table without loads has nothing to
+    check. The deep audit is judged by the findings of earlier audits and by whether the files changed since; before the first audit it
+    is skipped.
     """
     table = declaration.raw_table
     if not load_log.exists(ledger.lake.table(table)):
@@ -204,7 +204,7 @@ def after_empty_windows(
 
 
 def _about_to_report(known: Orchestration, reporting: Mapping[str, str]) -> Orchestration:
-    """What the orchestrator knows once this tick's materialisations, which come before its evaluations, are on record."""
+    """Return the orchestrator's state once this tick's materializations, which come before its evaluations, are recorded."""
 
     def reported(keys: Sequence[str] | None) -> Mapping[str, str | None] | None:
         found = known.reported(keys)
@@ -218,7 +218,7 @@ def _no_spark() -> NoReturn:
 
 
 def _run_of_checks(declaration: TopicDeclaration, instance: dg.DagsterInstance, newest: str) -> dg.RunRequest | None:
-    """A run of the checks alone, unless one is queued or under way."""
+    """Return a run of the checks only, unless one is queued or running."""
     keys = [dg.AssetCheckKey(table_key(declaration.raw_table), name) for name in CHECKS]
     if dagster_records.checks_in_flight(instance, keys):
         return None

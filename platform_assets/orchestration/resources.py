@@ -1,4 +1,4 @@
-"""The shared Dagster resources (brokers, lake, Spark), and run configuration that holds values alone.
+"""The shared Dagster resources (brokers, lake, Spark), and run configuration that holds only values.
 
 Resource values come from the environment when a run or tick starts, never from the run's config. Wherever Dagster's `Config` takes
 a text, a number or a flag, it also takes `{env: NAME}` and reads that variable in the code location. `values_of` rules that out:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class _FixedResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """A resource that the code location configures, and no run: else a run could have credentials sent to another address."""
+    """A resource configured by the code location and not by runs: otherwise a run could have credentials sent to another address."""
 
     @cached_method  # Dagster tells definitions apart by identity.
     def get_resource_definition(self) -> Any:
-        """The definition for Dagster; its schema has no fields."""
+        """Return the definition for Dagster; its schema has no fields."""
         given = self._resolved_config_dict
         return super().get_resource_definition().configured(lambda _: given, config_schema={})
 
@@ -48,16 +48,16 @@ class KafkaResource(_FixedResource):
     timeout_seconds: float = Field(default=10.0, gt=0, description="Bound of one call to the brokers.")
 
     def settings(self) -> ClientSettings:
-        """Settings for every client. Raises ConfigurationError."""
+        """Return settings for every client. Raises ConfigurationError."""
         return ClientSettings.from_environment(os.environ, self.bootstrap_servers)
 
     def cluster(self) -> Cluster:
-        """A client of the admin interface."""
+        """Return a client of the admin interface."""
         return Cluster.connect(self.settings(), self.timeout_seconds)
 
 
 class LakeResource(_FixedResource):
-    """The lake: a folder that this process and the Spark server both reach by the same path."""
+    """The lake: a folder that this process and the Spark server reach by the same path."""
 
     root: str = Field(description="Folder of the tables and of the ledger.")
 
@@ -67,19 +67,19 @@ class LakeResource(_FixedResource):
 
 
 class SparkResource(_FixedResource):
-    """The Spark Connect server. The session is made by dagster-pyspark's resource when first asked for."""
+    """The Spark Connect server. The resource of dagster-pyspark creates the session on first use."""
 
     remote: str = Field(description="sc://host:port/;token=…")
     _session: SparkSession | None = PrivateAttr(default=None)
 
     def session(self) -> SparkSession:
-        """The session of this process. Raises SparkUnreachableError."""
+        """Return the session of this process. Raises SparkUnreachableError."""
         if self._session is None:
             self._session = connect(self.remote)
         return self._session
 
     def forget(self) -> None:
-        """Drop the session, so that the next call makes a new one: after the server went away."""
+        """Drop the session after the server went away, so that the next call creates a new one."""
         if self._session is not None:
             session, self._session = self._session, None
             end(session)
@@ -89,7 +89,7 @@ C = TypeVar("C", bound=dg.Config)
 
 
 def values_of(config: type[dg.Config]) -> dg.Field:
-    """The schema of an op's config, for `config_schema`: that of `config`, less the environment.
+    """The schema of an op's config, for `config_schema`: the schema of `config`, without references to the environment.
 
     Raises:
         TypeError: a field has a type that this module does not know.
@@ -98,7 +98,7 @@ def values_of(config: type[dg.Config]) -> dg.Field:
 
 
 def read_config(config: type[C], context: dg.OpExecutionContext) -> C:
-    """The config of a step whose op has the schema `values_of(config)`."""
+    """Return the config of a step whose op has the schema `values_of(config)`."""
     return config(**context.op_config)
 
 
@@ -127,7 +127,7 @@ def _values(given: ConfigType) -> Any:
 
 
 class Log(Protocol):
-    """Where a load writes how far it has come: the log of a run, or of a process."""
+    """A logger for the progress of a load: that of a run, or of a process."""
 
     def info(self, text: str, /) -> None:
         """Write a line."""
@@ -143,7 +143,7 @@ class Log(Protocol):
 
 
 class Services(Protocol):
-    """The services that windows are loaded with."""
+    """The services needed to load windows."""
 
     @property
     def ledger(self) -> Ledger:
@@ -160,15 +160,15 @@ class Services(Protocol):
         ...
 
     def load_engine(self, name: EngineName) -> LoadEngine:
-        """An engine that loads."""
+        """Return an engine for loading."""
         ...
 
     def check_engine(self, name: EngineName) -> LoadEngine:
-        """An engine that reads again for a check."""
+        """Return an engine that reads windows again for a check."""
         ...
 
     def decode_engine(self) -> DecodeEngine:
-        """The engine that decodes."""
+        """Return the decoding engine."""
         ...
 
     def forget_session(self) -> None:
@@ -199,15 +199,15 @@ class RunServices:
         return self.kafka.settings()
 
     def load_engine(self, name: EngineName) -> LoadEngine:
-        """An engine that loads."""
+        """Return an engine for loading."""
         return choose_engine(self.ledger.lake, self.settings, self.spark.session, name, self.spark.remote)
 
     def check_engine(self, name: EngineName) -> LoadEngine:
-        """An engine that reads again for a check."""
+        """Return an engine that reads windows again for a check."""
         return choose_engine(self.ledger.lake, self.settings, self.spark.session, name)
 
     def decode_engine(self) -> DecodeEngine:
-        """The engine that decodes."""
+        """Return the decoding engine."""
         return decode_engine(self.ledger.lake, self.spark.session, self.spark.remote)
 
     def forget_session(self) -> None:

@@ -37,12 +37,12 @@ _DESCRIPTION: Final = (
     "the rate of today. It warns and holds back nothing."
 )
 _LONG: Final = timedelta(minutes=1)
-"""Of a transaction: what producers allow themselves by default. One that is open for longer is named."""
+"""Default transaction timeout of producers. A transaction that is open for longer is named."""
 _GRACE: Final = timedelta(minutes=1)
-"""Within which a coordinator aborts what has been open for its time: it looks every ten seconds, and then writes markers."""
+"""Time within which a coordinator aborts a transaction after its timeout: it checks every ten seconds and then writes markers."""
 _LONGEST: Final = timedelta(minutes=15)
-"""That producers may allow themselves by default (`transaction.max.timeout.ms`). A client that may not ask coordinators cannot tell a
-transaction that hangs from one under way before that."""
+"""Default maximum transaction timeout (`transaction.max.timeout.ms`). Before that, a client that may not query coordinators cannot
+tell a hanging transaction from one in progress."""
 _NAMED: Final = 3
 _LOOKED_EVERY: Final = timedelta(minutes=5)
 _TICK_BUDGET_SECONDS: Final = 5.0
@@ -50,9 +50,9 @@ _TICK_BUDGET_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatus:
-    """An open transaction: `offsets` are held back by it, from `start` on. Times are ISO 8601 in UTC.
+    """An open transaction, which holds back `offsets` offsets from `start` on. Times are ISO 8601 in UTC.
 
-    `since` is when it began, or when its producer wrote last where no coordinator knows of it; then `transactional_id`, `state` and
+    `since` is when it began, or when its producer last wrote if no coordinator knows it. In that case `transactional_id`, `state` and
     `ends_at`, when the coordinator aborts it, are None.
     """
 
@@ -67,7 +67,7 @@ class TransactionStatus:
 
 
 def transactions(table_forecast: RetentionForecast) -> tuple[TransactionStatus, ...]:
-    """The open transactions as `status` has them."""
+    """Return the open transactions as `status` shows them."""
     return tuple(
         TransactionStatus(
             t.partition,
@@ -84,14 +84,14 @@ def transactions(table_forecast: RetentionForecast) -> tuple[TransactionStatus, 
 
 
 def spec(table: TableRef) -> dg.AssetCheckSpec:
-    """The check of a raw table."""
+    """Return the spec of the check of a raw table."""
     return dg.AssetCheckSpec(RETENTION_IS_FAR, asset=table_key(table), blocking=False, description=_DESCRIPTION)
 
 
 def freshness(declaration: TopicDeclaration) -> dg.FreshnessPolicy:
-    """How old the newest load of a raw table may become, judged by Dagster's daemon whether or not a sensor ticks.
+    """Return Dagster's freshness policy for a raw table, which its daemon evaluates whether or not a sensor ticks.
 
-    A load comes with each window, an empty one included: two windows without one are a warning, three a failure.
+    Each window brings a load, an empty one too: two windows without a load are a warning, three a failure.
     """
     longest = longest_window(declaration.schedule, declaration.first_edge)
     late = max(3 * declaration.sensor_interval, timedelta(minutes=2))
@@ -102,7 +102,8 @@ def freshness(declaration: TopicDeclaration) -> dg.FreshnessPolicy:
 
 
 def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
-    """What somebody has to act on: transactions that do not end by themselves, and a retention that comes near."""
+    """Yield problems that a person has to solve: transactions that do not end by themselves, and retention close to the table's
+    position."""
     hung = [t for t in table_forecast.transactions if _is_hung(t, now)]
     for transaction in hung[:_NAMED]:
         yield _transaction_text(table_forecast, transaction, bootstrap, now)
@@ -116,7 +117,7 @@ def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
 
 
 def warnings(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
-    """What will pass by itself, or could not be found out."""
+    """Yield warnings: what passes by itself, or could not be found out."""
     for transaction in table_forecast.transactions[:_NAMED]:
         if not _is_hung(transaction, now) and now - transaction.since > _LONG:
             yield _transaction_text(table_forecast, transaction, bootstrap, now)
@@ -172,7 +173,7 @@ def _overtaken(partition: PartitionForecast, forecast: Forecast) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """A length of time for people, of a precision that its size asks for."""
+    """Return a duration for people, with a precision that fits its size."""
     if hours < 1:
         return f"{hours * 60:.0f} min"
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} d"
@@ -186,12 +187,12 @@ _COLUMNS: Final = (
     dg.TableColumn("lag", "int", description="offsets from there to the last stable offset"),
     dg.TableColumn("held_back", "int", description="offsets that wait for an open transaction to end"),
     dg.TableColumn("hours_by_time", "string", description="until retention.ms may remove the first that is not loaded"),
-    dg.TableColumn("hours_by_size", "string", description="the same of retention.bytes, at the rate of today"),
+    dg.TableColumn("hours_by_size", "string", description="until retention.bytes may remove it, at today's rate"),
 )
 
 
 def result(table: TableRef, table_forecast: RetentionForecast) -> dg.AssetCheckResult:
-    """What the check has found: a warning where retention comes near."""
+    """Return the check's result: a warning if retention is close."""
     near = [(p, p.forecast) for p in table_forecast.partitions if p.forecast is not None and p.forecast.near]
     hours, foretold = table_forecast.hours, [p for p in table_forecast.partitions if p.forecast is not None]
     if near:
@@ -238,7 +239,7 @@ def _cell(hours: float | None) -> str:
 
 
 def evaluate(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster) -> dg.AssetCheckResult:
-    """Ask the brokers, and judge. Where they do not answer, that is the result."""
+    """Query the brokers and return the result. If they do not answer, that is the result."""
     table = declaration.raw_table
     try:
         return result(table, retention_forecast.look(declaration, ledger, cluster))
@@ -256,15 +257,15 @@ def evaluate(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster) ->
 
 
 _looked: dict[str, datetime] = {}
-"""By table: when a tick of this process looked last."""
+"""Time of the last look of this process's ticks, by table."""
 _lock = threading.Lock()
 
 
 def evaluations(
     declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime, reported: Sequence[Any]
 ) -> list[dg.AssetCheckEvaluation]:
-    """The evaluation of a tick at `now`, every five minutes; and after each load among the events `reported` by that tick, since
-    Dagster counts no evaluation that is older."""
+    """Return the evaluation of a tick at `now`: every five minutes, and after each load among the events `reported` by that tick,
+    since Dagster ignores an older evaluation."""
     own, place = table_key(declaration.raw_table), str(ledger.lake.table(declaration.raw_table))
     loads = any(isinstance(e, dg.AssetMaterialization) and e.asset_key == own for e in reported)
     with _lock:

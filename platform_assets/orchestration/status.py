@@ -37,16 +37,16 @@ JSON_VERSION = 1
 _BROKER_BUDGET_SECONDS = 3.0
 _MOST_UNLOADED = 20
 _JUDGED = 1_000
-"""Of the windows that are not loaded, the oldest ones that are judged one by one: a backlog may have a hundred thousand."""
+"""Maximum number of the oldest windows that are not loaded and are judged one by one: a backlog may have a hundred thousand."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
     """One Kafka partition: offsets are exclusive ends, None where unknown.
 
-    `committed` is how far the table holds the log without a break; `sealed` the newest cut; `end` the last stable
-    offset now; `lag` is `end - committed`. `high_watermark` is the end with open transactions, `lag_to_high_watermark` the lag to
-    it. `hours_left` are those until retention may remove the first offset that is not loaded; None also where none is in sight.
+    `committed` is how far the table holds the log without a break; `sealed` the newest cut; `end` the last stable offset now; `lag` is
+    `end - committed`. `high_watermark` is the end with open transactions, `lag_to_high_watermark` the lag to it. `hours_left` are the
+    hours until retention may remove the first offset that is not loaded; None also if that is not expected.
     """
 
     partition: int
@@ -64,13 +64,13 @@ class TableStatus:
     """One raw table, and what it is decoded into. Field names are the JSON's, and stay.
 
     `windows_failed` counts sealed windows that are not loaded although newer ones are, with no run for them under way;
-    `windows_waiting` those still to come, and `windows_parked` those that an operator has set aside.
-    `newest_window_age_seconds` is the time since the end of the newest loaded window. `broker_error` says why end offsets
-    are unknown, `error` why anything else is; `warning` names what will need attention although all goes on. `unloaded` are
-    the oldest windows that are not loaded, 20 at most; `sensor` is None where Dagster has nothing on record of it;
-    `problems` say what keeps windows from being loaded, or soon will. `lag_to_high_watermark` counts what open transactions hold
-    back too; `hours_left` are those of the partition that retention overtakes first. `decoded` is None where nothing is decoded,
-    or nothing could be read. Of a topic that is `paused` no window counts as failed, and problems are those of its log alone.
+    `windows_waiting` those still to come, and `windows_parked` those that an operator has set aside. `newest_window_age_seconds` is
+    the time since the end of the newest loaded window. `broker_error` says why end offsets are unknown, `error` why anything else is;
+    `warning` names what will need attention later. `unloaded` are the oldest windows that are not loaded, 20 at most; `sensor` is None
+    where Dagster has nothing on record of it; `problems` say what keeps windows from being loaded, or soon will.
+    `lag_to_high_watermark` counts what open transactions hold back too; `hours_left` are those of the partition that retention
+    overtakes first. `decoded` is None where nothing is decoded, or nothing could be read. Of a topic that is `paused` no window counts
+    as failed, and problems are those of its log alone.
     """
 
     table: str
@@ -102,7 +102,7 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All tables at `at` (ISO 8601, UTC). `spark_error` says why Spark does not answer, where it was asked and does not.
+    """All tables at `at` (ISO 8601, UTC). `spark_error` says why Spark does not answer, if it was queried.
 
     `left_out` names the declared topics that have no table here, each with the reason and what to do.
     """
@@ -113,12 +113,12 @@ class Status:
     left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON, with a version number."""
+        """Return the documented JSON, with a version number."""
         return {"version": JSON_VERSION, **asdict(self)}
 
     @property
     def healthy(self) -> bool:
-        """Whether every table and its topic could be read, nothing keeps windows from being loaded and decoded, and no check fails."""
+        """True if every table and its topic could be read, nothing prevents loading and decoding, and no check fails."""
         return (
             self.spark_error is None
             and not self.left_out
@@ -145,10 +145,10 @@ def collect(
     spark_error: str | None = None,
     left_out: Iterable[str] = (),
 ) -> Status:
-    """Look at every declared table. What cannot be found out is named in its row, and never raised.
+    """Look at every declared table. What cannot be found out is named in its row and never raised.
 
-    `broker_silence` is why no broker is asked, where that is known, and `spark_error` why loads find no Spark. `left_out` says of
-    which declared topics there is nothing to look at, and why.
+    `broker_silence` says why the brokers are not queried, if so, and `spark_error` why loads cannot use Spark. `left_out` names the
+    declared topics without a table, and why.
     """
     names = tuple(checks)
     states = {} if instance is None else health.sensors(instance)
@@ -207,7 +207,7 @@ def _table(
     late = pending is not None and now - pending > health.patience(declaration)
     clock = _clock_error(cluster, ledger, topic, now, pending) if late and pending is not None else None
     generation = newest_cut.generation if newest_cut is not None else 1
-    # Offsets of an earlier generation say nothing of where the log of today is held up to.
+    # Offsets of an earlier generation do not tell how far the current log is loaded.
     committed = _committed(rows.filter(pc.equal(rows["generation"], generation)), edges, loaded)
     if not committed and older.until is not None:
         last = ledger.cuts(topic, older.until, older.until)[-1]
@@ -271,13 +271,13 @@ def _table(
 
 
 def _unerased(table: str, unfinished: Mapping[str, decisions.UnfinishedErasure]) -> tuple[str, ...]:
-    """What is to be done about an erasure that was cut short, unless it is under way."""
+    """Return what to do about an interrupted erasure, unless it is running."""
     if not unfinished:
         return ()
     by = next(iter(unfinished.values())).decision.decided_by
     return (
-        f"records that {by} had erased are not known to be gone yet from {len(unfinished):,} windows: unless that is under way, run "
-        f'`platform-assets erase {table} --reason "…"`, which goes on',
+        f"an erasure requested by {by} is not complete in {len(unfinished):,} windows: unless it is running, run "
+        f'`platform-assets erase {table} --reason "…"`, which continues it',
     )
 
 
@@ -289,7 +289,7 @@ def _decoded(
     missing: Collection[str],
     now: datetime,
 ) -> tuple[DecodedStatus | None, str | None]:
-    """The tables that it is decoded into, where there are any, or why nothing is known of them."""
+    """Return the tables that it is decoded into, if any, or why nothing is known of them."""
     if declaration.decode is None:
         return None, None
     try:
@@ -300,13 +300,13 @@ def _decoded(
 
 
 def _recorded(rows: pa.Table) -> list[tuple[datetime, datetime]]:
-    """Of each loaded window, its end and when its newest entry was recorded."""
+    """Return the end of each loaded window and when its newest entry was recorded."""
     found = rows.group_by("window_end").aggregate([("recorded_at", "max")])
     return list(zip(found["window_end"].to_pylist(), found["recorded_at_max"].to_pylist(), strict=True))
 
 
 def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> str | None:
-    """What there is to say of a topic that no window was ever sealed of, though one has ended."""
+    """Return what to report for a topic without a sealed window, although one window has ended."""
     name = sensor_name(declaration.topic, declaration.together)
     if sensor is not None or not sealing.pending_edges(declaration, None, now, 2)[1:]:
         return None
@@ -331,7 +331,7 @@ def _table_forecast(
 def _retention_problems(
     table_forecast: RetentionForecast | None, cluster: Cluster | None, now: datetime
 ) -> tuple[list[str], list[str]]:
-    """What somebody has to act on, and what passes by itself."""
+    """Return what a person has to act on, and what passes by itself."""
     if table_forecast is None or cluster is None:
         return [], []
     servers = cluster.settings.bootstrap_servers
@@ -341,7 +341,7 @@ def _retention_problems(
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """None where one of the values is not known, or there is none."""
+    """Return None if one of the values is unknown or there is none."""
     known = list(values)
     return None if not known or None in known else sum(v for v in known if v is not None)
 
@@ -370,7 +370,7 @@ def _warnings(declaration: TopicDeclaration, first: datetime | None, now: dateti
 
 
 def _clock_error(cluster: Cluster | None, ledger: Ledger, topic: str, now: datetime, edge: datetime) -> str | None:
-    """Why an edge that has long passed by this machine's clock is not cut, where another clock says that it has not."""
+    """Return why an edge that is long past by this machine's clock is not cut: another clock says that it is still to come."""
     if cluster is None:
         return None
     try:
@@ -381,7 +381,7 @@ def _clock_error(cluster: Cluster | None, ledger: Ledger, topic: str, now: datet
 
 
 def _committed(rows: pa.Table, edges: list[str], loaded: set[str]) -> dict[int, int]:
-    """By partition: the end of the last window before the first one that is not loaded."""
+    """Return, by partition, the end of the last window before the first one that is not loaded."""
     unbroken = next((e for e in edges[:-1] if e not in loaded), None)
     held = rows if unbroken is None else rows.filter(pc.less(rows["window"], unbroken))
     if held.num_rows == 0:
@@ -398,7 +398,7 @@ def _partition(
     forecast: PartitionForecast | None,
 ) -> PartitionStatus:
     at, end = committed.get(partition), ends.get(partition)
-    # A partition that no window has reached yet lags by all that it holds.
+    # A partition that no window has reached yet lags by its whole content.
     lag = None if end is None else offsets.lag(end, at)
     watermark = None if forecast is None else forecast.end
     beyond = None if watermark is None else offsets.lag(watermark, at)

@@ -1,7 +1,7 @@
 """The sensor's tick: seals windows whose end has passed, reports them, and requests runs for windows that are not loaded.
 
-Every topic is a member of a group, by default of a group of its own. One tick serves all topics of a group: the edges that it cuts
-are recorded in one commit, and Dagster is asked once for the runs that it has on record.
+Every topic belongs to a group, by default to one of its own. One tick serves all topics of a group: the edges that it cuts are
+recorded in one commit, and Dagster is asked once for the runs that it has on record.
 
 A tick never consumes messages. It looks at batch headers at most, around transaction markers and, if a window's holes are not
 explained yet, of that window. What it reports comes from the ledger, never from the clock, so a tick that is repeated after a crash
@@ -43,12 +43,12 @@ _log = logger(__name__)
 
 _CURSOR_VERSION: Final = 1
 _FOR_TAKING: Final = 0.5
-"""Share of a tick's budget after which no cut is taken any more."""
+"""Share of a tick's budget after which no more cuts are made."""
 _FOR_ALL: Final = 0.9
-"""Share after which no topic is looked at any more."""
+"""Share of a tick's budget after which no more topics are looked at."""
 _NAMED: Final = 3
 TICK_STATUS: Final = "platform_assets/trouble"
-"""Of an observation's metadata: the error's class, empty once ticks succeed again."""
+"""Metadata of an observation: the error's class, empty once ticks succeed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Group:
 
     @property
     def first(self) -> TopicDeclaration:
-        """One of them: interval, budget and bounds of a run are the same for all."""
+        """Return one of the topics: interval, budget and limits of a run are the same for all."""
         return self.declarations[0]
 
     def __str__(self) -> str:
@@ -74,16 +74,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The contents of a cursor: the edge before which all windows of a topic are reported, and the topic that is looked at next."""
+    """The contents of a cursor: the edge before which all windows of a topic are reported, and the topic to look at next."""
 
     reported: Mapping[str, datetime] = field(default_factory=dict)
     following: str = ""
 
     @classmethod
     def from_cursor(cls, cursor: str | None, topics: Sequence[str] = ()) -> Position:
-        """From `to_cursor`; the beginning if there is no cursor, or one of another kind.
+        """Parse the result of `to_cursor`; return the beginning for no cursor or an unknown kind.
 
-        Earlier releases wrote an edge alone for a sensor of one topic: it is that of `topics`, if that is one.
+        Earlier releases wrote only an edge for the sensor of one topic: it applies to `topics` if that has one topic.
         """
         fields = json.loads(cursor) if cursor else {}
         reported = fields.get("reported") if fields.get("version") == _CURSOR_VERSION else None
@@ -95,7 +95,7 @@ class Position:
         return cls(edges, fields["following"])
 
     def to_cursor(self) -> str:
-        """JSON. Topics by edge: nearly all of them have the same."""
+        """Return JSON. Topics are grouped by edge, since nearly all have the same."""
         by_edge: dict[str, list[str]] = {}
         for topic, edge in sorted(self.reported.items()):
             by_edge.setdefault(str(round(edge.timestamp())), []).append(topic)
@@ -104,7 +104,7 @@ class Position:
 
 @dataclass
 class _Gathered:
-    """What a tick has found so far."""
+    """Results of a tick so far."""
 
     reported: dict[str, datetime]
     loads: list[tuple[str, LoadRequest]] = field(default_factory=list)
@@ -114,12 +114,12 @@ class _Gathered:
     errors: list[PlatformError] = field(default_factory=list)
     succeeded: int = 0
     busy: bool = False
-    """Whether a topic has something to report or to request."""
+    """True if a topic has something to report or to request."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One evaluation of the sensor of `group`; `now` is when it began. `clock` is the second one, Kafka's by default."""
+    """One evaluation of the sensor of `group`; `now` is when it began. `clock` is the second clock, by default Kafka's."""
 
     group: Group
     cluster: Cluster
@@ -129,10 +129,10 @@ class Tick:
     clock: clocks.Ask | None = None
 
     def evaluate(self, cursor: str | None) -> dg.SensorResult:
-        """Plan, and do what a sensor does besides: check retention, report loads that Dagster lacks, publish positions.
+        """Plan, then do the sensor's other work: check retention, report loads that Dagster lacks, and publish positions.
 
-        Topics that are left when the budget ends come first in the next tick. An error of one topic is reported on its table's
-        page. Raises it if no topic succeeded.
+        Topics that are left when the budget ends come first in the next tick. A topic's error is reported on its table's page, and
+        raised if no topic succeeded.
         """
         return self._tick(cursor, alone=False)
 
@@ -178,7 +178,7 @@ class Tick:
             if d.topic not in left_out:
                 self._look(d, sealed.get(d.topic), found, records, deadline, alone)
         if found.errors and not found.succeeded:
-            # A missing topic is the mildest of them.
+            # A missing topic is the least serious of them.
             raise next((e for e in found.errors if not isinstance(e, TopicMissingError)), found.errors[0])
         after = Position(found.reported, following)
         return self._result(found, cursor if after == before else after.to_cursor())
@@ -220,7 +220,7 @@ class Tick:
             found.reasons.append(result.skip_reason)
 
     def _besides(self, d: TopicDeclaration, result: TopicTickResult, records: RunLog) -> list[Any]:
-        """Report what Dagster lacks and what retention threatens, and publish the topic's position."""
+        """Report loads that Dagster lacks and what retention threatens, and publish the topic's position."""
         more: list[Any] = list(
             events.missing_loads(d, self.ledger, self.instance, self.now, records, besides=result.events)
         )
@@ -248,7 +248,7 @@ class Tick:
 
 
 def _from(declarations: Sequence[TopicDeclaration], following: str) -> list[TopicDeclaration]:
-    """All of them in order of name, beginning with `following`, so that each comes to its turn."""
+    """Return all topics in order of name, beginning with `following`, so that each gets its turn."""
     ordered = sorted(declarations, key=lambda d: d.topic)
     at = next((n for n, d in enumerate(ordered) if d.topic >= following), 0)
     return [*ordered[at:], *ordered[:at]]
@@ -258,15 +258,15 @@ def _from(declarations: Sequence[TopicDeclaration], following: str) -> list[Topi
 
 
 def _run_request(d: TopicDeclaration, table: TableRef, request: LoadRequest) -> dg.RunRequest:
-    """The run that loads windows into the raw `table` and decodes them, or that decodes those which it has.
+    """Return the run that loads windows into the raw `table` and decodes them, or that only decodes them.
 
-    It names them by partitions, so that the UI shows them before they are loaded; by its config if they are none.
+    It names them by partitions, so that the UI shows them before they are loaded, or in its config if they are not partitions.
     """
     run_key, tags = request.run_key(table.name), {dagster_records.TABLE_TAG: run_tag(table)}
     if request.listed:
         config = dagster_records.config_listing(d.topic, request.listed, decode_only=table != d.raw_table)
         return dg.RunRequest(run_key, config, tags, job_name=names.earlier_windows_job(d.topic))
-    # All but the deep audit, which has a schedule of its own.
+    # All checks but the deep audit, which has a schedule of its own.
     of_raw = (*CHECKS, retention_check.RETENTION_IS_FAR) if table == d.raw_table else ()
     selected: dict[str, Any] = {
         "job_name": names.assets_job(d),
@@ -304,10 +304,10 @@ _lock = threading.Lock()
 
 
 def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: PlatformError | None) -> None:
-    """Report on the table's page how a tick ended, if that differs from the one before: by `error`, or well.
+    """Report on the table's page how a tick ended, if that differs from the tick before: with `error`, or successfully.
 
-    Without it, a tick that fails is visible at the sensor alone. Dagster is asked once a process for what was reported last, so
-    that ticks which succeed cost nothing.
+    Otherwise a failing tick is visible only at the sensor. Dagster is queried once per process for the last report, so successful
+    ticks cost nothing.
     """
     asset, name = table_key(declaration.raw_table), sensor_name(declaration.topic, declaration.together)
     place = (str(instance.root_directory), declaration.topic)
@@ -326,7 +326,7 @@ def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: 
 
 
 def _reported(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str:
-    """The kind that was reported last; empty without one."""
+    """Return the last reported kind; empty if there is none."""
     for record in instance.fetch_observations(asset, limit=20).records:
         observation = record.asset_observation
         if observation is not None and TICK_STATUS in observation.metadata:

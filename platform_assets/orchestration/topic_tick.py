@@ -1,7 +1,7 @@
-"""The part of a tick that concerns one topic: what to report of its windows, and which of them to request.
+"""The part of a tick for one topic: which windows to report, and which to request.
 
-What is requested does not depend on the cursor: every sealed window that is not loaded, that no run under way will load and
-whose last run failed long enough ago. `planning` says when that is.
+Requests do not depend on the cursor: a tick requests every sealed window that is not loaded, that no run in progress will load, and
+whose last failure is long enough ago. `planning` decides how long that is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logger(__name__)
 
 HeldBack = ClockAheadError | StartMovedError
 HELD_BACK = (ClockAheadError, StartMovedError)
-"""What keeps a tick from sealing, and from nothing else."""
+"""Errors that prevent a tick from sealing, and from nothing else."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TopicTickResult:
 
 @dataclass(frozen=True)
 class TopicTick:
-    """The part of a tick that concerns the topic `declaration`; `now` is when the tick began, `log` what Dagster has on record."""
+    """The part of a tick for the topic `declaration`; `now` is when the tick began, `log` has Dagster's records of runs."""
 
     declaration: TopicDeclaration
     cluster: Cluster
@@ -69,15 +69,15 @@ class TopicTick:
     def after(
         self, done: sealing.Sealing | HeldBack | None, reported: datetime | None, deadline: float
     ) -> TopicTickResult:
-        """What is to be said and asked for after an attempt to seal; None where there was nothing to seal.
+        """Return what to report and request after an attempt to seal; `done` is None if there was nothing to seal.
 
-        All windows before the edge `reported` were so by earlier ticks.
+        All windows before the edge `reported` were reported by earlier ticks.
         """
         d = self.declaration
         fresh: list[SealedWindow] | None = None
         held_back: str | None = None
         if isinstance(done, HeldBack):
-            # Nothing is wrong with what was sealed before: it is asked for as at any other tick.
+            # Windows that were sealed before are not affected: they are requested as in any other tick.
             held_back = str(done)
             _log.warning(held_back)
         elif done is not None:
@@ -92,7 +92,7 @@ class TopicTick:
         if fresh:
             windows = fresh[: d.max_edges_per_tick]
         else:
-            # By ranges, so that a lost cursor costs a tick no more than any other: the next one goes on from there.
+            # Read by ranges, so that a lost cursor makes no tick more expensive: the next tick continues from there.
             windows = (
                 cut_ranges.next_windows(self.ledger, d.topic, reported, d.max_edges_per_tick)
                 if newest != reported
@@ -101,7 +101,7 @@ class TopicTick:
         if not windows and not left.windows and not undecoded:
             return _nothing(held_back or self._why_nothing(newest))
         keys = [w.key for w in windows]
-        # What this very tick has sealed, nobody has loaded or reported: an older entry is not of these offsets.
+        # Nobody has loaded or reported what this tick sealed, so an older entry is not for these offsets.
         receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
         known = frozenset() if fresh else dagster_records.reported_partitions(self.instance, topic_key(d.topic), keys)
         result = self._report(windows, receipts, known, left, undecoded, newest, reported, deadline)
@@ -131,7 +131,7 @@ class TopicTick:
         fresh_empty = self._unreported(d.raw_table, receipts)
         decoded += self._decoded_to_report(before)
         checks = raw_checks.NOTHING
-        # A load's run evaluates the checks behind its materialisation, and so does the tick that has caught up.
+        # A load's run evaluates the checks after its materialization, and so does a tick that has caught up.
         if fresh_empty and not loads and windows[-1].window.end == newest:
             reporting = {r.window.key: r.load_id for r in fresh_empty}
             budget = deadline - time.monotonic()
@@ -163,7 +163,7 @@ class TopicTick:
         newest: datetime,
         reported: datetime | None,
     ) -> list[planning.LoadRequest]:
-        """Runs for what is not loaded among `windows`, which are reported by this tick, and all that were before."""
+        """Return runs for the windows in `windows` that are not loaded; this tick reports them, and earlier ticks all before."""
         d = self.declaration
         until = windows[-1].window.end if windows else reported
         open_windows = {
@@ -174,7 +174,7 @@ class TopicTick:
         return self._requests(d.raw_table, open_windows, newest, {w.key: w for w in windows})
 
     def _undecoded(self, newest: datetime, unloaded_raw: Unloaded) -> Mapping[str, Window]:
-        """The windows that the raw table has and the decoded one has not, where there is to be one."""
+        """Return the windows that the raw table has and the decoded one lacks, if there is a decoded one."""
         d = self.declaration
         if d.decode is None:
             return {}
@@ -182,7 +182,7 @@ class TopicTick:
         return {key: window for key, window in left.windows.items() if key not in unloaded_raw.windows}
 
     def _decodings(self, undecoded: Mapping[str, Window], newest: datetime) -> list[planning.LoadRequest]:
-        """Runs that decode what the raw table has: none while one of its checks holds back what is downstream."""
+        """Return runs that decode what the raw table has; none while one of its checks blocks derived tables."""
         d = self.declaration
         if not undecoded or dagster_records.blocked_by(self.instance, blocking_keys(d)):
             return []
@@ -195,13 +195,13 @@ class TopicTick:
         newest: datetime,
         at_hand: Mapping[str, SealedWindow],
     ) -> list[planning.LoadRequest]:
-        """Runs for those of `open_windows` that are due in `table`; `at_hand` are those that need not be read."""
+        """Return runs for those of `open_windows` that are due in `table`; `at_hand` are those that need not be read."""
         if not open_windows:
             return []
         d = self.declaration
         keys = list(open_windows)
         in_flight = dagster_records.windows_in_flight(self.instance, table_key(table), keys, log=self.log)
-        # A run that ended just now is not in flight, and what it loaded is in the ledger since.
+        # A run that has just ended is no longer in flight, and the ledger already has what it loaded.
         left = unloaded.find(self.ledger, table, newest)
         parking = decisions.parking(self.ledger.lake, table)
         tries = tries_of(keys, dagster_records.failed_runs(self.instance, table, keys, self.log))
@@ -221,14 +221,14 @@ class TopicTick:
             "max_offsets": d.max_records_per_run,
             "max_windows": d.max_windows_per_run,
             "tries": tries,
-            # Asked for before, and no run of it is on record as failed: it was deleted, or did not load the window.
+            # Requested before, and no failed run of it is on record: the run was deleted, or did not load the window.
             "asked_before": {k: key_of(newest) for k in keys if k not in at_hand},
         }
         named = planning.grouped([w for w in chosen if w.key in partitions], (), schedule=d.schedule, **bounds)
         return [*named, *planning.listed([w for w in chosen if w.key not in partitions], **bounds)]
 
     def _decoded_to_report(self, keys: Sequence[str]) -> list[Receipt]:
-        """Of windows without offsets that an earlier tick recorded, what Dagster has not heard: that tick's result was lost."""
+        """Return windows without offsets that an earlier tick recorded and Dagster lacks, because that tick's result was lost."""
         tables = _made_from_raw(self.declaration) if keys else ()
         return [r for t in tables for r in self._unreported(t, self.ledger.receipts(t, list(keys)))]
 

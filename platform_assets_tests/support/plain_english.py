@@ -53,6 +53,7 @@ REWRITTEN: Final = (
     "platform_assets/lake",
     "platform_assets/ledger",
     "platform_assets/model",
+    "platform_assets/orchestration",
     "platform_assets/terminal",
     "platform_assets/windows",
     "testbed",

@@ -1,7 +1,7 @@
-"""The tables in which Dagster keeps the events of runs, and what is newest in them.
+"""Dagster's event tables, and the newest events in them.
 
-Dagster has a call that deletes a run with everything that it reported, the materialisations of its partitions among it. Here
-events are deleted one by one, in the tables of its SQL stores, which are the same for SQLite and PostgreSQL.
+Dagster can only delete a run together with everything that it reported, including materializations of its partitions. This module
+deletes events one by one, in the tables of Dagster's SQL stores, which are the same for SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_ASSETS: Final = tuple(kind.value for kind in ASSET_EVENTS)
 _OF_CHECKS: Final = tuple(kind.value for kind in ASSET_CHECK_EVENTS)
 _NO_RUN: Final = ""
 _AT_ONCE: Final = 500
-"""SQLite bounds the number of values in one statement."""
+"""SQLite limits the number of values in one statement."""
 
 _events: Any = SqlEventLogStorageTable.c
 _evaluations: Any = AssetCheckExecutionsTable.c
@@ -50,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The row of a check's evaluation, its status, and the storage id of its event, which old rows do not have."""
+    """Row of a check evaluation, its status, and the storage id of its event, which old rows lack."""
 
     id: int
     run_id: str
@@ -62,7 +62,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """How many events and evaluations went, and the bytes of their texts and files; indices are not counted."""
+    """Numbers of deleted events and evaluations, and the bytes of their texts and files, without indexes."""
 
     events: int = 0
     bytes: int = 0
@@ -80,7 +80,7 @@ class EventStore:
 
     @classmethod
     def of(cls, instance: dg.DagsterInstance) -> EventStore:
-        """That of `instance`. Raises ConfigurationError where its events are in no SQL store."""
+        """Open the event store of `instance`. Raises ConfigurationError if its events are not in an SQL store."""
         storage = instance.event_log_storage
         if not isinstance(storage, SqlEventLogStorage):
             raise ConfigurationError(
@@ -89,25 +89,25 @@ class EventStore:
         return cls(storage)
 
     def newest_run(self) -> str | None:
-        """The run of the newest event.
+        """Return the run of the newest event.
 
-        It has to stay: SQLite gives the id of a deleted newest row to the next one, and Dagster's cursors are ids.
+        It must stay: SQLite reuses the id of a deleted newest row, and Dagster's cursors are ids.
         """
         with self.storage.index_connection() as conn:
             row = conn.execute(db.select(_events.run_id).order_by(_events.id.desc()).limit(1)).fetchone()
         return None if row is None else str(row[0])
 
     def events(self, run_ids: Sequence[str]) -> list[Event]:
-        """All events of assets that these runs reported."""
+        """Return all events of assets that these runs reported."""
         return self._events(_events.run_id.in_(run_ids))
 
     def evaluations(self, run_ids: Sequence[str]) -> list[Evaluation]:
-        """All evaluations of checks that these runs planned or made."""
+        """Return all evaluations of checks that these runs planned or made."""
         query = _evaluation_rows().where(_evaluations.run_id.in_(run_ids))
         return [Evaluation(*row) for row in self._rows(query)]
 
     def newest_by_partition(self, asset: str, kind: str, partitions: Collection[str | None]) -> dict[str | None, int]:
-        """The id of the newest event of this kind, by partition; None stands for events that name no partition."""
+        """Return the id of the newest event of this kind, by partition; the key None is for events without a partition."""
         of_asset = [_events.asset_key == asset, _events.dagster_event_type == kind]
         newest = db.func.max(_events.id)
         found: dict[str | None, int] = {}
@@ -121,9 +121,9 @@ class EventStore:
         return found
 
     def newest_evaluations(self, asset: str, check: str) -> frozenset[int]:
-        """The newest rows of a check: one of each status, of each partition that evaluations name.
+        """Return the newest rows of a check: one for each status and for each partition that evaluations name.
 
-        Asked for once: what is added since is newer, and what is no longer the newest stays for one time more.
+        It is queried once: rows added since are newer, and a row that is no longer the newest is kept until the next pruning.
         """
         if (asset, check) not in self._newest:
             query = (
@@ -137,7 +137,7 @@ class EventStore:
     def delete(
         self, run_id: str, kept: Collection[int], kept_evaluations: Collection[int], *, dry_run: bool = False
     ) -> Deleted:
-        """Delete the events and evaluations of a run but those with these ids, and SQLite's file of its log."""
+        """Delete the events and evaluations of a run except those with these ids, and SQLite's file of its log."""
         with self.storage.index_connection() as conn:
             events = db.select(_events.id).where(_events.run_id == run_id)
             rows = db.select(_evaluations.id).where(_evaluations.run_id == run_id)
@@ -149,7 +149,7 @@ class EventStore:
         return found + Deleted(bytes=sum(self._unlink(path, dry_run) for path in self._files(run_id)))
 
     def without_run(self, before: datetime) -> tuple[list[Event], list[Evaluation]]:
-        """Events and evaluations of no run that were reported before `before`."""
+        """Return events and evaluations without a run that were reported before `before`."""
         old = _events.timestamp < before.astimezone(UTC).replace(tzinfo=None)
         at = _evaluations.evaluation_event_timestamp < before.astimezone(UTC).replace(tzinfo=None)
         evaluations = _evaluation_rows().where(_evaluations.run_id == _NO_RUN, at)
@@ -158,24 +158,24 @@ class EventStore:
     def delete_without_run(
         self, events: Iterable[int], evaluations: Iterable[int], before: datetime, *, dry_run: bool
     ) -> Deleted:
-        """Delete these events and evaluations of no run; of those of SQLite's second copy all before `before`."""
+        """Delete these events and evaluations, which have no run, and all of those before `before` in SQLite's second copy."""
         doomed, rows = sorted(events), sorted(evaluations)
         with self.storage.index_connection() as conn:
             found = Deleted(len(doomed), _size(conn, doomed))
             if not dry_run:
                 _delete_rows(conn, doomed, rows)
         if not dry_run and isinstance(self.storage, SqliteEventLogStorage):
-            # No cursor leans on the ids of this copy, and of assets it is never asked.
+            # No cursor depends on the ids of this copy, and it is never queried for assets.
             old = _events.timestamp < before.astimezone(UTC).replace(tzinfo=None)
             with self.storage.run_connection(_NO_RUN) as conn:
                 conn.execute(db.delete(SqlEventLogStorageTable).where(old))
         return found
 
     def delete_leftovers(self, instance: dg.DagsterInstance, before: datetime, *, dry_run: bool) -> Deleted:
-        """Delete SQLite's logs of runs that are gone, last written before `before`: Dagster's own deletion leaves the files."""
+        """Delete SQLite's logs of deleted runs, last written before `before`: Dagster's own deletion leaves the files."""
         if not isinstance(self.storage, SqliteEventLogStorage):
             return Deleted()
-        # A run is known before its log is there, so they are listed the other way round.
+        # A run is recorded before its log file exists, so files are listed first.
         logs = [run_id for run_id in self.storage.get_all_run_ids() if run_id]
         gone = set(logs) - set(instance.run_storage.get_run_ids())
         files = [path for run_id in sorted(gone) for path in self._files(run_id)]
@@ -183,7 +183,7 @@ class EventStore:
         return Deleted(bytes=sum(self._unlink(path, dry_run) for path in old))
 
     def _events(self, *conditions: Any) -> list[Event]:
-        """The events of assets that meet these conditions."""
+        """Return the events of assets that meet these conditions."""
         wanted = [_events.id, _events.run_id, _events.dagster_event_type, _events.asset_key, _events.partition]
         query = db.select(*wanted).where(*conditions, _events.dagster_event_type.in_(_OF_ASSETS))
         return [Event(*row) for row in self._rows(query) if row[3] is not None]
@@ -193,7 +193,7 @@ class EventStore:
             return list(conn.execute(query).fetchall())
 
     def _files(self, run_id: str) -> list[Path]:
-        """SQLite's file of the run's log, and those beside it."""
+        """Return SQLite's file of the run's log, with its journal files."""
         if not isinstance(self.storage, SqliteEventLogStorage):
             return []
         log = self.storage.path_for_shard(run_id)

@@ -15,47 +15,51 @@ from platform_assets.orchestration.resources import LakeResource, read_config, v
 
 
 class VacuumConfig(dg.Config):
-    """Which files a run deletes."""
+    """Files that a run deletes."""
 
-    tables: list[str] = Field(default=[], description="Tables, as raw/orders; all of the lake if empty.")
+    tables: list[str] = Field(default=[], description="Tables, such as raw/orders; if empty, all tables of the lake.")
     retain_hours: int | None = Field(
-        default=None, description="Age that a file must have; by default the table's own retention, a week."
+        default=None, description="Minimum age of a file to delete, in hours; by default the table's retention, a week."
     )
     dry_run: bool = Field(default=False, description="Only list what would be deleted.")
 
 
 class PruneConfig(dg.Config):
-    """Which runs are deleted."""
+    """Runs that are deleted."""
 
-    keep_days: float = Field(default=DEFAULT_KEEP / timedelta(days=1), ge=0, description="Age that a run may reach.")
-    max_runs: int | None = Field(default=None, ge=0, description="Finished runs that may stay, whatever their age.")
+    keep_days: float = Field(
+        default=DEFAULT_KEEP / timedelta(days=1), ge=0, description="Days to keep a run after its end."
+    )
+    max_runs: int | None = Field(
+        default=None, ge=0, description="Maximum number of finished runs to keep, whatever their age."
+    )
     seconds: float = Field(
-        default=DEFAULT_SECONDS, ge=0, description="No run is begun with after; the next time goes on."
+        default=DEFAULT_SECONDS,
+        ge=0,
+        description="Start no further run after this many seconds; the next job run continues.",
     )
-    location: str | None = Field(
-        default=None, description="The code location whose runs they are; that of this job by default."
-    )
-    dry_run: bool = Field(default=False, description="Only say what would be deleted.")
+    location: str | None = Field(default=None, description="Code location of the runs; by default that of this job.")
+    dry_run: bool = Field(default=False, description="Only report what would be deleted.")
 
 
 def definitions(keep_runs_days: float | None = None) -> dg.Definitions:
-    """The jobs `vacuum_tables` and `prune_runs`, and schedules of them that run once they are switched on.
+    """Build the jobs `vacuum_tables` and `prune_runs`, and their schedules, which are off by default.
 
     Args:
-        keep_runs_days: where it is given, runs older than that are deleted without anybody switching that on.
+        keep_runs_days: if given, runs older than this are deleted without switching the schedule on.
     """
     return dg.Definitions.merge(_vacuum(), _prune(keep_runs_days))
 
 
 def days_of(text: str | None) -> float | None:
-    """A number of days, 1 or more, as `PLATFORM_KEEP_RUNS_DAYS` has it. Raises ConfigurationError."""
+    """Parse a number of days, 1 or more, from `PLATFORM_KEEP_RUNS_DAYS`. Raises ConfigurationError."""
     if not text:
         return None
     try:
         days = float(text)
     except ValueError:
         days = 0.0
-    # Not a number is not at least one either.
+    # NaN fails this comparison too.
     if not 1 <= days < 100_000:
         raise ConfigurationError(f"PLATFORM_KEEP_RUNS_DAYS is {text!r}: give a number of days, 1 or more, or unset it")
     return days
@@ -68,7 +72,7 @@ def _prune(keep_days: float | None) -> dg.Definitions:
         origin = context.run.remote_job_origin
         location = config.location or (None if origin is None else origin.repository_origin.get_label())
         if location is None:
-            raise dg.Failure("this run is of no code location: name one by `location`", allow_retries=False)
+            raise dg.Failure("this run has no code location; set `location`", allow_retries=False)
         budget = Budget(timedelta(days=config.keep_days), config.max_runs, config.seconds)
         try:
             done = prune(

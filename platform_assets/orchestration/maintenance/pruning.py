@@ -1,8 +1,8 @@
-"""Deleting old runs from Dagster's store, so that what it shows of partitions, assets and checks stays as it is.
+"""Deletion of old runs from Dagster's store that keeps what Dagster shows of partitions, assets and checks.
 
-Dagster takes a partition for missing once the run that materialised it is deleted, since the materialisation goes with it. So
-of a run that is pruned, what is newest of its kind stays, as events that name a run which is no more: the last materialisation of
-each partition, the last evaluations of each check. The rest goes: its log, its record, and what later runs have reported anew.
+Dagster deletes a run's materializations with the run and then treats the partitions as missing. So pruning keeps a run's newest events
+of each kind: the last materialization of each partition and the last evaluations of each check. Their run no longer exists. It deletes
+the run's record, its log, and the events that later runs have reported again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ DEFAULT_KEEP: Final = timedelta(days=30)
 DEFAULT_SECONDS: Final = 600.0
 
 PROTECTED: Final = timedelta(days=1)
-"""A run that ended since is never deleted: for so long a tick that was cut short may ask for it again by its id."""
+"""Minimum age of a run before it is deleted: for that long an interrupted tick may request it again by its id."""
 FAILURES_ASKED: Final = events.LOOKED_BACK
-"""Likewise one that failed: for so long ticks ask what it has loaded and not reported."""
+"""Minimum age of a failed run before it is deleted: for that long ticks query what it loaded and did not report."""
 _PAGE: Final = 100
 
 _FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
@@ -47,12 +47,12 @@ _UNSETTLED: Final = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, Bul
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may stay, and how long deleting may take.
+    """Limits for what stays, and for how long deleting takes.
 
     Attributes:
-        keep: age that a run may reach, from its end.
-        most: finished runs that may stay, whatever their age; None for any number.
-        seconds: after which no further run is begun with; the next time goes on.
+        keep: time to keep a run after its end.
+        most: maximum number of finished runs to keep, whatever their age; None for no limit.
+        seconds: start no further run after this time; the next call continues.
     """
 
     keep: timedelta = DEFAULT_KEEP
@@ -62,14 +62,14 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was deleted, or with `dry_run` would be.
+    """Result of pruning: what was deleted, or with `dry_run` would be.
 
     Attributes:
-        runs: how many.
-        spared: runs beyond the budget that stay as they are, counted by why.
+        runs: number of runs.
+        spared: number of runs beyond the budget that were kept, by reason.
         deleted: events, and bytes of texts and files.
         left: finished runs that stay.
-        complete: False where time ran out.
+        complete: False if time ran out.
     """
 
     runs: int
@@ -101,7 +101,7 @@ class _Page:
 
 
 def label_of(location: str) -> str:
-    """How Dagster marks the runs of a code location; a name with an @ is taken for such a mark."""
+    """How Dagster marks the runs of a code location; a name with an @ would be mistaken for such a mark."""
     return location if "@" in location else f"__repository__@{location}"
 
 
@@ -117,7 +117,7 @@ def prune(
 ) -> Pruned:
     """Delete the finished runs of the code location `location` that are beyond `budget` at `now`, oldest first, run `but` left aside.
 
-    Cut short at any point it leaves nothing that another time does not finish: the record of a run goes last.
+    If it is interrupted, the next call finishes the work: the record of a run is deleted last.
 
     Raises:
         ConfigurationError: the instance keeps its events in no SQL store.
@@ -151,16 +151,16 @@ def prune(
 def _pages(
     instance: dg.DagsterInstance, store: EventStore, wanted: dg.RunsFilter, beyond: int, before: datetime
 ) -> Iterator[_Page]:
-    """The runs that ended before `before`, and the oldest `beyond` ones, oldest first."""
+    """Yield the runs that ended before `before`, and the oldest `beyond` ones, oldest first."""
     number = 0
     records = instance.get_run_records(wanted, limit=_PAGE, ascending=True)
     while records:
-        # Asked for before those of this page are deleted: a cursor is a run.
+        # Queried before the runs of this page are deleted, because a cursor is a run.
         more = instance.get_run_records(wanted, limit=_PAGE, ascending=True, cursor=records[-1].dagster_run.run_id)
         chosen = [r for n, r in enumerate(records, number) if n < beyond or ended_at(r) < before]
         if chosen:
             yield _page(store, chosen)
-        # Runs end about in the order in which they were asked for; one that did not is found another time.
+        # Runs end roughly in the order in which they were requested; the next pruning finds an exception.
         elif number >= beyond:
             return
         number += len(records)
@@ -179,7 +179,8 @@ def _page(store: EventStore, records: Sequence[dg.RunRecord]) -> _Page:
 
 
 def _newest(store: EventStore, events: Sequence[Event]) -> dict[tuple[str, str], dict[str | None, int]]:
-    """By asset and kind: the newest event of each partition that these events name, with the materialisations of each asset."""
+    """Return, by asset and kind, the newest event of each partition that these events name, with the materializations of each
+    asset."""
     partitions: defaultdict[tuple[str, str], set[str | None]] = defaultdict(set)
     for event in events:
         partitions[event.asset, event.kind].add(event.partition)
@@ -188,14 +189,14 @@ def _newest(store: EventStore, events: Sequence[Event]) -> dict[tuple[str, str],
 
 
 def ended_at(record: dg.RunRecord) -> datetime:
-    """When the run ended."""
+    """Return when the run ended."""
     if record.end_time is not None:
         return datetime.fromtimestamp(record.end_time, UTC)
     return record.update_timestamp.replace(tzinfo=UTC)
 
 
 def _is_current(event: Event, newest: Mapping[tuple[str, str], Mapping[str | None, int]]) -> bool:
-    """Whether nothing later says the same of its partition; a plan is outlived by a materialisation."""
+    """Return true if no later event replaces this one for its partition; a materialization replaces a plan."""
     if newest[event.asset, event.kind].get(event.partition) != event.id:
         return False
     return event.kind != PLANNED or newest[event.asset, MATERIALISED].get(event.partition, -1) < event.id
@@ -203,7 +204,7 @@ def _is_current(event: Event, newest: Mapping[tuple[str, str], Mapping[str | Non
 
 @dataclass
 class _Judge:
-    """Says which runs have to stay as they are."""
+    """Decides which runs have to stay."""
 
     instance: dg.DagsterInstance
     store: EventStore
@@ -220,7 +221,7 @@ class _Judge:
         self._newest = frozenset([*newest, self.store.newest_run(), self.but])
 
     def spares(self, record: dg.RunRecord, page: _Page) -> str | None:
-        """Why the run stays as it is; None for one that goes."""
+        """Return why the run has to stay; None if it can be deleted."""
         run = record.dagster_run
         age, failed = self.now - ended_at(record), run.status in _FAILED
         if run.run_id in self._newest or age < PROTECTED:
@@ -238,7 +239,7 @@ class _Judge:
         return None
 
     def _is_open_try(self, run: dg.DagsterRun, page: _Page) -> bool:
-        """Whether it was to load a partition that was not loaded since: retries and `status` count it."""
+        """Return true if the run should have loaded a partition that was not loaded since: retries and `status` count such runs."""
         planned = [e for e in page.events.get(run.run_id, []) if e.kind == PLANNED]
         if any(_is_current(e, page.newest) for e in planned):
             return True
@@ -255,14 +256,14 @@ class _Judge:
         return not listed <= dagster_records.reported_partitions(self.instance, asset, sorted(listed))
 
     def _counted(self, table: str) -> frozenset[str]:
-        """The failed runs of a table that retries look at."""
+        """Return the failed runs of a table that retries look at."""
         if table not in self._failures:
             found = dagster_records.newest_failed(self.instance, [table])
             self._failures[table] = frozenset(record.dagster_run.run_id for record in found)
         return self._failures[table]
 
     def _is_last_of_asset(self, run: dg.DagsterRun, page: _Page) -> bool:
-        """What the catalogue shows of an asset names this run, and by it the run's status and tags."""
+        """Return true if the catalog shows this run for an asset, with the run's status and tags."""
         keys = {dg.AssetKey.from_db_string(e.asset) for e in page.events.get(run.run_id, [])} - {None}
         records = self.instance.get_asset_records([key for key in keys if key is not None]) if keys else []
         return any(record.asset_entry.last_run_id == run.run_id for record in records)
@@ -288,15 +289,15 @@ def _delete(instance: dg.DagsterInstance, store: EventStore, run_id: str, page: 
 
 
 def _is_own(asset: str) -> bool:
-    """Whether the platform has made the asset, with the prefix that this code location has."""
+    """Return true if the platform made the asset, with this code location's prefix."""
     key = dg.AssetKey.from_db_string(asset)
     return key is not None and is_own(key)
 
 
 def _without_run(store: EventStore, before: datetime, dry_run: bool) -> Deleted:
-    """Delete what was reported without a run and has been reported anew: checks of an idle topic above all."""
+    """Delete events without a run that were reported again since, mostly checks of idle topics."""
     reported, judged = store.without_run(before)
-    # Such events are of no code location.
+    # Such events belong to no code location.
     events = [e for e in reported if _is_own(e.asset)]
     evaluations = [e for e in judged if _is_own(e.asset)]
     newest = _newest(store, events)
