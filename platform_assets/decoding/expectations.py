@@ -69,7 +69,7 @@ def failing(expectation: Expectation, kind: pa.DataType) -> Failing:
                     "it; RE2 has neither look-around nor backreferences"
                 ) from error
         return lambda values: pc.invert(pc.fill_null(pc.match_substring_regex(values, whole), True))
-    raise AssertionError(f"unreachable: {e.kind} is of whole windows")
+    raise AssertionError(f"unreachable: {e.kind} applies to whole windows")
 
 
 def argument(given: Value, kind: pa.DataType, column: str) -> pa.Scalar:

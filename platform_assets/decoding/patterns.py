@@ -78,7 +78,7 @@ class Nearness:
             name, parts = self.patterns[0]
             return f"nothing of any pattern fits the line; the first one, {name!r}, begins with {parts[0]}"
         if first == len(parts):
-            return f"nearest is {name!r}: the line fits it, and goes on behind it"
+            return f"nearest is {name!r}: the line fits it, and goes on behind it"  # plain: allow
         behind = f", and its last {last}" if last else ""
         return f"nearest is {name!r}: the line fits its first {first} of {len(parts)} parts{behind}; expected was {parts[first]}"
 

@@ -1,4 +1,4 @@
-"""`python -m platform_assets.kernels`: compile every kernel, unless the cache has it already."""
+"""`python -m platform_assets.kernels`: compile every kernel that the cache lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MODULES: Final = ("arrow", "avro", "conversion", "csv", "hashing", "json_texts"
 
 
 def main() -> None:
-    """Say where the kernels are kept, or why there are none: without them, Spark's connector loads."""
+    """Print where the kernels are kept, or why there are none; without them, loads use Spark's connector."""
     try:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Filling Arrow buffers: https://arrow.apache.org/docs/format/Columnar.html."""
+"""Kernels that fill Arrow buffers: https://arrow.apache.org/docs/format/Columnar.html."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
 LARGEST = (1 << 31) - 1
-"""Bytes that one array with 32-bit offsets holds."""
+"""Maximum bytes of an array with 32-bit offsets."""
 
 
 @kernel(INTS)
 def total_size(sizes: Ints) -> int:
-    """Sum of the sizes that are not negative, which are those of values that are not null."""
+    """Return the sum of sizes that are not negative, that is, of values that are not null."""
     total = 0
     for size in sizes:
         if size > 0:
@@ -35,9 +35,9 @@ def total_size(sizes: Ints) -> int:
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather(data: Bytes, positions: Ints, sizes: Ints, offsets: Ints, values: Bytes, validity: Bytes) -> int:
-    """Copy `data[positions[i]:positions[i] + sizes[i]]` behind each other into `values`; a negative size is a null.
+    """Copy `data[positions[i]:positions[i] + sizes[i]]` into `values`, one after the other; a negative size is a null.
 
-    `offsets` (one longer than `sizes`) and the bits of `validity` (all 0 before) are filled. Returns the nulls' number.
+    Fills `offsets` (one longer than `sizes`) and the bits of `validity` (all 0 before). Returns the number of nulls.
     """
     at = np.int64(0)
     nulls = 0
@@ -56,7 +56,7 @@ def gather(data: Bytes, positions: Ints, sizes: Ints, offsets: Ints, values: Byt
 
 @kernel(INTS, FILLED_INTS, FILLED_BYTES)
 def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
-    """Offsets of lists of `counts` elements each; an empty one is a null. Returns the number of nulls."""
+    """Fill the offsets of lists of `counts` elements each; an empty one is a null. Returns the number of nulls."""
     at = nulls = 0
     for index in range(counts.size):
         offsets[index] = at
@@ -71,7 +71,7 @@ def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
 
 @kernel(FILLED_LONGS)
 def to_microseconds(milliseconds: Longs) -> int:
-    """In place. Returns the first that does not fit 64 bits as microseconds, or -1; those behind it are left."""
+    """Convert in place. Returns the first index whose microseconds do not fit 64 bits, or -1; values after it are left unchanged."""
     for index in range(milliseconds.size):
         value = milliseconds[index]
         if value > 9223372036854775 or value < -9223372036854775:

@@ -8,7 +8,7 @@ its items. Each column has a slot of 64 bits for each item of its level, and a b
 * bytes have `at << 32 | size`, where they are in `data`;
 * lists have the number of their items; structs have nothing.
 
-No byte behind a value's end is read, and no slot behind a level's room is filled, whatever a value claims.
+No byte after a value's end is read, and no slot beyond a level's room is filled, whatever a value claims.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ on, of which a negative one is refused. UNION (first, count): likewise, and the 
 (level of its items): begins one, and ITEMS (level of its items, least size of one, step behind the list) comes next; ITEM_END (level
 of the items, step of ITEMS) ends each. JUMP (step). EMPTY_ITEMS: blocks whose items take no bytes. END: of the value."""
 FRAME = 5
-"""Numbers on the stack for each list that is being read: items left in the block, where it has to end or -1, first item; the step
-that began it, and where."""
+"""Numbers on the stack for each list being read: items left in the block, its end or -1, first item, the step that began it, and
+the position of that step."""
 
 _FAILED = np.int64(-1)
 _LAST_SHIFT = np.uint64(63)
@@ -58,7 +58,7 @@ _LAST_SHIFT = np.uint64(63)
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """A zigzag varint of 64 bits at `at`, and the position behind it, which is -1 where there is none before `stop`."""
+    """Read a zigzag varint of 64 bits at `at`; return it and the position after it, -1 if there is none before `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop:
@@ -77,7 +77,7 @@ def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
 
 @inlined
 def _block(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole, Whole]:
-    """The items of a block, where it has to end or -1, and the position behind its head, which is -1 where it is wrong."""
+    """Read the head of a block; return its items, its end or -1, and the position after the head, -1 if it is wrong."""
     items, at = _varint(data, at, stop)
     end: Whole = np.int64(-1)
     if items < 0 and at >= 0:
@@ -91,7 +91,7 @@ def _block(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole, Whole]:
 
 @inlined
 def _decimal(data: Bytes, at: Whole, size: Whole) -> tuple[Whole, np.uint64]:
-    """The high and the low 64 bits of a big-endian two's complement of 1 to 16 bytes."""
+    """Return the high and the low 64 bits of a big-endian two's complement of 1 to 16 bytes."""
     high = np.int64(-1) if data[at] & 0x80 else np.int64(0)
     low = np.uint64(high)
     for byte in range(size):
@@ -102,7 +102,7 @@ def _decimal(data: Bytes, at: Whole, size: Whole) -> tuple[Whole, np.uint64]:
 
 @inlined
 def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> None:
-    """Nothing was read of the value at which `levels` are."""
+    """Undo the value at which `levels` are: nothing was read of it."""
     for column in range(columns.size // 3):
         begin, level, room = columns[3 * column], columns[3 * column + 1], columns[3 * column + 2]
         for item in range(levels[3 * level + 1], min(levels[3 * level] + 1, room)):
@@ -112,7 +112,7 @@ def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> Non
 
 @kernel(BYTES, INT, INT, LONGS, INT)
 def _is_within(data: Bytes, at: Whole, size: Whole, table: Longs, limit: Whole) -> Truth:
-    """Whether `limit` is negative, or the decimal at `at` has 1 to 16 bytes and a magnitude of at most that of the table's entry."""
+    """Return true if `limit` is negative, or the decimal at `at` has 1 to 16 bytes and a magnitude within the table's entry."""
     if limit < 0:
         return True
     if size == 0 or size > 16:
@@ -121,7 +121,7 @@ def _is_within(data: Bytes, at: Whole, size: Whole, table: Longs, limit: Whole) 
     if upper < 0:
         lower = ~lower + np.uint64(1)
         upper = np.int64(~np.uint64(upper) + np.uint64(1 if lower == 0 else 0))
-    # Of the least of all numbers, the magnitude is negative again.
+    # The magnitude of the smallest number is negative again.
     high = table[limit + 1]
     return bool(0 <= upper < high or (upper == high and lower <= np.uint64(table[limit])))
 
@@ -144,7 +144,7 @@ def read_values(
     stops: Longs,
     stack: Longs,
 ) -> int:
-    """Read value i, `data[starts[i]:starts[i] + sizes[i]]`, from the one of number `first` on. A negative size is a null.
+    """Read the values `data[starts[i]:starts[i] + sizes[i]]`, from value `first` on. A negative size is a null.
 
     `columns` has three numbers for each column: where its items begin, its level, and the room of that level. `levels` has
     three for each level: its items so far, those before the value that is being read, its room. `slots` and `valid` are 0
@@ -321,7 +321,7 @@ def read_values(
 
 @kernel(LONGS, BYTES, BYTES, FILLED_INTS, FILLED_BYTES)
 def copy_pieces(slots: Longs, valid: Bytes, data: Bytes, offsets: Ints, values: Bytes) -> int:
-    """Copy the bytes that `slots` of bytes say, behind each other; `offsets` is one longer. Returns where they end."""
+    """Copy the bytes that `slots` refer to, one after the other; `offsets` is one longer. Returns the end."""
     at = np.int64(0)
     for index in range(slots.size):
         offsets[index] = at
@@ -335,7 +335,7 @@ def copy_pieces(slots: Longs, valid: Bytes, data: Bytes, offsets: Ints, values: 
 
 @kernel(LONGS, BYTES, BYTES, FILLED_LONGS)
 def to_decimals(slots: Longs, valid: Bytes, data: Bytes, values: Longs) -> None:
-    """Big-endian two's complement, of 1 to 16 bytes each, to 128 bits: two numbers in `values` for each slot."""
+    """Convert big-endian two's complements of 1 to 16 bytes to 128 bits: two numbers in `values` for each slot."""
     for index in range(slots.size):
         if valid[index]:
             high, low = _decimal(data, slots[index] >> 32, slots[index] & 0xFFFFFFFF)

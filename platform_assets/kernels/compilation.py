@@ -1,8 +1,8 @@
-"""Compiling kernels by numba, into a cache that outlives the process.
+"""Compilation of kernels with numba, into a cache that outlives the process.
 
-A kernel is compiled, or read from the cache, when its module is imported, for the one signature that it declares: no
-call ever waits for a compiler. numba tells by a kernel's own file whether a cached one is still good, and kernels call
-each other across files: so the cache's folder is named after the sources of them all.
+A kernel is compiled, or read from the cache, when its module is imported, for the single signature that it declares: no call ever
+waits for a compiler. numba checks only a kernel's own file to see if the cached one is valid, but kernels call each other across
+files. So the cache folder's name depends on the sources of all of them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 from numba import types
 
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
-"""numba's own variable: where it is set, the kernels' folder is made below that one."""
+"""numba's own variable: if set, the kernels' folder is created inside that one."""
 
 INT: Final = types.int64
 HASH: Final = types.uint64
 BYTES, INTS, LONGS = (types.Array(of, 1, "C", readonly=True) for of in (types.uint8, types.int32, types.int64))
-"""Arrays that a kernel only reads; one that could be written is taken as well."""
+"""Arrays that a kernel only reads; writable ones are accepted too."""
 FILLED_BYTES, FILLED_INTS, FILLED_LONGS, SUMS, FILLED_DOUBLES = (
     types.Array(of, 1, "C") for of in (types.uint8, types.int32, types.int64, types.uint64, types.float64)
 )
@@ -36,16 +36,16 @@ FILLED_BYTES, FILLED_INTS, FILLED_LONGS, SUMS, FILLED_DOUBLES = (
 Whole = int | np.int64
 """A whole number inside a kernel, where both are the same."""
 Truth = bool | np.bool_
-"""Likewise."""
+"""A truth value inside a kernel."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(*arguments: Any) -> Callable[[F], F]:
-    """Decorator: compiled for these types of arguments, cached, and running without Python's global lock.
+    """Return a decorator: compiled for these argument types, cached, and running without Python's global lock.
 
-    A kernel allocates nothing: what it fills is the caller's, scratch too. So no references are counted, which numba would do at
-    each inlined call, by instructions that the processor does nothing beside: of a record's digest they took 40 %.
+    A kernel allocates nothing; the caller provides outputs and scratch memory. So numba counts no references, which it would do at
+    each inlined call with instructions that the processor cannot overlap: they took 40 % of a record's digest.
     """
 
     def compiled(function: F) -> F:
@@ -71,10 +71,10 @@ def inlined(function: F) -> F:
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path | None:
-    """Where compiled kernels are kept, a folder of this user alone; None where there is no place for one.
+    """Return the folder of compiled kernels, which only this user can write; None if there is no place for one.
 
-    What lies there is executed, so a folder that others could have filled is not used. One that cannot be written and is
-    filled already, as in an image, is copied to where it can: numba reads from no other.
+    Its content is executed, so a folder that others could have filled is not used. A read-only folder that is already filled, as in an
+    image, is copied to a writable place, because numba cannot read from a read-only one.
     """
     digest = sources_digest()
     given = os.environ.get(CACHE_VARIABLE)
@@ -82,7 +82,7 @@ def cache_folder() -> Path | None:
     filled: Path | None = None
     for home in [Path(given)] if given else [user, Path(tempfile.gettempdir())]:
         if not home.is_absolute():
-            continue  # there is no home
+            continue  # There is no home.
         folder = home / f"platform-assets-kernels-{os.getuid()}-{digest}"
         if _is_trusted(folder) and not os.access(folder, os.W_OK):
             filled = folder
@@ -96,7 +96,7 @@ def cache_folder() -> Path | None:
 
 @lru_cache(maxsize=1)
 def sources_digest() -> str:
-    """Names the code of all kernels: it changes when any file of this package does."""
+    """Digest of the code of all kernels; it changes when any file of this package does."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -104,18 +104,18 @@ def sources_digest() -> str:
 
 
 def _made_private(folder: Path) -> bool:
-    """Make `folder` where it is missing; whether it can be written, by its owner alone, who is this user."""
+    """Create `folder` if it is missing; return true if it is writable, and only by its owner, this user."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except OSError:
-        return False  # a home that is read-only, or none: the next place is tried
+        return False  # A home that is read-only or missing: try the next place.
     private = found.st_uid == os.getuid() and not found.st_mode & 0o077 and not folder.is_symlink()
     return private and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Whether `folder` is there, and nobody but this user and root can have put anything into it."""
+    """Return true if `folder` exists and only this user and root can have put anything into it."""
     try:
         found = folder.lstat()
     except OSError:
@@ -124,7 +124,7 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _copy(filled: Path, folder: Path) -> None:
-    """Copy `filled` to `folder`, which appears whole, or not at all: kernels are compiled there then."""
+    """Copy `filled` to `folder`, which appears complete or not at all; in that case kernels are compiled there."""
     try:
         own = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     except OSError:
@@ -134,4 +134,4 @@ def _copy(filled: Path, folder: Path) -> None:
         own.chmod(0o700)
         own.rename(folder)
     except OSError:
-        shutil.rmtree(own, ignore_errors=True)  # another process was first, or there is no room
+        shutil.rmtree(own, ignore_errors=True)  # Another process was first, or the disk is full.

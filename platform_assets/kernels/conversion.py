@@ -1,7 +1,7 @@
-"""Pieces of ASCII text to typed values, by the rules of `decoding/conversion`.
+"""Kernels that convert pieces of ASCII text to typed values, by the rules of `decoding/conversion`.
 
-Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null, and passed over. What a kernel cannot settle, for
-whatever reason, is marked in `unsettled`, and its value has no meaning.
+Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null and is skipped. Values that a kernel cannot decide are
+marked in `undecided`, and have no meaning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 LITERAL: Final = 256
-"""Steps of a program for times: below it, that byte itself; the others follow, each the name of what is read."""
+"""Steps of a program for times: a number below this is that byte itself; the others name what to read."""
 (
     YEAR, SHORT_YEAR, MONTH, MONTH_NAME, DAY, PADDED_DAY, HOUR, MINUTE, SECOND, FRACTION, ZONE, SEPARATOR, FRACTION_IF_ANY, OFFSET,
     OFFSET_IF_ANY, LENIENT_SEPARATOR, LENIENT_SECOND, LENIENT_OFFSET,
@@ -33,8 +33,8 @@ _MONTH_DAYS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int6
 
 
 @kernel(BYTES, INTS, INTS, INT, INT, FILLED_LONGS, FILLED_BYTES)
-def integers(data: Bytes, starts: Ints, sizes: Ints, low: int, high: int, values: Longs, unsettled: Bytes) -> None:
-    """A sign or none, then 1 to 18 digits, of a value from `low` to `high`, both included."""
+def integers(data: Bytes, starts: Ints, sizes: Ints, low: int, high: int, values: Longs, undecided: Bytes) -> None:
+    """Convert an optional sign and 1 to 18 digits, for values from `low` to `high` inclusive."""
     for index in range(sizes.size):
         size = np.int64(sizes[index])
         if size < 0:
@@ -60,12 +60,12 @@ def integers(data: Bytes, starts: Ints, sizes: Ints, low: int, high: int, values
         if good and low <= value <= high:
             values[index] = value
         else:
-            unsettled[index] = 1
+            undecided[index] = 1
 
 
 @kernel(BYTES, INTS, INTS, FILLED_BYTES, FILLED_BYTES)
-def booleans(data: Bytes, starts: Ints, sizes: Ints, values: Bytes, unsettled: Bytes) -> None:
-    """`true` and `false`, in lower case."""
+def booleans(data: Bytes, starts: Ints, sizes: Ints, values: Bytes, undecided: Bytes) -> None:
+    """Convert `true` and `false`, in lower case."""
     for index in range(sizes.size):
         size = sizes[index]
         if size < 0:
@@ -83,16 +83,17 @@ def booleans(data: Bytes, starts: Ints, sizes: Ints, values: Bytes, unsettled: B
         ):
             values[index] = 0
         else:
-            unsettled[index] = 1
+            undecided[index] = 1
 
 
 @kernel(BYTES, INTS, INTS, INT, INT, INT, FILLED_BYTES)
 def mark_unlike_numbers(
-    data: Bytes, starts: Ints, sizes: Ints, before: int, behind: int, exponents: int, unsettled: Bytes
+    data: Bytes, starts: Ints, sizes: Ints, before: int, behind: int, exponents: int, undecided: Bytes
 ) -> None:
-    """Mark what is no decimal number with at most `before` digits (without leading zeros) before and `behind` behind the point.
+    """Mark what is not a decimal number with at most `before` digits (without leading zeros) before the point and `behind` after
+    it.
 
-    A sign, and where `exponents` is 1 an exponent, are allowed. Nothing is converted.
+    A sign is allowed and, if `exponents` is 1, an exponent. Nothing is converted.
     """
     for index in range(sizes.size):
         size = np.int64(sizes[index])
@@ -123,7 +124,7 @@ def mark_unlike_numbers(
             while at < end and 48 <= data[at] <= 57:
                 at += 1
         if not good or at != end:
-            unsettled[index] = 1
+            undecided[index] = 1
 
 
 _NO_ZONE: Final = 1 << 40
@@ -132,7 +133,7 @@ _ANY_DIGITS: Final = 1 << 40
 
 @kernel(BYTES, INT, INT, INT)
 def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
-    """The value of `number` digits from `at` on, or -1."""
+    """Return the value of `number` digits from `at` on, or -1."""
     value = np.int64(0)
     if at + number > end:
         value = np.int64(-1)
@@ -145,7 +146,7 @@ def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, INT)
 def _fraction(data: Bytes, at: Whole, end: Whole, most: Whole) -> tuple[Whole, Whole]:
-    """Microseconds of 1 to `most` digits, cut off after six, and the place after them; -1 for fewer, or more."""
+    """Return the microseconds of 1 to `most` digits, truncated after six, and the position after them; -1 for fewer or more digits."""
     value = np.int64(0)
     digits = 0
     while at < end and 48 <= data[at] <= 57:
@@ -162,7 +163,7 @@ def _fraction(data: Bytes, at: Whole, end: Whole, most: Whole) -> tuple[Whole, W
 
 @kernel(BYTES, INT, INT)
 def _zone(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
-    """Seconds east of UTC of `Z`, `+hh`, `+hhmm` or `+hh:mm`, and the place behind them."""
+    """Return the seconds east of UTC of `Z`, `+hh`, `+hhmm` or `+hh:mm`, and the position after them."""
     seconds: Whole = np.int64(_NO_ZONE)
     if at < end and data[at] == 90:
         seconds = np.int64(0)
@@ -187,7 +188,7 @@ def _zone(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
 
 @kernel(INT, INT, INT)
 def _days(year: Whole, month: Whole, day: Whole) -> Whole:
-    """Days from 1970-01-01 to a day of the Gregorian calendar, counted in eras of 400 years that begin in March."""
+    """Return the days from 1970-01-01 to a day of the Gregorian calendar, counted in eras of 400 years that begin in March."""
     years = year - 1 if month <= 2 else year
     era = years // 400
     of_era = years - era * 400
@@ -196,8 +197,8 @@ def _days(year: Whole, month: Whole, day: Whole) -> Whole:
 
 
 @kernel(BYTES, INTS, INTS, INTS, FILLED_LONGS, FILLED_BYTES)
-def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, unsettled: Bytes) -> None:
-    """Microseconds since 1970 in UTC, read by the steps of `program`; what names no offset is in UTC."""
+def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, undecided: Bytes) -> None:
+    """Return microseconds since 1970 in UTC, read with the steps of `program`; a text without an offset is in UTC."""
     for index in range(sizes.size):
         size = np.int64(sizes[index])
         if size < 0:
@@ -295,4 +296,4 @@ def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, 
             good = FIRST_TIME <= value <= LAST_TIME
             values[index] = value
         if not good:
-            unsettled[index] = 1
+            undecided[index] = 1

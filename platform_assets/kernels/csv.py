@@ -1,4 +1,4 @@
-"""Values that are one row of CSV each, to their fields, by the rules of docs/csv-dialect.md."""
+"""Kernel that splits values of one CSV row each into fields, by the rules of docs/csv-dialect.md."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def split(
     content: Bytes,
     field_starts: Ints,
     field_sizes: Ints,
-    unsettled: Bytes,
+    undecided: Bytes,
 ) -> Whole:
-    """Value i is `data[starts[i]:starts[i] + sizes[i]]`, a null where its size is negative; its field c gets number c * n + i.
+    """Split the values `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null. Field c of value i gets number c * n + i.
 
     `quote` and `escape` are bytes, or -1 for none; with `trim` 1, spaces and tabs around a field without quotes are left
     out. Fields are copied to `content` (as long as `data`), without their quotes and escapes; a field without quotes that
-    is written as `null` has the size -1. A value that is not plainly one row of `width` fields is marked in `unsettled`,
+    is written as `null` has the size -1. A value that is not plainly one row of `width` fields is marked in `undecided`,
     and its fields have the size -1, as those of a null have. Returns the bytes of `content` that are used.
     """
     number = sizes.size
@@ -118,12 +118,12 @@ def split(
         if good:
             while at < end and (data[at] == 10 or data[at] == 13):
                 at += 1
-            # A value that is line endings alone has no field at all.
+            # A value that consists of line endings has no field at all.
             good = at == end and column == width and data[starts[index]] != 10 and data[starts[index]] != 13
         if not good:
             used = before
             if size >= 0:
-                unsettled[index] = 1
+                undecided[index] = 1
             for place in range(width):
                 field_starts[place * number + index] = 0
                 field_sizes[place * number + index] = -1

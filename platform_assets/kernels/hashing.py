@@ -1,7 +1,7 @@
 """XXH64 with a running seed, as Spark's `xxhash64` chains the hashes of its columns.
 
-The function is that of https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md; a column's hash is the next
-one's seed, and a null leaves it as it is.
+The function is that of https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md; a column's hash is the next one's seed, and a
+null leaves it unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 ROWS_AT_A_TIME = 1024
-"""Rows whose hashes stay in the processor's nearest cache, as the room that callers give to kernels."""
+"""Number of rows whose hashes stay in the processor's first cache; callers give kernels room for as many."""
 _SEED = np.uint64(42)
 _NO_HEADERS = -1
 _LOW = np.uint64(0xFFFFFFFF)
@@ -55,19 +55,19 @@ def _finished(h: Hash) -> Hash:
 
 @inlined
 def _mixed(h: Hash, word: Hash) -> Hash:
-    """A word of 8 bytes into a running hash."""
+    """Add a word of 8 bytes to a running hash."""
     return _rotated(h ^ (_rotated(word * _P2, 31) * _P1), 27) * _P1 + _P4
 
 
 @inlined
 def hash_long(value: Whole, seed: Hash) -> Hash:
-    """Of a 64-bit number."""
+    """Hash a 64-bit number."""
     return _finished(_mixed(seed + _P5 + np.uint64(8), np.uint64(value)))
 
 
 @inlined
 def hash_int(value: Whole, seed: Hash) -> Hash:
-    """Of a 32-bit number, or of a boolean as 0 or 1."""
+    """Hash a 32-bit number, or a boolean as 0 or 1."""
     h = (seed + _P5 + np.uint64(4)) ^ (np.uint64(np.uint32(value)) * _P1)
     return _finished(_rotated(h, 23) * _P2 + _P3)
 
@@ -87,7 +87,7 @@ def _merged(h: Hash, lane: Hash) -> Hash:
 
 @kernel(BYTES, INT, INT, HASH)
 def hash_bytes(data: Bytes, at: Whole, size: Whole, seed: Hash) -> Hash:
-    """Of `data[at:at + size]`."""
+    """Hash `data[at:at + size]`."""
     end = at + size
     if size >= 32:
         one, two, three, four = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
@@ -117,7 +117,7 @@ def hash_bytes(data: Bytes, at: Whole, size: Whole, seed: Hash) -> Hash:
 
 @inlined
 def _tagged(data: Bytes, offsets: Ints, validity: Bytes, index: int, seed: Hash) -> Hash:
-    """Of whether a value is null, and of the value; an empty `validity` says that none is."""
+    """Hash whether a value is null, then the value; an empty `validity` means that none is null."""
     if validity.size and not validity[index >> 3] >> (index & 7) & 1:
         return hash_int(1, seed)
     h = hash_int(0, seed)
@@ -174,7 +174,7 @@ def hash_headers(
     value_validity: Bytes,
     hashes: Longs,
 ) -> None:
-    """The hash of each record's list of headers into `hashes`: of their number, then of each one's key and value."""
+    """Hash each record's list of headers into `hashes`: their number, then each one's key and value."""
     for index in range(hashes.size):
         if list_validity.size and not list_validity[index >> 3] >> (index & 7) & 1:
             hashes[index] = _NO_HEADERS

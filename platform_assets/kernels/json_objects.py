@@ -1,7 +1,7 @@
-"""Finding the declared fields of JSON objects, in one pass that also checks their grammar.
+"""Kernel that finds the declared fields of JSON objects, in one pass that also checks their grammar.
 
-What comes out are numbers, and the places of what has no fixed width. Whatever is not as declared marks its row, for Python's
-exact path to judge.
+It returns numbers, and the positions of values without a fixed width. A row that is not as declared is marked, and Python's exact path
+decides it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ Doubles = npt.NDArray[np.float64]
 TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST, MAP = range(9)
 """Kinds of fields. WHOLE is a number of 64 bits times a power of ten."""
 NULL: Final = -1
-"""Where null texts, objects and lists begin."""
+"""Start of a null text, object or list."""
 PRESENT, ABSENT, PENDING = 0, 1, 2
-"""Of a field of a row: it has a value, it has none, or it is a number that is to be read LATER."""
+"""State of a field of a row: it has a value, it has none, or it is a number to read LATER."""
 MOST_EXTRAS: Final = 64
-"""Fields of one object that the schema lacks; one with more is left to the exact path."""
+"""Maximum fields of one object that the schema lacks; an object with more is left to the exact path."""
 MOST_PENDING: Final = 1 << 12
-"""Above the size of a PENDING number, whose place is kept as `place * MOST_PENDING + size` where the number would be."""
+"""Greater than the size of any PENDING number, whose position is kept as `place * MOST_PENDING + size` in place of the number."""
 EXTRA_SIZE: Final = 5
-"""What is kept of each: its row, where its name begins and its size, where its value begins and its size."""
+"""Numbers kept for each: its row, start and size of its name, start and size of its value."""
 
 _NULL_WORD = np.uint32(0x6C6C756E)
 _TRUE_WORD = np.uint32(0x65757274)
@@ -64,7 +64,7 @@ _FALSE_WORD = np.uint32(0x736C6166)
 
 @kernel(BYTES, INT, BYTES, INT, INT)
 def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> Truth:
-    """Whether the `size` bytes at `at` are those at `name`; whole words are read, of both."""
+    """Return true if the `size` bytes at `at` equal those at `name`; whole words of both are read."""
     while size >= 8:
         if load64(data, at) != load64(names, name):
             return False
@@ -78,7 +78,7 @@ def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> Tru
 
 @kernel(BYTES, INT, INT, INT, FILLED_INTS)
 def _is_extra_twice(data: Bytes, at: Whole, size: Whole, count: Whole, extras: Ints) -> bool:
-    """Whether the name at `at` is among the last `count` of `extras`, the newest of which is not complete yet."""
+    """Return true if the name at `at` is among the last `count` of `extras`; the newest one is still incomplete."""
     end = extras.size
     for index in range(count):
         base = end - EXTRA_SIZE * (index + 1)
@@ -115,7 +115,7 @@ def find_fields(
     sizes: Ints,
     states: Bytes,
     tallies: Ints,
-    verdicts: Bytes,
+    undecided: Bytes,
     extras: Ints,
     followers: Ints,
     stamps: Ints,
@@ -129,11 +129,11 @@ def find_fields(
 
     Columns of n rows follow each other in `wholes`, `reals`, `places` and `sizes`; the size of a text with escapes is
     `-2 - size`. `states` has n for each field; `tallies` two numbers for each, of rows without a value, and of texts with
-    escapes or numbers PENDING. `verdicts` is set to 1 for rows that are left to the exact path.
+    escapes or numbers PENDING. `undecided` is set to 1 for rows that are left to the exact path.
 
-    Returns how many fields there are that the schema lacks. `extras` has them, as far as it has room: else they are to be
-    found again, with room. Where it has no room for any, objects that have some are left to the exact path. `followers`, `stamps`,
-    `recent` (room for MOST_EXTRAS) and `stack` (for `levels`) are scratch.
+    Returns the number of fields that the schema lacks. `extras` receives them as far as it has room: if it is too small, call again
+    with more room. If it has no room at all, objects with such fields are left to the exact path. `followers`, `stamps`, `recent`
+    (room for MOST_EXTRAS) and `stack` (for `levels`) are scratch.
     """
     rows, count = starts.size, kinds.size
     room = extras.size // EXTRA_SIZE
@@ -226,7 +226,7 @@ def find_fields(
                 others += 1
                 before = count + min(others, MOST_EXTRAS)
             else:
-                place = np.uint64(field)  # numba asks of each index with a sign whether it is negative
+                place = np.uint64(field)  # numba checks for each signed index whether it is negative.
                 if stamps[place] == row:
                     good = False
                     break
@@ -326,6 +326,6 @@ def find_fields(
                         places[slots[field] * rows + row] = NULL
                         sizes[slots[field] * rows + row] = NULL
         if not good:
-            verdicts[row] = 1
+            undecided[row] = 1
             found = first
     return found

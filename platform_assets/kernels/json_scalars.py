@@ -1,7 +1,7 @@
-"""Finding where a JSON value ends, and reading numbers (RFC 8259; docs/json-dialect.md).
+"""Kernels that find the end of a JSON value, and read numbers (RFC 8259; docs/json-dialect.md).
 
-Every function may read up to `PADDING` bytes behind `end`, so the data has to have as many; none reads further. A position of
-`BAD` says that there is no such value at `at`, or none that is settled here: Python's exact path has the verdict then.
+Every function may read up to `PADDING` bytes after `end`, so the data must have that many; none reads further. A position of `BAD`
+means that there is no such value at `at`, or that it is undecided here: then Python's exact path decides.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Bytes = npt.NDArray[np.uint8]
 PADDING: Final = 64
 BAD: Final = -1
 ESCAPED, LONE = 1, 2
-"""Of a text: it has escapes; one of them is half of a surrogate pair."""
+"""Flags of a text: it has escapes; one of them is half of a surrogate pair."""
 READ, LATER = 0, 1
-"""Of a number: it was read; it is a number, to be read with all of its digits."""
+"""State of a number: it was read; it is a number, to be read with all of its digits."""
 
 _ONES = np.uint64(0x0101010101010101)
 _HIGH = np.uint64(0x8080808080808080)
@@ -34,7 +34,7 @@ _MOST_EXACT = np.uint64(1 << 53)
 
 @kernel(BYTES, INT, INT)
 def space_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Where the white space at `at` ends."""
+    """Return the end of the white space at `at`."""
     while at < end:
         byte = load8(data, at)
         if byte > 32 or (byte != 32 and byte != 10 and byte != 13 and byte != 9):
@@ -45,7 +45,7 @@ def space_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT)
 def _hex4(data: Bytes, at: Whole) -> Whole:
-    """The number that 4 hexadecimal digits at `at` are, or BAD."""
+    """Return the number for the 4 hexadecimal digits at `at`, or BAD."""
     value: Whole = 0
     for index in range(4):
         byte = np.int64(load8(data, at + index))
@@ -60,7 +60,7 @@ def _hex4(data: Bytes, at: Whole) -> Whole:
 
 @inlined
 def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Where the first quote, backslash or control character is from `at` on; `end` or behind it, if there is none before."""
+    """Return the first quote, backslash or control character from `at` on; `end` or more if there is none before."""
     while at < end:
         word = load64(data, at)
         quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
@@ -68,7 +68,7 @@ def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
             ((quotes - _ONES) & ~quotes) | ((backslashes - _ONES) & ~backslashes) | ((word - _SPACES) & ~word)
         ) & _HIGH
         if found != 0:
-            at += trailing_zeros(found) >> 3  # the lowest mark is right, those above it may not be
+            at += trailing_zeros(found) >> 3  # The lowest mark is correct; higher ones may not be.
             break
         at += 8
     return at
@@ -76,7 +76,7 @@ def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def text_end(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
-    """Where the closing quote is of a text whose first character is at `at`, or BAD; and ESCAPED, LONE."""
+    """Return the position of the closing quote of a text whose first character is at `at`, or BAD; and ESCAPED, LONE."""
     flags = 0
     while at < end:
         at = plain_end(data, at, end)
@@ -122,7 +122,7 @@ def _digits_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def number_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Where the number at `at` ends, or BAD."""
+    """Return the end of the number at `at`, or BAD."""
     if load8(data, at) == 45:
         at += 1
     whole = at
@@ -147,7 +147,7 @@ def number_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def word_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Where the true, false or null at `at` ends, or BAD."""
+    """Return the end of the true, false or null at `at`, or BAD."""
     word = load64(data, at)
     low = word & np.uint64(0xFFFFFFFF)
     if low == np.uint64(0x65757274) or low == np.uint64(0x6C6C756E):
@@ -159,7 +159,7 @@ def word_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def _name_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Where the value begins of the field whose name is at `at`, or BAD."""
+    """Return the start of the value of the field whose name is at `at`, or BAD."""
     if at >= end or load8(data, at) != 34:
         return BAD
     at, _ = text_end(data, at + 1, end)
@@ -173,7 +173,7 @@ def _name_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, INT, FILLED_BYTES)
 def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -> Whole:
-    """Where the value at `at` ends, whatever it is, or BAD: also where it has more than `levels` levels.
+    """Return the end of any value at `at`, or BAD, also for more than `levels` levels.
 
     `stack` has room for `levels`.
     """
@@ -231,7 +231,7 @@ def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -
 
 @inlined
 def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole, Whole]:
-    """The number at `at`, times 10 to the power of `scale`, if that is a whole one of 64 bits; and where it ends, or BAD.
+    """Return the number at `at` times 10 to the power of `scale`, if that is a whole number of 64 bits; and its end, or BAD.
 
     `value` holds 19 digits (10^19 - 1 < 2^64); it wraps with more, so the digits are counted before it is used.
     """
@@ -268,7 +268,7 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
     if (load8(data, at) | 32) == 101:
         return 0, BAD
     if digits > 19:
-        return 0, BAD  # before anything is said of the value, which may have gone round
+        return 0, BAD  # Before using the value, which may have wrapped around.
     if value == 0:
         return 0, at
     if digits + rest > 19:
@@ -282,7 +282,7 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
 
 @kernel(BYTES, INT, INT)
 def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
-    """Return the double nearest to the number at `at`, where it ends, or BAD, and whether it was READ or is to be read LATER.
+    """Return the double nearest to the number at `at`, its end or BAD, and whether it was READ or is to be read LATER.
 
     `value` wraps from the 20th digit on, so `significant` counts digits from the first that is not zero, whatever `value` is.
     """
@@ -339,6 +339,6 @@ def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
         return (-0.0 if negative and not whole else 0.0), at, READ
     if significant > 19 or value > _MOST_EXACT or power < -22 or power > 22:
         return 0.0, at, LATER
-    real = np.float64(value)  # both are exact, so that what they give is rounded once
+    real = np.float64(value)  # Both are exact, so the result is rounded only once.
     real = real / _POWERS[-power] if power < 0 else real * _POWERS[power]
     return (-real if negative else real), at, READ

@@ -1,4 +1,4 @@
-"""Texts, lists and undeclared fields of JSON, once `json_objects` has found them: into Arrow's buffers."""
+"""Kernels that write texts, lists and undeclared fields of JSON, found by `json_objects`, into Arrow's buffers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int32]
 _HIGH = np.uint64(0x8080808080808080)
 _SHORT = np.int64(16)
 _ESCAPES = np.zeros(128, np.uint8)
-_SIXES = np.full(256, 128, np.uint8)  # what a character of base64 stands for; 128 where it is none
+_SIXES = np.full(256, 128, np.uint8)  # Value of a base64 character; 128 for any other character.
 for _value, _character in enumerate(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"):
     _SIXES[_character] = _value
 for _escape, _meant in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
@@ -25,7 +25,7 @@ for _escape, _meant in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 
 @kernel(BYTES, INT, INT)
 def is_ascii(data: Bytes, at: Whole, end: Whole) -> Truth:
-    """Whether `data[at:end]` has ASCII alone; up to 7 bytes behind it are read."""
+    """Return true if `data[at:end]` is ASCII; up to 7 bytes after it are read."""
     found = np.uint64(0)
     while at + 8 <= end:
         found |= load64(data, at)
@@ -37,7 +37,7 @@ def is_ascii(data: Bytes, at: Whole, end: Whole) -> Truth:
 
 @kernel(FILLED_BYTES, INT, INT)
 def _encode(values: Bytes, into: Whole, code: Whole) -> Whole:
-    """A character in UTF-8 at `into`; returns where it ends."""
+    """Write a character in UTF-8 at `into`; return the end."""
     if code < 0x80:
         values[into] = code
         return into + 1
@@ -59,7 +59,7 @@ def _encode(values: Bytes, into: Whole, code: Whole) -> Whole:
 
 @kernel(BYTES, INT)
 def _unit(data: Bytes, at: Whole) -> Whole:
-    """The number that 4 hexadecimal digits at `at` are."""
+    """Return the number for the 4 hexadecimal digits at `at`."""
     value: Whole = 0
     for index in range(4):
         byte = np.int64(load8(data, at + index))
@@ -69,7 +69,7 @@ def _unit(data: Bytes, at: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, FILLED_BYTES, INT)
 def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) -> Whole:
-    """The text `data[at:end]`, whose escapes are known to be right, without them from `into` on; returns where it ends."""
+    """Write the text `data[at:end]`, whose escapes are known to be valid, unescaped at `into`; return the end."""
     while at < end:
         byte = load8(data, at)
         if byte != 92:
@@ -94,7 +94,7 @@ def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) ->
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES)
 def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes) -> Whole:
-    """Texts as `find_fields` leaves them, behind each other in `values`; `offsets` is one longer than `places`.
+    """Write the texts found by `find_fields` into `values`, one after the other; `offsets` is one longer than `places`.
 
     `values` has room for all as they are written, and PADDING. Returns how many bytes were filled.
     """
@@ -103,7 +103,7 @@ def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: 
         offsets[row] = into
         size, at = np.int64(sizes[row]), np.int64(places[row])
         if size >= 0:
-            copy_bytes(values, into, data, at, _SHORT)  # two instructions, where a copy of any size is a call
+            copy_bytes(values, into, data, at, _SHORT)  # Two instructions; a copy of variable size is a call.
             if size > _SHORT:
                 copy_bytes(values, into + _SHORT, data, at + _SHORT, size - _SHORT)
             into += size
@@ -114,8 +114,8 @@ def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: 
 
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
-def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes, verdicts: Bytes) -> Whole:
-    """What texts in base64 stand for, as `gather_texts` does; rows that are none, or are escaped, get a verdict of 1."""
+def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes, undecided: Bytes) -> Whole:
+    """Decode base64 texts into `values`, as `gather_texts` does; rows that are not base64, or have escapes, are marked `undecided`."""
     into: Whole = np.int64(0)
     for row in range(places.size):
         offsets[row] = into
@@ -144,7 +144,7 @@ def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values:
             values[into], values[into + 1], values[into + 2] = word >> 16, word >> 8 & 255, word & 255
             into += left
         if not good:
-            verdicts[row] = 1
+            undecided[row] = 1
             into = begin
     offsets[places.size] = into
     return into
@@ -152,7 +152,7 @@ def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values:
 
 @kernel(INTS)
 def texts_size(sizes: Ints) -> int:
-    """The bytes that texts have as they are written."""
+    """Return the bytes that texts have as written."""
     total = 0
     for size in sizes:
         if size >= 0:
@@ -166,9 +166,9 @@ def texts_size(sizes: Ints) -> int:
 def split_lists(
     data: Bytes, places: Ints, sizes: Ints, levels: Whole, stack: Bytes, offsets: Ints, starts: Ints, ends: Ints
 ) -> int:
-    """Where the elements are of arrays that `find_fields` found; a place of NULL is a null and has none.
+    """Find the elements of arrays found by `find_fields`; a place of NULL is a null and has none.
 
-    `offsets` is one longer than `places`. Returns how many elements there are; those that `starts` has room for are filled.
+    `offsets` is one longer than `places`. Returns the number of elements; those that `starts` has room for are filled.
     """
     count = 0
     for row in range(places.size):
@@ -203,7 +203,7 @@ def split_maps(
     starts: Ints,
     ends: Ints,
 ) -> int:
-    """Where names, with their quotes, and values are of the fields of objects, as `split_lists` does for arrays."""
+    """Find the names, with their quotes, and the values of the fields of objects, as `split_lists` does for arrays."""
     count = 0
     for row in range(places.size):
         offsets[row] = count
@@ -229,7 +229,7 @@ def split_maps(
 
 @kernel(BYTES, INTS, INT, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather_extras(data: Bytes, extras: Ints, count: Whole, offsets: Ints, values: Bytes, validity: Bytes) -> Whole:
-    """A JSON object of each row's fields that the schema lacks, of which `find_fields` found `count`.
+    """Write a JSON object of each row's fields that the schema lacks; `find_fields` found `count` of them.
 
     `offsets` is one longer than there are rows; `validity` has a byte for each, 0 before, and gets a 1 where there is an
     object. `values` has room for names, values, 3 more bytes for each, and PADDING. Returns how many bytes were filled.

@@ -1,4 +1,4 @@
-"""Reading dates and timestamps in JSON texts, by the rules of docs/json-dialect.md and those of `json_scalars`."""
+"""Kernels that read dates and timestamps in JSON texts, by the rules of docs/json-dialect.md and `json_scalars`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY = 86_400_000_000
 
 @kernel(BYTES, INT, INT)
 def _number(data: Bytes, at: Whole, size: Whole) -> Whole:
-    """The number that `size` digits are, or a negative one where they are none."""
+    """Return the number for `size` digits, negative if they are not digits."""
     value: Whole = 0
     for index in range(size):
         digit = np.int64(load8(data, at + index)) - 48
@@ -28,7 +28,7 @@ def _number(data: Bytes, at: Whole, size: Whole) -> Whole:
 
 @kernel(BYTES, INT)
 def read_day(data: Bytes, at: Whole) -> tuple[Whole, Whole]:
-    """The days since 1970-01-01 of the YYYY-MM-DD at `at`, and where it ends, or BAD."""
+    """Return the days since 1970-01-01 of the YYYY-MM-DD at `at`, and its end, or BAD."""
     year, month, day = _number(data, at, 4), _number(data, at + 5, 2), _number(data, at + 8, 2)
     if load8(data, at + 4) != 45 or load8(data, at + 7) != 45 or year < 1 or month < 1 or month > 12 or day < 1:
         return 0, BAD
@@ -37,7 +37,7 @@ def read_day(data: Bytes, at: Whole) -> tuple[Whole, Whole]:
         longest = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
     if day > longest:
         return 0, BAD
-    # Years begin in March here, so that the day that comes and goes is the last one.
+    # Years begin in March here, so that the leap day comes last.
     if month <= 2:
         year -= 1
         month += 12
@@ -46,15 +46,15 @@ def read_day(data: Bytes, at: Whole) -> tuple[Whole, Whole]:
 
 
 STRICT, OR_UTC, LENIENT = range(3)
-"""How a timestamp may be written: see docs/json-dialect.md, `timestamps`."""
+"""Forms of a timestamp: see docs/json-dialect.md, `timestamps`."""
 
 
 @kernel(BYTES, INT, INT, INT)
 def read_instant(data: Bytes, at: Whole, end: Whole, form: Whole) -> tuple[Whole, Whole]:
-    """The microseconds since 1970-01-01 UTC of the timestamp in ISO 8601 at `at`, and where it ends, or BAD.
+    """Return the microseconds since 1970-01-01 UTC of the ISO 8601 timestamp at `at`, and its end, or BAD.
 
-    Without Z or an offset it is in UTC, and BAD if `form` is STRICT. A fraction beyond microseconds is cut off if `form` is LENIENT,
-    and BAD otherwise unless it is zero. It may be of a year other than 1 to 9999 by its offset.
+    Without Z or an offset it is in UTC, and BAD if `form` is STRICT. A fraction beyond microseconds is truncated if `form` is LENIENT,
+    and BAD otherwise unless it is zero. Its offset may move it to a year outside 1 to 9999.
     """
     lenient = form == LENIENT
     days, at = read_day(data, at)

@@ -1,4 +1,4 @@
-"""Single machine instructions on byte arrays, for kernels: numba's own indexing goes byte by byte.
+"""Single machine instructions on byte arrays, for kernels; numba's own indexing goes byte by byte.
 
 Nothing here checks bounds; the kernels that call it do.
 """
@@ -28,25 +28,25 @@ def copy_bytes(context: Any, target: Any, target_at: Any, source: Any, source_at
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load64(context: Any, source: Any, at: Any) -> Any:
-    """The 8 bytes from `at` on as an unsigned number, little-endian, wherever they lie."""
+    """Return the 8 bytes from `at` on as an unsigned little-endian number, at any alignment."""
     return types.uint64(source, types.int64), _loading(64)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load32(context: Any, source: Any, at: Any) -> Any:
-    """The 4 bytes from `at` on as an unsigned number, little-endian, wherever they lie."""
+    """Return the 4 bytes from `at` on as an unsigned little-endian number, at any alignment."""
     return types.uint32(source, types.int64), _loading(32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load8(context: Any, source: Any, at: Any) -> Any:
-    """The byte at `at`, which is not negative: numba's own indexing would ask."""
+    """Return the byte at `at`, which must not be negative: numba's own indexing would check that."""
     return types.uint8(source, types.int64), _loading(8)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def trailing_zeros(context: Any, word: Any) -> Any:
-    """How many of the lowest bits of `word`, an unsigned 64-bit number other than 0, are 0."""
+    """Return the number of trailing zero bits of `word`, an unsigned 64-bit number other than 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))

@@ -1,7 +1,7 @@
-"""Finding the parts of each record in the bodies of record batches (magic 2).
+"""Kernels that find the parts of each record in the bodies of record batches (magic 2).
 
-Layout of a record: https://kafka.apache.org/documentation/#record. Nothing is copied here: what comes out are
-positions and lengths in the bytes that went in. No byte behind a batch's end is read, whatever its records claim.
+Layout of a record: https://kafka.apache.org/documentation/#record. Nothing is copied: the results are positions and lengths in the
+input bytes. No byte after a batch's end is read, whatever its records claim.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
 INTACT, CONTRADICTION, CUT_OFF, TRAILING, TOO_MANY_HEADERS = 0, 1, 2, 3, 4
-"""What can be wrong with a batch: a record contradicts its batch's header or itself, the records end before they are
-complete, bytes follow the last one, or its records have more headers than are allowed."""
+"""Faults of a batch: a record contradicts its batch's header or itself; the records end before they are complete; bytes follow the
+last record; its records have more headers than allowed."""
 NULL = -1
-"""Length of what is null."""
+"""Length of a null."""
 
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """A zigzag varint at `at`, and the position behind it; that is `stop + 1` where it is not complete before `stop`."""
+    """Read a zigzag varint at `at`; return it and the position after it, `stop + 1` if it is not complete before `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop and shift < 64:
@@ -91,7 +91,7 @@ def find_records(
             if size < 0 or size > stop - at:
                 return found, CUT_OFF, index
             behind = at + size
-            later, at = _varint(data, at + 1, behind)  # behind one byte of attributes
+            later, at = _varint(data, at + 1, behind)  # After one byte of attributes.
             delta, at = _varint(data, at, behind)
             offset = bases[index] + delta
             if offset <= previous or offset > lasts[index]:
@@ -111,7 +111,7 @@ def find_records(
                 at += value_size
             header_count, at = _varint(data, at, behind)
             header = at
-            # Each header takes two bytes or more, which bounds what is allocated for a count that lies.
+            # Each header takes at least two bytes, which limits the memory for a false count.
             if header_count < 0 or header_count > (behind - at) // 2:
                 return found, CONTRADICTION, index
             headers_left -= header_count
@@ -149,7 +149,7 @@ def find_records(
 def find_headers(
     data: Bytes, headers: Ints, counts: Ints, keys: Ints, key_sizes: Ints, values: Ints, value_sizes: Ints
 ) -> None:
-    """Find the `counts[i]` headers from `headers[i]` on, which `find_records` found intact; the last four are filled."""
+    """Find the `counts[i]` headers from `headers[i]` on, which `find_records` found intact; fill the last four arrays."""
     found = 0
     for index in range(headers.size):
         at: Whole = np.int64(headers[index])
@@ -164,9 +164,9 @@ def find_headers(
 
 @kernel(BYTES, LONGS, LONGS, FILLED_INTS)
 def control_types(data: Bytes, starts: Longs, ends: Longs, types: Ints) -> int:
-    """The type of the first control record of each batch whose body is `data[starts[i]:ends[i]]`: 0 abort, 1 commit.
+    """Return the type of the first control record of each batch whose body is `data[starts[i]:ends[i]]`: 0 abort, 1 commit.
 
-    Returns the first batch that holds no such record, or -1.
+    Returns the first batch without such a record, or -1.
     """
     for index in range(starts.size):
         stop = ends[index]

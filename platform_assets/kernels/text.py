@@ -1,4 +1,5 @@
-"""Pieces of text: whether they are UTF-8. Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null."""
+"""Kernels that check whether pieces of text are UTF-8. Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a
+null."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 @kernel(BYTES, INT, INT)
 def is_utf8(data: Bytes, at: Whole, end: Whole) -> Truth:
-    """Whether `data[at:end]` is UTF-8 by RFC 3629: no surrogates, nothing overlong."""
+    """Return true if `data[at:end]` is UTF-8 by RFC 3629: no surrogates, nothing overlong."""
     while at < end:
         if at + 8 <= end and (load64(data, at) & _HIGH_BITS) == np.uint64(0):
             at += 8
@@ -25,7 +26,8 @@ def is_utf8(data: Bytes, at: Whole, end: Whole) -> Truth:
         if first < 0x80:
             at += 1
             continue
-        low, high = 0x80, 0xBF  # of the second byte, which rules out what is overlong, surrogate or too large
+        low, high = 0x80, 0xBF  # Bounds of the second byte, which exclude overlong forms, surrogates and too large
+        # values.
         if 0xC2 <= first <= 0xDF:
             more = 1
         elif 0xE0 <= first <= 0xEF:
@@ -53,7 +55,7 @@ def is_utf8(data: Bytes, at: Whole, end: Whole) -> Truth:
 
 @kernel(BYTES, INTS, INTS, FILLED_BYTES)
 def mark_invalid_utf8(data: Bytes, starts: Ints, sizes: Ints, marks: Bytes) -> int:
-    """Set `marks[i]` to 1 where piece i is not UTF-8; returns their number."""
+    """Set `marks[i]` to 1 if piece i is not UTF-8; return their number."""
     found = 0
     for index in range(sizes.size):
         at = np.int64(starts[index])

@@ -1,11 +1,11 @@
-"""Spark's `xxhash64` over typed columns of any depth, for the digests of tables whose columns are declared.
+"""Spark's `xxhash64` over typed columns of any depth, for the digests of tables with declared columns.
 
-Spark chains the columns of a row: the hash of one is the seed of the next, and a null leaves it as it is. A struct is chained over
-its fields, an array over its elements. Each value of a column is preceded by a mark of the column, so that a value in the wrong
-column changes the digest, and a column that a table got later, which older rows have as null, does not.
+Spark chains the columns of a row: the hash of one is the seed of the next, and a null leaves it unchanged. A struct chains its fields,
+an array its elements. Each value of a column is preceded by a mark of the column. So a value in the wrong column changes the digest,
+and a column that was added later, which is null in older rows, does not.
 
-A tree of columns is a flat array of `NODE` numbers a node, in which children follow their parent. Buffers are given by where
-they begin in memory, relative to the lowest of them, and nothing of them is copied.
+A tree of columns is a flat array of `NODE` numbers per node, in which children follow their parent. Buffers are given by their
+addresses, relative to the lowest one, and are not copied.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Longs = npt.NDArray[np.int64]
 Totals = npt.NDArray[np.uint64]
 
 NODE = 6
-"""Numbers a node: its kind, where its validity begins (or NO_NULLS), the index of its first value, where its values begin (of a list:
-its offsets), where its bytes begin, and the node behind its last descendant."""
+"""Numbers per node: its kind, start of its validity (or NO_NULLS), index of its first value, start of its values (for a list: of
+its offsets), start of its bytes, and the node after its last descendant."""
 NO_NULLS = -1
 BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, SMALL_DECIMAL, DECIMAL, TEXT, STRUCT, LIST = range(12)
-"""Kinds. A SMALL_DECIMAL has at most 18 digits, a TEXT is of characters or bytes."""
+"""Kinds. A SMALL_DECIMAL has at most 18 digits; a TEXT holds characters or bytes."""
 
 NO_MARK = -1
-"""Instead of a mark, which is a CRC-32 and never below zero."""
+"""In place of a mark, which is a CRC-32 and never negative."""
 _SEED = np.uint64(42)
 _FLOAT_NAN, _DOUBLE_NAN = 0x7FC00000, 0x7FF8000000000000
 
@@ -51,7 +51,7 @@ def _bit(memory: Bytes, at: Whole, index: Whole) -> Whole:
 
 @inlined
 def _hash_float(bits: Whole, seed: Hash) -> Hash:
-    """By Java's `floatToIntBits`: one NaN, and Spark takes -0.0 for 0.0."""
+    """Hash as Java's `floatToIntBits` does: one NaN; Spark treats -0.0 as 0.0."""
     if (bits & 0x7FFFFFFF) > 0x7F800000:
         bits = np.int64(_FLOAT_NAN)
     elif bits == 0x80000000:
@@ -71,7 +71,7 @@ def _hash_double(bits: Whole, seed: Hash) -> Hash:
 
 @inlined
 def _hash_decimal(memory: Bytes, at: Whole, scratch: Bytes, seed: Hash) -> Hash:
-    """Of 16 bytes, little-endian: Spark hashes the shortest two's complement, big-endian, as Java's BigInteger gives it."""
+    """Hash 16 little-endian bytes: Spark hashes the shortest big-endian two's complement, as Java's BigInteger returns it."""
     top = memory[at + 15]
     fill = np.uint8(0xFF) if top >= 128 else np.uint8(0)
     size = 16
@@ -84,7 +84,7 @@ def _hash_decimal(memory: Bytes, at: Whole, scratch: Bytes, seed: Hash) -> Hash:
 
 @kernel(BYTES, LONGS, INT, INT, HASH, FILLED_BYTES)
 def hash_value(memory: Bytes, nodes: Longs, node: Whole, index: Whole, seed: Hash, scratch: Bytes) -> Hash:
-    """Of the value `index` of a node, chained to `seed`."""
+    """Hash the value `index` of a node, chained to `seed`."""
     at = node * NODE
     kind, validity, first, values = nodes[at], nodes[at + 1], nodes[at + 2], nodes[at + 3]
     index = first + index
@@ -129,9 +129,9 @@ def hash_value(memory: Bytes, nodes: Longs, node: Whole, index: Whole, seed: Has
 
 @kernel(BYTES, LONGS, INT, INT, INT, SUMS, FILLED_BYTES)
 def chain_column(memory: Bytes, nodes: Longs, node: int, mark: int, first: int, hashes: Totals, scratch: Bytes) -> None:
-    """Chain the values of a column to `hashes`, one a row from row `first` on; each is preceded by `mark` unless that is NO_MARK.
+    """Chain the values of a column to `hashes`, one per row from row `first` on; each is preceded by `mark` unless that is NO_MARK.
 
-    The kinds that most columns are of have loops of their own, in which nothing is decided value by value.
+    The most common kinds have loops of their own, without decisions for each value.
     """
     at = node * NODE
     kind, validity, begin, values = nodes[at], nodes[at + 1], nodes[at + 2] + first, nodes[at + 3]

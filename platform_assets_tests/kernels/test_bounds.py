@@ -96,9 +96,9 @@ def test_integers_of_text_have_18_digits() -> None:
     data = np.frombuffer("".join(texts).encode(), np.uint8)
     sizes = np.array([len(text) for text in texts], np.int32)
     starts = (np.cumsum(sizes) - sizes).astype(np.int32)
-    values, unsettled = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.uint8)
-    conversion.integers(data, starts, sizes, -(1 << 63), (1 << 63) - 1, values, unsettled)
-    assert unsettled.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
+    values, undecided = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.uint8)
+    conversion.integers(data, starts, sizes, -(1 << 63), (1 << 63) - 1, values, undecided)
+    assert undecided.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
     assert values[:3].tolist() == [10**18 - 1, 1 - 10**18, 10**18 - 1]
 
 

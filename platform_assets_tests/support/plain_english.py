@@ -1,7 +1,7 @@
 """Look for phrases that make an English reader stumble, in pages, docstrings, messages and comments.
 
 `python -m platform_assets_tests.support.plain_english` prints them by file and line, and `make lint` fails if there is
-one. `--all` also lists the packages that are not rewritten yet. A line with `plain: allow` is left alone.
+one. `--all` also lists those in tests. A line with `plain: allow` is left alone.
 
 The list is short on purpose: each pattern is nearly always wrong, so there are few false alarms.
 """
@@ -39,27 +39,8 @@ PHRASES: Final = {
 BEGINNINGS: Final = re.compile(r"(?:What|Whether|Where|Who|When)\b(?! to\b)")
 """Docstrings begin with an imperative or a noun phrase."""
 PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md")
-REWRITTEN: Final = (
-    "benchmarks",
-    "infra",
-    "platform_assets/backup",
-    "platform_assets/checks",
-    "platform_assets/cli",
-    "platform_assets/components",
-    "platform_assets/demo",
-    "platform_assets/engines",
-    "platform_assets/errors.py",
-    "platform_assets/kafka",
-    "platform_assets/lake",
-    "platform_assets/ledger",
-    "platform_assets/model",
-    "platform_assets/orchestration",
-    "platform_assets/terminal",
-    "platform_assets/windows",
-    "testbed",
-)
-"""Packages and modules whose docstrings, messages and comments are rewritten."""
 CODE: Final = ("platform_assets", "infra", "testbed", "benchmarks")
+TESTS: Final = ("platform_assets_tests",)
 
 _PHRASES: Final = {
     re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.MULTILINE): hint for pattern, hint in PHRASES.items()
@@ -159,7 +140,7 @@ def findings(checkout: Path, code: Sequence[str]) -> list[Finding]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the findings, and return the exit code."""
-    found = findings(CHECKOUT, CODE if "--all" in arguments else REWRITTEN)
+    found = findings(CHECKOUT, (*CODE, *TESTS) if "--all" in arguments else CODE)
     for each in found:
         print(each, file=sys.stderr)
     return 1 if found else 0

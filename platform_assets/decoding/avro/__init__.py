@@ -1,6 +1,6 @@
-"""Format `avro`: raw data without a header, written by a schema that is declared.
+"""Format `avro`: raw data without a header, written with a declared schema.
 
-Options: `schema` (Avro's JSON, of which the columns are), `writer_schema` (where records were written by another one), `maps`,
+Options: `schema` (Avro's JSON, which defines the columns), `writer_schema` (if records were written with another schema), `maps`,
 `max_bytes`.
 """
 
@@ -18,7 +18,7 @@ from platform_assets.model.decoding import FormatSpec
 
 
 def decoder(spec: FormatSpec) -> AvroDecoder:
-    """Raises ConfigurationError."""
+    """Build the decoder. Raises ConfigurationError."""
     options = Options(spec, ("schema", "writer_schema", "maps", "max_bytes"))
     reader = declared_schema(spec, options, "schema")
     writer = declared_schema(spec, options, "writer_schema") if "writer_schema" in spec.options else reader
@@ -37,7 +37,7 @@ def decoder(spec: FormatSpec) -> AvroDecoder:
 
 
 def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
-    """The schema of an option, given as JSON or as its text. Raises ConfigurationError."""
+    """Parse the schema of an option, given as JSON or as its text. Raises ConfigurationError."""
     document: Any = spec.options.get(name)
     if document is None or document == "":
         raise options.wrong(name, "a schema of Avro: {type: record, name: …, fields: […]}")

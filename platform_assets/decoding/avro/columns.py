@@ -1,4 +1,4 @@
-"""The columns that values of an Avro schema become."""
+"""Columns for the values of an Avro schema."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from platform_assets.decoding.maps import map_type
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 SINGLE: Final = "value"
-"""The one column of values that are no records."""
+"""Name of the only column of values that are not records."""
 MOST_PARTS: Final = 10_000
-"""Of a schema with all names replaced by what they stand for, which a few lines could make billions of."""
+"""Maximum number of parts of a schema once all names are replaced by their definitions: a few lines could define billions."""
 LARGEST_PRECISION: Final = 38
 
 _PLAIN: Final[Mapping[PlainKind, pa.DataType]] = {
@@ -48,21 +48,21 @@ _PLAIN: Final[Mapping[PlainKind, pa.DataType]] = {
 
 
 def fields_of(schema: AvroType) -> pa.Schema:
-    """The columns of the fields of a record, or one column `value`. Raises BadSchema for a type that has no column."""
+    """Return the columns for the fields of a record, or one column `value`. Raises BadSchema for a type that has no column."""
     if isinstance(schema, Record):
         return pa.schema(_Columns().fields(schema, "$"))
     return pa.schema([_Columns().field(SINGLE, schema, "$")])
 
 
 def plain_type(kind: PlainKind) -> pa.DataType:
-    """What values of a kind are in Arrow. There is no null."""
+    """Arrow types by kind of value; `null` has none."""
     return _PLAIN[kind]
 
 
 def logical_type(logical: Logical, place: str) -> pa.DataType | None:
-    """The type of a column; None where that is the type of what the logical one is made of.
+    """Return a column's type; None if the logical type has none and its underlying type applies.
 
-    Raises BadSchema where no column has it.
+    Raises BadSchema if no column can have it.
     """
     if logical.name == "date":
         return pa.date32()
@@ -80,17 +80,19 @@ def logical_type(logical: Logical, place: str) -> pa.DataType | None:
 
 
 def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
-    """The type that is not null, and whether null is allowed beside it. Raises BadSchema for any other union."""
+    """Return the type other than null, and whether null is allowed too. Raises BadSchema for any other union."""
     if not isinstance(schema, Union):
         return schema, False
     others = [branch for branch in schema.branches if branch != Plain("null")]
     if len(others) != 1:
-        raise BadSchema(place, f"a column has one type, and null beside it at most; this is a {described(schema)}")
+        raise BadSchema(
+            place, f"a column has one type, and null beside it at most; this is a {described(schema)}"
+        )  # plain: allow
     return others[0], len(schema.branches) == 2
 
 
 class _Columns:
-    """Counts the parts of a schema as it goes."""
+    """Counts the parts of a schema while walking it."""
 
     def __init__(self) -> None:
         self._parts = 0
@@ -141,12 +143,13 @@ class _Columns:
 
 
 def default_of(field: Field, place: str) -> Any:
-    """What a reader has where a writer lacks `field`, as pyarrow takes it. Raises BadSchema where that is no value of its type."""
+    """Return the reader's default for `field`, which the writer lacks, in pyarrow's form. Raises BadSchema if its type does not
+    allow it."""
     return _default(field.type, field.default, f"default of {place}")
 
 
 def _default(schema: AvroType, given: Any, place: str) -> Any:
-    """Of JSON, as the specification has it; that of a union is taken for the branch which it fits."""
+    """Convert a default from JSON by the specification; for a union, by the branch that it fits."""
     wrong = BadSchema(place, f"{given!r} is no {described(schema)}")
     if isinstance(schema, Union):
         kept, has_null = nullable(schema, place)
@@ -230,9 +233,9 @@ def _encodes(text: str) -> bool:
 
 
 def as_json(value: Any) -> Any:
-    """A part of a value as JSON has it, None where it is nothing: bytes as base64, numbers that JSON lacks as text.
+    """Return a part of a value for JSON, None if it is empty: bytes as base64, numbers that JSON lacks as text.
 
-    Objects are without what is null or empty.
+    Null and empty parts of objects are left out.
     """
     if isinstance(value, dict) and list(value) == [JSON]:
         return None if value[JSON] is None else json.loads(value[JSON])

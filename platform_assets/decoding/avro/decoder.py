@@ -1,4 +1,4 @@
-"""Values of one writer's schema, as columns of one reader's."""
+"""Decoding of values with one writer's schema into the columns of one reader's."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def columns_of(plan: Struct, read: pa.StructArray) -> list[pa.Array]:
-    """The reader's columns, in its order: null in each row that is null in `read`, whose type is that of `plan`."""
+    """Return the reader's columns, in its order: null in each row that is null in `read`, which has the type of `plan`."""
     return _outputs(plan, read, read.flatten())
 
 
 def rescued_of(plan: Struct, read: pa.StructArray) -> pa.StringArray:
-    """For each row a JSON object of what the reader lacks; null where that is nothing but nulls."""
+    """Return, for each row, a JSON object with what the reader lacks; null if there are only nulls."""
     if not _rescues(plan):
         return pa.nulls(len(read), pa.string())
     return pa.array([_text(row) for row in _rescued(plan, read).to_pylist()], pa.string())
@@ -52,7 +52,7 @@ def _outputs(node: Struct, read: pa.StructArray, children: list[pa.Array]) -> li
 
 
 def _assembled(node: Node, read: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """`read` as the reader has it."""
+    """Return `read` in the reader's form."""
     if isinstance(node, Either):
         return _assembled(node.main, read, wanted)
     if read.type == wanted:
@@ -68,21 +68,21 @@ def _assembled(node: Node, read: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _rebuilt(read: pa.Array, wanted: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    """A struct or list with other children; a list of pairs may become a map."""
+    """Return a struct or list with other children; a list of pairs may become a map."""
     assert read.offset == 0
     own = read.buffers()[: 1 if pa.types.is_struct(wanted) else 2]
     return pa.Array.from_buffers(wanted, len(read), own, read.null_count, children=children)
 
 
 def _filled(output: Output, read: pa.StructArray) -> pa.Array:
-    """A default for each row that is not null."""
+    """Return the default for each row that is not null."""
     mask = read.is_null().to_numpy(zero_copy_only=False)
     rows = pa.array(np.zeros(len(read), np.int32), mask=mask)
     return pa.array([output.default], output.column.type).take(rows)
 
 
 def _rescues(node: Node) -> bool:
-    """Whether the reader lacks any of it."""
+    """Return true if the reader lacks any part of it."""
     if isinstance(node, Struct):
         return any(part.type is not None and (name.startswith(RESCUED) or _rescues(part)) for name, part in node.parts)
     if isinstance(node, Either):
@@ -91,7 +91,7 @@ def _rescues(node: Node) -> bool:
 
 
 def _rescued(node: Node, read: pa.Array) -> pa.Array:
-    """What the reader lacks of a node that `_rescues`, under the names that it has there."""
+    """Return what the reader lacks of a node that `_rescues`, under its names there."""
     if isinstance(node, Either):
         return _rescued(node.main, read)
     if isinstance(node, Repeated):
@@ -109,11 +109,11 @@ def _rescued(node: Node, read: pa.Array) -> pa.Array:
 
 
 def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int) -> tuple[list[DeadLetter], Marks]:
-    """Dead letters, in ascending order of rows, and the values that have to be read from their beginning.
+    """Return dead letters, in ascending order of rows, and marks of the values to decode from the beginning.
 
-    The kernel reads the parts of a value in the exact path's order and stops at the first that it cannot read, so the exact path
-    would come to the same part at the same byte: its result for that part alone is its result for the value. Where it can read
-    the part (a branch that the kernel does not follow, a decimal of many bytes), the value is left to it as a whole.
+    The kernel reads the parts of a value in the exact path's order and stops at the first that it cannot read, so the exact path would
+    reach the same part at the same byte: its result for that part is its result for the value. If it can read the part (a branch that
+    the kernel does not follow, a decimal of many bytes), it decodes the whole value.
     """
     dead: list[DeadLetter] = []
     undecided = np.zeros(len(values), np.bool_)
@@ -134,7 +134,7 @@ def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int
 
 @dataclass(frozen=True)
 class AvroDecoder:
-    """Raw data, without a header of a file: each value is one datum, and no byte more."""
+    """Decoder for raw data without a file header: each value is exactly one datum."""
 
     reader: AvroType
     writer: AvroType
@@ -147,7 +147,7 @@ class AvroDecoder:
 
     @cached_property
     def plan(self) -> Struct:
-        """How values are read. Raises BadSchema."""
+        """The plan for reading values. Raises BadSchema."""
         return plan_of(self.writer, self.reader)
 
     @cached_property

@@ -1,6 +1,6 @@
-"""The exact path: one value after the other, in plain Python. What it finds wrong is what a dead letter says.
+"""The exact path: one value at a time, in plain Python. Its errors are the texts of dead letters.
 
-It calls itself for types within types, of which a schema has `MOST_LEVELS` at most, whatever a value holds.
+It recurses into nested types, of which a schema has at most `MOST_LEVELS`, whatever a value contains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from platform_assets.decoding.avro.plan import (
 from platform_assets.decoding.decoder import DecodeFault
 
 MOST_AGAIN: Final = 64
-"""Records of one kind within each other; code that reads them calls itself for each."""
+"""Maximum nesting of records of one kind; code that reads them recurses for each."""
 _LONG_BITS: Final = 64
 _WHOLE: Final = ("int", "long")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -44,7 +44,7 @@ _WIDE: Final = Context(prec=100)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a value: how it is read, None for the end behind all of them, and the steps to it, such as `.legs.carrier`."""
+    """A part of a value: how it is read, None for the end of the value, and the steps to it, such as `.legs.carrier`."""
 
     node: Node | None
     place: str
@@ -54,7 +54,7 @@ END: Final = Part(None, "")
 
 
 def read(plan: Struct, value: bytes, max_bytes: int) -> dict[str, Any]:
-    """One value, as pyarrow takes it for the type of `plan`. Raises DecodeFault."""
+    """Return one value in pyarrow's form for the type of `plan`. Raises DecodeFault."""
     if len(value) > max_bytes:
         raise too_large(len(value), max_bytes)
     reader = _Reader(value)
@@ -67,14 +67,14 @@ def read(plan: Struct, value: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def too_large(size: int, max_bytes: int) -> DecodeFault:
-    """Of a value of `size` bytes."""
+    """Return the fault for a value of `size` bytes."""
     return DecodeFault("too_large", f"{size} bytes, and max_bytes is {max_bytes}")
 
 
 def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
-    """What `read` would raise for `value`, where nothing before the byte `at` is wrong and `part` begins there.
+    """Return the fault that `read` would raise for `value`, if nothing before the byte `at` is wrong and `part` begins there.
 
-    None where that part can be read: then this says nothing of the value.
+    None if that part can be read, which says nothing about the rest of the value.
     """
     reader = _Reader(value, at)
     try:
@@ -89,12 +89,12 @@ def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
 
 
 def step_to(name: str) -> str:
-    """To a part of that name, as places have it."""
+    """Return the step to a part of that name, as in places."""
     return "." + name.lstrip(RESCUED)
 
 
 class _Reader:
-    """Where in `data` the next part begins; and of a part that is at fault, the steps to it, innermost first."""
+    """Position in `data` of the next part and, for a faulty part, the steps to it, innermost first."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -102,12 +102,12 @@ class _Reader:
         self.again = 0
 
     def placed(self, outside: str) -> str | None:
-        """The place of what is at fault, as dead letters have it; what is read is that of the steps `outside`."""
+        """Return the place of the fault, as in dead letters; the value being read is at the steps `outside`."""
         inside = "".join(reversed(self.place))
         return f"${outside}{inside}" if outside or inside else None
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Check that nothing follows."""
         if self.at < len(self.data):
             raise DecodeFault(
                 "malformed", f"{len(self.data) - self.at} bytes follow the datum, which ends at byte {self.at}"
@@ -126,7 +126,7 @@ class _Reader:
         return DecodeFault("malformed", f"{what}, at byte {self.at}")
 
     def _long(self, what: str) -> int:
-        """A zigzag varint of up to 64 bits."""
+        """Read a zigzag varint of up to 64 bits."""
         value = shift = 0
         data, at = self.data, self.at
         if at < len(data) and (byte := data[at]) < 0x80:
@@ -151,7 +151,7 @@ class _Reader:
         return size
 
     def leaf(self, node: Leaf) -> Any:
-        """A plain value."""
+        """Read a plain value."""
         wire = node.wire
         if wire in ("int", "long"):
             return self._number(self._long(wire), node)
@@ -202,7 +202,7 @@ class _Reader:
         return Decimal(unscaled).scaleb(-kind.scale, _WIDE)
 
     def choice(self, node: Choice) -> str:
-        """A symbol of an enum."""
+        """Read a symbol of an enum."""
         index = self._long("an enum")
         if not 0 <= index < len(node.symbols):
             raise self._malformed(f"symbol {index} of enum {node.name}, which has {len(node.symbols)}")
@@ -214,7 +214,7 @@ class _Reader:
         return symbol
 
     def structure(self, node: Struct) -> dict[str, Any]:
-        """A record. Short numbers, and texts, of columns that may be null are read here, since most of a value is those."""
+        """Read a record. Short numbers and texts of nullable columns are read inline, since most of a value consists of those."""
         found: dict[str, Any] = {}
         data, end = self.data, len(self.data)
         for name, part in node.parts:
@@ -250,7 +250,7 @@ class _Reader:
         return found
 
     def either(self, node: Either) -> Any:
-        """A union that is one column."""
+        """Read a union that becomes one column."""
         branch = node.branches[self._branch(len(node.branches))]
         if branch is None:
             return None
@@ -259,7 +259,7 @@ class _Reader:
         return self.node(branch)
 
     def variant(self, node: Variant) -> dict[str, Any] | None:
-        """A union that is rescued."""
+        """Read a union that is rescued."""
         branch = node.branches[self._branch(len(node.branches))]
         return None if branch is None else {branch[0]: self.node(branch[1])}
 
@@ -270,7 +270,7 @@ class _Reader:
         return index
 
     def repeated(self, node: Repeated) -> list[Any]:
-        """An array, or the pairs of a map."""
+        """Read an array, or the pairs of a map."""
         found: list[Any] = []
         while True:
             count, end = self._block()
@@ -290,7 +290,7 @@ class _Reader:
                 raise self._malformed(f"a block that says to end at byte {end} ends elsewhere")
 
     def once_more(self, node: Again) -> Any:
-        """A record within itself, as JSON; its text for the outermost one."""
+        """Read a nested record of its own type, as JSON; return its text for the outermost one."""
         self.again += 1
         if self.again > MOST_AGAIN:
             raise DecodeFault("too_deep", f"more than {MOST_AGAIN} records {node.name} within each other")
@@ -302,7 +302,7 @@ class _Reader:
         return None if made is None else {JSON: json.dumps(made, ensure_ascii=False, separators=(",", ":"))}
 
     def empty_items(self, _: EmptyItems) -> None:
-        """Items that take no bytes."""
+        """Read items that take no bytes."""
         while True:
             count, end = self._block()
             if end is not None and end != self.at:
@@ -311,7 +311,7 @@ class _Reader:
                 return
 
     def _block(self) -> tuple[int, int | None]:
-        """How many items follow, 0 at the end; and the byte behind them, where the block says so."""
+        """Return how many items follow, 0 at the end; and the position after them, if the block gives it."""
         count = self._long("the items of a block")
         if count >= 0:
             return count, None

@@ -37,12 +37,12 @@ _PLAIN: Final = {
 }
 _NO_LIMIT: Final = -1
 REFUSED: Final = -1
-"""Entry of the table for what the exact path has to decide."""
+"""Table entry for what the exact path has to decide."""
 
 
 @dataclass(slots=True)
 class Column:
-    """What is filled: where its slots are is decided for each block. `inner` is the level of a list's items."""
+    """A column to fill; its slots are allocated for each block. `inner` is the level of a list's items."""
 
     number: int
     level: int
@@ -53,9 +53,9 @@ class Column:
 
 @dataclass(slots=True)
 class Program:
-    """What a plan was compiled to. Steps name a column by its number, which `bound` replaces.
+    """A compiled plan. Steps refer to a column by its number, which `bound` replaces.
 
-    `parts` has for each step the part of a value that begins with it; for those within a list, the outermost list.
+    For each step, `parts` has the part of a value that begins with it; for steps within a list, the outermost list.
     """
 
     root: Column
@@ -67,14 +67,14 @@ class Program:
     symbols: dict[int, pa.Array] = field(default_factory=dict)
 
     def bound(self, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The steps, where column i begins at `begins[i]`."""
+        """Return the steps for columns whose items begin at `begins[i]`."""
         made = self.steps.copy()
         made[:, 1] = begins[made[:, 1]]
         return made.reshape(-1)
 
 
 def compiled(plan: Struct) -> Program:
-    """The program that reads what `plan` does."""
+    """Return the program that reads `plan`."""
     compiler = _Compiler()
     root = compiler.node(plan, 0)
     assert root is not None
@@ -104,14 +104,14 @@ class _Compiler:
         self.symbols: dict[int, pa.Array] = {}
 
     def emit(self, step: int, column: Column | None = None, *numbers: int) -> int:
-        """Add a step; returns its number."""
+        """Add a step; return its number."""
         at = (column.number, column.level) if column else (0, 0)
         self.steps.append([step, *at, *numbers, *[0] * (3 - len(numbers))])
         self.parts.append(self.part)
         return len(self.steps) - 1
 
     def node(self, node: Node, level: int, column: Column | None = None) -> Column | None:
-        """Add the steps of a node, which fill `column` where there is one already; returns what they fill."""
+        """Add the steps of a node, which fill `column` if given; return what they fill."""
         if isinstance(node, Empty):
             return None
         self.part = self._outermost or Part(node, "".join(self._place))
@@ -126,7 +126,7 @@ class _Compiler:
         elif isinstance(node, Choice):
             self._choice(node, made)
         elif isinstance(node, Again):
-            self.emit(steps.ENUM, made)  # of no symbols, so that values which have one are the exact path's
+            self.emit(steps.ENUM, made)  # An empty range, so that values with a symbol are left to the exact path.
         elif isinstance(node, Repeated):
             self._repeated(node, made)
         elif isinstance(node, Struct):
@@ -163,7 +163,7 @@ class _Compiler:
         return tuple(each for each in made if each is not None)
 
     def _either(self, node: Either, level: int, column: Column | None) -> Column | None:
-        """The main branch is read; null jumps behind it; all others are the exact path's."""
+        """Read the main branch; null jumps to the step after it; the exact path decides all others."""
         main = node.main
         first = self._reserve(len(node.branches))
         self.emit(steps.UNION, None, first, len(node.branches))
@@ -216,17 +216,17 @@ class _Compiler:
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 TOO_LARGE: Final = -2
-"""The step of a value of more than `max_bytes`."""
+"""Step number reported for a value of more than `max_bytes`."""
 _FEW = 64
-"""Items for which a list has room at first, beside one for each value."""
+"""Initial room for the items of a list, in addition to one for each value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What was read of a block: an array of the plan's type, null where the kernel stopped.
+    """Values read from a block: an array of the plan's type, null where the kernel stopped.
 
-    `rows` ascend, and are those of the values where it did; of each, `steps` has the step of the program that could not be done, or
-    `TOO_LARGE`, and `places` how many bytes into the value it begins.
+    `rows` ascend and are the rows where it stopped; for each, `steps` has the program's step that failed, or `TOO_LARGE`, and `places`
+    the byte of the value at which it begins.
     """
 
     read: pa.StructArray
@@ -236,7 +236,7 @@ class Block:
 
 
 def read_block(program: Program, values: Pieces, max_bytes: int) -> Block:
-    """Read `values` by `program`, which stops at one of more than `max_bytes`."""
+    """Read `values` with `program`, which stops at values of more than `max_bytes`."""
     reading = _Reading(program, values)
     reading.run(max_bytes)
     steps = reading.stops[0::2]
@@ -245,7 +245,7 @@ def read_block(program: Program, values: Pieces, max_bytes: int) -> Block:
 
 
 class _Reading:
-    """The slots of a block."""
+    """Slots of a block."""
 
     def __init__(self, program: Program, values: Pieces) -> None:
         self._program, self._values = program, values
@@ -258,7 +258,7 @@ class _Reading:
         self._begins, self._slots, self._valid = self._made()
 
     def run(self, max_bytes: int) -> None:
-        """Read all values, with more room for what turns out to need it."""
+        """Read all values, with more room for levels that need it."""
         row = 0
         starts, sizes = (np.ascontiguousarray(each, np.int32) for each in (self._values.starts, self._values.sizes))
         while True:
@@ -290,12 +290,12 @@ class _Reading:
         return ends - rooms, np.zeros(ends[-1], np.int64), np.zeros(ends[-1], np.uint8)
 
     def _grow(self) -> None:
-        """Twice the room for levels that are more than half full."""
+        """Double the room for levels that are more than half full."""
         old_begins, old_slots, old_valid = self._begins, self._slots, self._valid
         old_rooms = self._rooms[self._program.column_levels]
         full = 2 * self._levels[0::3] >= self._rooms
         full[0] = False
-        if not full.any():  # the value that needs it was the first of its kind
+        if not full.any():  # The value that needs it was the first of its kind.
             full[1:] = True
         self._rooms = np.where(full, 2 * self._rooms, self._rooms)
         self._begins, self._slots, self._valid = self._made()
@@ -307,7 +307,7 @@ class _Reading:
         return len(self._values) if level == 0 else int(self._levels[3 * level])
 
     def array(self, column: Column) -> pa.Array:
-        """What was read of a column."""
+        """Values that were read for a column."""
         size = self._size(column.level)
         begin = int(self._begins[column.number])
         slots, valid = self._slots[begin : begin + size], self._valid[begin : begin + size]
@@ -351,7 +351,7 @@ class _Reading:
 
 
 def _numbers(node: Leaf, slots: Longs) -> npt.NDArray[np.generic]:
-    """The values of slots, as their type has them."""
+    """Return the values of slots in their Arrow type."""
     kind = np.float32 if node.column == "float" else np.float64
     if node.wire == "double":
         return slots

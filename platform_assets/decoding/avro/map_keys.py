@@ -1,6 +1,6 @@
-"""Keys of Avro maps that become MAP columns. Avro's bytes may hold a key twice, a MAP may not.
+"""Keys of Avro maps that become MAP columns. In Avro a key may occur twice, in a MAP it may not.
 
-Both paths look for such keys only in values that they could read to the end, so that they agree on the outcome.
+Both paths look for such keys only in values that they could read completely, so that they agree on the outcome.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a value that was written by one schema is read as another: a tree that both paths follow, in the writer's order.
+"""Plan for reading a value of one schema as another: a tree that both paths follow, in the writer's order.
 
-Each node has the Arrow type of what it reads, None where that takes no bytes. What a reader lacks is read too, for the
-column `rescued`: in a struct, those parts have `RESCUED` before their name.
+Each node has the Arrow type of what it reads, None if that takes no bytes. Parts that the reader lacks are read too, for the column
+`rescued`: in a struct, their names have the prefix `RESCUED`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from platform_assets.decoding.decoder import Reason
 
 RESCUED: Final = "\0"
 JSON: Final = "\0json"
-"""The name of a text that is JSON already."""
+"""Name of a text that is already JSON."""
 Wire = Literal["boolean", "int", "long", "float", "double", "bytes", "fixed"]
-"""What is in the bytes; a string is bytes."""
+"""Encodings in the bytes; a string is bytes."""
 Column = Literal["boolean", "whole", "float", "double", "bytes", "text", "decimal"]
-"""What it becomes; dates and timestamps are whole numbers."""
+"""Values that they become; dates and timestamps are whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """One plain value. `size` is that of fixed.
 
-    `factor` is 1,000 for milliseconds that become microseconds, and `divisor` for nanoseconds, of which there have to be whole ones.
+    `factor` is 1,000 to make microseconds from milliseconds; `divisor` makes them from nanoseconds, which have to be whole
+    microseconds.
     """
 
     wire: Wire
@@ -42,7 +43,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A symbol; None where the reader has none for it. `name` is that of the enum."""
+    """A symbol; None if the reader lacks it. `name` is that of the enum."""
 
     name: str
     symbols: tuple[str, ...]
@@ -50,13 +51,13 @@ class Choice:
 
     @property
     def type(self) -> pa.DataType:
-        """Text."""
+        """A text."""
         return pa.string()
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A field of the reader: the child of that number of what was read, or a default."""
+    """A field of the reader: the number of the child that was read, or a default."""
 
     column: pa.Field
     child: int | None
@@ -65,7 +66,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Parts behind each other: a name, and how it is read. `outputs` is None where nothing of it is a reader's."""
+    """Consecutive parts, each with a name and how it is read. `outputs` is None if the reader has none of them."""
 
     parts: tuple[tuple[str, Node], ...]
     type: pa.DataType
@@ -74,20 +75,20 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A union whose branches all become the same type; None is null, `Refused` one that the reader cannot have."""
+    """A union whose branches all become the same type. None is null; `Refused` is a branch that the reader cannot have."""
 
     branches: tuple[Node | Refused | None, ...]
     type: pa.DataType
 
     @property
     def main(self) -> Node:
-        """The first branch that is read."""
+        """The first branch that can be read."""
         return next(branch for branch in self.branches if branch is not None and not isinstance(branch, Refused))
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A union of several types that is rescued: a struct with a part for each, of which one has a value. None is null."""
+    """A union of several types that is rescued: a struct with a part for each, one of which has a value. None is null."""
 
     branches: tuple[tuple[str, Node] | None, ...]
     type: pa.DataType
@@ -95,7 +96,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Blocks of items, which take `least` bytes each or more. With `is_map_column` they are entries of a MAP, each key once."""
+    """Blocks of items of at least `least` bytes each. With `is_map_column` they are entries of a MAP, with unique keys."""
 
     item: Node
     least: int
@@ -105,21 +106,21 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """What takes no bytes: null, a record of nulls."""
+    """A value that takes no bytes: null, or a record of nulls."""
 
     type: None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyItems:
-    """Blocks of items that take no bytes: only their number is read, and nothing is done for each."""
+    """Blocks of items that take no bytes: only their number is read, without work for each item."""
 
     type: None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A record within itself, of which the reader lacks all: rescued as the text of its JSON. `plans` has its own by its name."""
+    """A recursive record that the reader lacks: rescued as the text of its JSON. `plans` has its plan by name."""
 
     name: str
     plans: dict[str, Node] = field(repr=False, compare=False)
@@ -155,7 +156,7 @@ def _column(kind: pa.DataType) -> Column:
 
 
 def least_size(node: Node | Refused | None) -> int:
-    """Bytes that it takes at least."""
+    """Minimum number of bytes that it takes."""
     if isinstance(node, Leaf):
         return {"boolean": 1, "int": 1, "long": 1, "bytes": 1, "float": 4, "double": 8, "fixed": node.size}[node.wire]
     if isinstance(node, Struct):
@@ -164,5 +165,5 @@ def least_size(node: Node | Refused | None) -> int:
 
 
 def struct_type(parts: list[tuple[str, Node]]) -> pa.DataType:
-    """Of the parts that have a type."""
+    """Return the type of the parts that have one."""
     return pa.struct([pa.field(name, part.type) for name, part in parts if part.type is not None])

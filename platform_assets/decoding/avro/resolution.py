@@ -1,4 +1,4 @@
-"""Reading what one schema wrote as another: Avro's rules of schema resolution, applied once and not to each value."""
+"""Avro's schema resolution: how to read values of one schema as another, resolved once and not for each value."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ _PROMOTIONS: Final[frozenset[tuple[PlainKind, PlainKind]]] = frozenset(
 
 
 def plan_of(writer: AvroType, reader: AvroType) -> Struct:
-    """How what `writer` wrote becomes the columns of `reader`. Raises BadSchema where it cannot, OtherRecord for another record."""
+    """Return the plan that turns what `writer` wrote into the columns of `reader`. Raises BadSchema if it cannot, OtherRecord for
+    another record."""
     if isinstance(reader, Record):
         if isinstance(writer, Record) and not _same_name(writer, reader):
             raise OtherRecord("$", _other_record(writer, reader))
@@ -90,7 +91,7 @@ class _Resolver:
         self._plans: dict[str, Node] = {}
 
     def _know(self, schema: AvroType) -> None:
-        """Find the records of the writer, which stand within themselves by their names alone."""
+        """Find the writer's recursive records, which refer to themselves by name."""
         pending = [schema]
         while pending:
             each = pending.pop()
@@ -103,7 +104,7 @@ class _Resolver:
                 pending += [field.type for field in each.fields]
 
     def node(self, writer: AvroType, reader: AvroType, place: str) -> Node:
-        """How a part is read."""
+        """Return how a part is read."""
         self._count(place)
         if isinstance(writer, Around):
             writer = self._records[writer.name]
@@ -156,7 +157,7 @@ class _Resolver:
         return Leaf(wire, kind, size)
 
     def _either(self, writer: Union, reader: AvroType, place: str) -> Node:
-        """Each branch that was written is read as the reader has it; one that cannot be makes its value a dead letter."""
+        """Read each branch as the reader has it; a branch that it cannot have makes its value a dead letter."""
         wanted, with_null = nullable(reader, place)
         branches: list[Node | Refused | None] = []
         found: Node | None = None
@@ -201,7 +202,7 @@ class _Resolver:
     def _struct(self, writer: Record, reader: Record, place: str) -> Node:
         columns = fields_type(reader, place)
         by_name = {field.name for field in writer.fields}
-        # A name counts before an alias, so that swapped names stay what they are.
+        # A name takes precedence over an alias, so that swapped names stay as they are.
         source = {field.name: number for number, field in enumerate(reader.fields) if field.name in by_name}
         for number, field in enumerate(reader.fields):
             if field.name in by_name:
@@ -234,7 +235,7 @@ class _Resolver:
         return None if is_read else default_of(field, f"{place}.{field.name}")
 
     def _whole(self, schema: AvroType, place: str) -> Node:
-        """A part that the reader lacks, as plainly as it was written."""
+        """Return the plan for a part that the reader lacks, as close to the written form as possible."""
         self._count(place)
         if isinstance(schema, Plain):
             if schema.kind == "null":
@@ -261,7 +262,7 @@ class _Resolver:
 
     def _again(self, schema: Around, place: str) -> Again:
         if schema.name not in self._plans:
-            self._plans[schema.name] = Empty()  # until it is known, for those that are within it
+            self._plans[schema.name] = Empty()  # Placeholder until the plan is known, for parts inside it.
             self._plans[schema.name] = self._whole(self._records[schema.name], place)
         return Again(schema.name, self._plans)
 
@@ -280,9 +281,9 @@ class _Resolver:
 
 
 def _check_meaning(writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> None:
-    """Raises BadSchema where the bytes could be read, and would mean something else then.
+    """Raise BadSchema if the bytes could be read but would mean something else.
 
-    A type without a logical one takes the number or the bytes as they are, and gives them the reader's meaning.
+    A type without a logical type takes the number or bytes as they are, with the reader's meaning.
     """
     wrote, wants = writer.logical, reader.logical
     is_text = {type(each) is Plain and each.kind == "string" for each in (writer, reader)}
@@ -304,7 +305,7 @@ _KEY: Final = Leaf("bytes", pa.string())
 
 
 def fields_type(reader: AvroType, place: str) -> pa.DataType:
-    """The type that a part of a reader's schema has as a column."""
+    """Return the column type for a part of a reader's schema."""
     kept, _ = nullable(reader, place)
     if isinstance(kept, Record):
         return pa.struct(list(fields_of(kept)))
@@ -327,7 +328,7 @@ def _wire(kind: PlainKind) -> Wire:
 
 
 def _branch_name(of: AvroType) -> str:
-    """As Avro's own JSON names a branch."""
+    """Return a branch's name as in Avro's JSON encoding."""
     if isinstance(of, Plain):
         return of.kind
     if isinstance(of, Items):
@@ -337,7 +338,7 @@ def _branch_name(of: AvroType) -> str:
 
 
 def _same_name(writer: Record | Enum | Fixed, reader: Record | Enum | Fixed) -> bool:
-    """By the name without its namespace, as the specification has it, or by an alias of the reader's."""
+    """Match by the unqualified name, as in the specification, or by an alias of the reader."""
     return _unqualified(writer.name) in map(_unqualified, (reader.name, *reader.aliases))
 
 

@@ -1,4 +1,4 @@
-"""Avro's schemas as values: https://avro.apache.org/docs/1.12.0/specification/."""
+"""Avro schemas as values: https://avro.apache.org/docs/1.12.0/specification/."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 PlainKind = Literal["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
 PLAIN_KINDS: Final[tuple[PlainKind, ...]] = get_args(PlainKind)
 MOST_LEVELS: Final = 100
-"""Of types within types; so much may code that follows a schema call itself."""
+"""Maximum nesting of types; code that follows a schema recurses that deep."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LARGEST_FIXED: Final = 1 << 30
 
@@ -27,27 +27,27 @@ _LOGICAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "bytes": ("big-decimal",),
     }
 )
-"""Logical types by what they are made of; `decimal`, and those of `fixed`, depend on more than that."""
+"""Logical types by underlying type; `decimal` and those of `fixed` depend on more than that."""
 INSTANTS: Final[Mapping[str, int]] = MappingProxyType(
     {"timestamp-millis": 1_000_000, "timestamp-micros": 1_000, "timestamp-nanos": 1}
 )
-"""Nanoseconds of one unit of the logical types that mean an instant."""
+"""Nanoseconds per unit of the logical types that mean an instant."""
 
 
 class BadSchema(Exception):
-    """A schema that is none, or that has no columns here; the message names the place in it."""
+    """An invalid schema, or one that has no columns here; the message names the place in it."""
 
     def __init__(self, place: str, what: str) -> None:
         super().__init__(f"{place}: {what}")
 
 
 class OtherRecord(BadSchema):
-    """What was written is a record of another name than the declared one."""
+    """The value was written as a record with another name than the declared one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """What a plain or fixed type stands for, of those that Avro's specification has."""
+    """Logical type of a plain or fixed type, from those in Avro's specification."""
 
     name: str
     precision: int = 0
@@ -64,7 +64,7 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """So many bytes."""
+    """A fixed number of bytes."""
 
     name: str
     aliases: tuple[str, ...]
@@ -74,7 +74,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """One of some names; `default` stands in where a writer has one that a reader lacks."""
+    """One of several names; `default` replaces a writer's name that the reader lacks."""
 
     name: str
     aliases: tuple[str, ...]
@@ -84,7 +84,7 @@ class Enum:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """An array; or a map, which is written as an array of pairs. `is_map_column` says that the declared column is a MAP."""
+    """An array; or a map, which is written as an array of pairs. `is_map_column` is true if the declared column is a MAP."""
 
     item: AvroType
     is_map: bool
@@ -93,14 +93,14 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """One of some types."""
+    """One of several types."""
 
     branches: tuple[AvroType, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A part of a record. `default` is JSON, and counts only where `has_default`."""
+    """A part of a record. `default` is JSON, and counts only with `has_default`."""
 
     name: str
     aliases: tuple[str, ...]
@@ -111,7 +111,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Parts behind each other."""
+    """Consecutive fields."""
 
     name: str
     aliases: tuple[str, ...]
@@ -120,7 +120,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The record of that full name, within which this stands."""
+    """A reference to the enclosing record of that full name."""
 
     name: str
 
@@ -131,7 +131,8 @@ AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record | Around
 def parsed(
     document: Any, references: Sequence[Any] = (), *, writes: bool = False, map_columns: bool = False
 ) -> AvroType:
-    """A schema from its JSON. Raises BadSchema; also where a type contains itself, unless it only `writes`: no table's columns can.
+    """Parse a schema from its JSON. Raises BadSchema, also for a recursive type unless it only `writes`, since columns cannot be
+    recursive.
 
     `references` are schemas that give names which it may use, each of them after those that it uses itself. With `map_columns`,
     the columns of maps are MAP.
@@ -143,7 +144,7 @@ def parsed(
 
 
 def described(of: AvroType) -> str:
-    """A type, for people."""
+    """Return a type's description for people."""
     if isinstance(of, Plain):
         return of.kind if of.logical is None else f"{of.kind} ({of.logical.name})"
     if isinstance(of, Items):
@@ -154,7 +155,7 @@ def described(of: AvroType) -> str:
 
 
 class _Parser:
-    """Knows the names that were given so far; None while the type of that name is being read."""
+    """Knows the names defined so far; None while the type of that name is being read."""
 
     def __init__(self, *, writes: bool, map_columns: bool) -> None:
         self._writes, self._map_columns = writes, map_columns
@@ -250,7 +251,7 @@ class _Parser:
         return made
 
     def _names(self, document: Mapping[str, Any], space: str, place: str) -> tuple[str, tuple[str, ...], str]:
-        """Full name, full aliases, and the namespace of what is inside."""
+        """Return full name, full aliases, and the namespace for nested names."""
         name, given = document.get("name"), document.get("namespace", space)
         if not isinstance(name, str) or not isinstance(given, str):
             raise BadSchema(place, f"{document['type']} without a name")
@@ -267,7 +268,7 @@ class _Parser:
 
 
 def _logical(document: Mapping[str, Any], kind: str, size: int) -> Logical | None:
-    """The logical type; None for one that Avro's specification lacks or that is wrong, which a reader has to ignore."""
+    """Return the logical type; None for one that the specification lacks or that is invalid, which readers have to ignore."""
     name = document.get("logicalType")
     if not isinstance(name, str):
         return None
@@ -288,7 +289,7 @@ def _is_number(found: Any) -> bool:
 
 
 def _union_kind(of: AvroType) -> str:
-    """Of which a union has one at most."""
+    """Return what a union may have only once."""
     if isinstance(of, Plain):
         return of.kind
     if isinstance(of, Items):

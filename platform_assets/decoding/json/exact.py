@@ -110,7 +110,7 @@ _SPACE: Final = " \t\n\r"
 
 
 class _Facts:
-    """Facts found in a value besides its columns."""
+    """Facts found in a value in addition to its columns."""
 
     __slots__ = ("lacking",)
 

@@ -92,7 +92,7 @@ def _indexed(documents: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, st
 
 
 def _led_to(reference: str, base: str, index: Mapping[str, Any]) -> Any:
-    """What a reference leads to; None if it leads nowhere, which the validator says."""
+    """Return the target of a reference; None if it has none, which the validator reports."""
     address = _joined(base, reference)
     if address in index:
         return index[address]
