@@ -85,9 +85,8 @@ def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
         return schema, False
     others = [branch for branch in schema.branches if branch != Plain("null")]
     if len(others) != 1:
-        raise BadSchema(
-            place, f"a column has one type, and null beside it at most; this is a {described(schema)}"
-        )  # plain: allow
+        text = f"a column has one type, and null beside it at most; this is a {described(schema)}"  # plain: allow
+        raise BadSchema(place, text)
     return others[0], len(schema.branches) == 2
 
 
