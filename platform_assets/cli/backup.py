@@ -12,9 +12,9 @@ JSON_VERSION = 1
 
 
 @click.command()
-@click.argument("destination", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("given", metavar="DESTINATION", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
-def backup(destination: Path, as_json: bool) -> None:
+def backup(given: str, as_json: bool) -> None:
     """Copy the lake and Dagster's home to a new folder in DESTINATION, while loads continue.
 
     Each table is copied at one version, in an order that restores consistently. Dagster's databases are copied with
@@ -30,7 +30,14 @@ def backup(destination: Path, as_json: bool) -> None:
     from platform_assets.checks.findings import counted
     from platform_assets.cli.audit_table import progress
     from platform_assets.cli.environment import Environment
+    from platform_assets.errors import ConfigurationError
 
+    if "://" in str(given):
+        raise ConfigurationError(
+            f"{given!r} is an address, and a backup is a folder of this machine; nothing was backed up. Name a folder, and copy "
+            "it to an object store with a tool of that store."
+        )
+    destination = Path(given)
     environment = Environment.of_process()
     lake, home = environment.ledger().lake, Path(environment.variables["DAGSTER_HOME"])
     with progress(console(stderr=True)) as on_progress:

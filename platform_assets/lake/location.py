@@ -22,6 +22,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import failures, object_files
 from platform_assets.lake.files import STORES, Files, files_at, is_in_store
+from platform_assets.model.names import is_topic
 from platform_assets.model.tables import TableKind, TableRef
 
 _REPLAY_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
@@ -262,9 +263,9 @@ class Lake:
         return self.root / table.kind / table.topic
 
     def tables(self) -> list[TableRef]:
-        """Return its tables, in order of their names."""
+        """Return its tables, in order of their names. A folder that cannot be a topic's is not a table of the platform."""
         kinds = get_args(TableKind)
-        found = [TableRef(kind, topic) for kind in kinds for topic in (self.root / kind).folders()]
+        found = [TableRef(kind, topic) for kind in kinds for topic in (self.root / kind).folders() if is_topic(topic)]
         return sorted((t for t in found if self.table(t).has_delta_log()), key=lambda t: t.name)
 
     def replay(self, name: str) -> Lake:
@@ -278,6 +279,10 @@ class Lake:
                 "start with '.'"
             )
         return Lake(self.root / "replays" / name)
+
+    def replays(self) -> list[str]:
+        """Return the names of its replays, in order. A folder that no replay can have made is none of them."""
+        return sorted(name for name in (self.root / "replays").folders() if _REPLAY_NAME.fullmatch(name))
 
     def is_case_sensitive(self) -> bool:
         """Return true if `Orders` and `orders` are two folders in it. Raises LakeNotWritableError: it writes a file to find out."""

@@ -14,13 +14,18 @@ from platform_assets.errors import TopicNameError
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
+def is_topic(name: str) -> bool:
+    """Return true if Kafka allows the name for a topic."""
+    return _LEGAL.fullmatch(name) is not None and name not in {".", ".."}
+
+
 def checked_topic(name: str) -> str:
     """Return `name` if Kafka allows it, else raise TopicNameError.
 
     The rule is that of Kafka's `org.apache.kafka.common.internals.Topic`: 1 to 249 of `[a-zA-Z0-9._-]`, and neither
     "." nor "..". Such a name needs no escaping in a path.
     """
-    if not _LEGAL.fullmatch(name) or name in {".", ".."}:
+    if not is_topic(name):
         raise TopicNameError(name)
     return name
 

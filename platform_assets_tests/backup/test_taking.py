@@ -234,8 +234,9 @@ def test_what_is_none_of_the_platforms_is_left_out_and_named(platform: BackedUp)
     (root / "replays" / "one").mkdir(parents=True)
     (root / "raw" / "other").mkdir()
     (root / "notes.txt").touch()
+    (root / "raw" / "no topic\n" / "_delta_log").mkdir(parents=True)
     taken = platform.take().manifest
-    assert taken.left_out == ("raw/other", "replays", "notes.txt")
+    assert taken.left_out == ("raw/no topic\n", "raw/other", "replays", "notes.txt")
     loose = {f.place for f in taken.files if f.place.endswith((".avsc", ".json")) and "_delta_log" not in f.place}
     assert loose == {"_ledger/schemas/1.avsc", "_ledger/version.json"}
 

@@ -48,6 +48,16 @@ def ran(shell: Shell, *arguments: str) -> str:
     return done.output
 
 
+def test_a_destination_in_an_object_store_is_refused(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = shell.run("backup", "s3://bucket/backups")
+    assert done.exit_code == 1
+    assert "'s3://bucket/backups' is an address, and a backup is a folder of this machine" in done.output
+    assert not (tmp_path / "s3:").exists()
+
+
 def test_all_is_backed_up_destroyed_and_restored(platform: BackedUp, shell: Shell) -> None:
     wanted, there = platform.state, str(platform.destination)
     assert "ledger, raw/orders, dagster" in ran(shell, "backup", there)

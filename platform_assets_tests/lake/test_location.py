@@ -67,3 +67,19 @@ def test_each_table_has_the_folder_of_its_name(tmp_path: Path) -> None:
 def test_a_root_that_is_no_absolute_local_path_is_refused(root: str) -> None:
     with pytest.raises(ConfigurationError, match="absolute path"):
         Lake.at(root)
+
+
+def test_folders_that_the_platform_cannot_have_made_are_no_tables_and_no_replays(tmp_path: Path) -> None:
+    for folder in (
+        "raw/orders",
+        "raw/no topic\x1b[31m",
+        "raw/" + "x" * 250,
+        "decoded/![a](b)",
+        "replays/one",
+        "replays/<b>",
+    ):
+        (tmp_path / folder / "_delta_log").mkdir(parents=True)
+        (tmp_path / folder / "_delta_log" / f"{0:020}.json").touch()
+    lake = Lake.at(tmp_path)
+    assert lake.tables() == [TableRef.raw("orders")]
+    assert lake.replays() == ["one"]

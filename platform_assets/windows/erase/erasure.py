@@ -370,7 +370,7 @@ class Erasure:
         self, windows: Mapping[str, Ranges], author: Author, gone: dict[str, int], written: dict[str, int]
     ) -> Done:
         """Erase in all replays; add the rows and bytes to `gone` and `written`."""
-        for name in sorted((self.ledger.lake.root / "replays").folders()):
+        for name in self.ledger.lake.replays():
             done = self._in_replay(name, windows, author)
             for table_name in done.rows:
                 gone[f"replays/{name}/{table_name}"] = done.rows[table_name]
