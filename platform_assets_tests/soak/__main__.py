@@ -145,6 +145,7 @@ def _recoveries(report: Report, first: int, seeds: int, seconds: float, root: Pa
 def _canaries(report: Report, root: Path) -> None:
     with report.going_on("canaries"):
         found = canary.run(root / "canary")
+        print(found.details(), flush=True)
         report.add(canary.HEADER, found.line(), found.anomalies)
 
 

@@ -12,9 +12,10 @@ import os
 import secrets
 import sys
 import time
+import traceback
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import quote
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -29,6 +31,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from infra import platform, state
 from infra.dagster_services import POSTGRES_VARIABLE
 from infra.home import CHECKOUT, Home
+from infra.run_launcher import LIBRARIES, PLATFORM
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
@@ -55,7 +58,7 @@ from testbed.object_store import ObjectStore, object_store
 _FORKED: Final = multiprocessing.get_context("forkserver")
 """Commands are processes of their own; they have what is imported most from one that imports it once."""
 _FORKED.set_forkserver_preload(
-    ["platform_assets.definitions", "platform_assets.cli.main", "deltalake", "pyspark.sql.connect.session", "__main__"]
+    [*LIBRARIES, PLATFORM, "platform_assets.definitions", "platform_assets.cli.main", "__main__"]
 )
 _DAGSTERS: Final = frozenset({"dagster-daemon", "dagster-webserver"})
 _SPARK: Final = frozenset({"spark"})
@@ -69,8 +72,8 @@ _LAUNCH: Final = """mutation Launch($p: ExecutionParams!) { launchRun(executionP
 _FINISHED: Final = "query Run($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
 
 HEADER: Final = (
-    "| commands | runs | files | MB | table rows | PostgreSQL rows | processes | pages | hostile ones | requests | seconds | "
-    "findings |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+    "| secrets | commands | runs | files | MB | table rows | PostgreSQL rows | processes | pages | with hostile text | "
+    "hostile strings shown | requests | elements | seconds | findings |\n|" + 14 * "--:|" + "---|"
 )
 
 
@@ -78,6 +81,7 @@ HEADER: Final = (
 class Outcome:
     """What was done, how much was searched, and what was found."""
 
+    secrets: int
     commands: Counter[str]
     runs: int
     files: Looked
@@ -92,9 +96,22 @@ class Outcome:
         """One row of a table in Markdown."""
         shown = "; ".join(ascii(each)[1:-1].replace("|", "\\|") for each in self.anomalies[:20])
         return (
-            f"| {self.commands.total()} | {self.runs} | {self.files.files:,} | {self.files.size / 1e6:,.0f} | "
+            f"| {self.secrets} | {self.commands.total()} | {self.runs} | {self.files.files:,} | {self.files.size / 1e6:,.0f} | "
             f"{self.tables.files:,} | {self.rows.files:,} | {self.processes.files:,} | {self.crawled.pages} | "
-            f"{self.crawled.hostile} | {self.crawled.requests:,} | {self.seconds:.0f} | {len(self.anomalies)} {shown} |"
+            f"{self.crawled.hostile.total()} | {len(self.crawled.shown)} | {self.crawled.requests:,} | "
+            f"{self.crawled.links:,} | {self.seconds:.0f} | {len(self.anomalies)} {shown} |"
+        )
+
+    def details(self) -> str:
+        """Lists of what was done and which kinds of pages showed which hostile strings; all findings."""
+        kinds = (f"{kind} {number}" for kind, number in sorted(self.crawled.hostile.items()) if number)
+        return "\n".join(
+            (
+                "commands: " + ", ".join(ascii(f"{name[:20]} {n}")[1:-1] for name, n in sorted(self.commands.items())),
+                "pages with hostile text: " + ", ".join(kinds),
+                *(f"shown as text: {each[:70]!a}" for each in sorted(self.crawled.shown)),
+                *(f"found: {each!a}" for each in self.anomalies),
+            )
         )
 
 
@@ -108,6 +125,7 @@ class Day:
     database: str
     commands: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
+    launched: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.now = datetime.now(UTC)
@@ -166,12 +184,14 @@ class Day:
         folder = self.private if arguments[0] == "env" else self.said
         said = folder / f"{number:03}-{self.commands[arguments[0]]}.txt"
         process = _FORKED.Process(target=_command, args=(arguments, {**self.environ, **changed}, str(said)))
+        began = time.monotonic()
         process.start()
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
             process.join()
             self.findings.append(f"{arguments[0]} did not end within {timeout:g} s")
+        print(f"command {number}, {arguments[0][:20]!a}: {time.monotonic() - began:.0f} s", flush=True)
         text = said.read_bytes()
         if b"Traceback" in text:
             self.findings.append(f"{arguments} ends in a traceback: {text[-300:]!r}")
@@ -256,6 +276,10 @@ class Day:
         for number, document in schemas.items():
             kind = {"schemaType": document["schemaType"]} if "schemaType" in document else {}
             self.registry.has(f"/schemas/ids/{number}", {**document, **kind})
+        other = f"/subjects/{quote(TEXT, safe='')}/versions/1"
+        self.registry.has(
+            other, {"subject": TEXT, "version": 1, "id": 10, "schema": json.dumps({**record, "name": "Other"})}
+        )
         self.registry.unknown = (404, {}, json.dumps({"error_code": 40403, "message": TEXT}).encode())
 
     def produce(self) -> None:
@@ -276,19 +300,30 @@ class Day:
     # --- deeds -------------------------------------------------------------------------------------------------
 
     def happen(self, broker: HostileBroker) -> None:
-        """The day itself: what fails on the way is what it is about, so exit codes decide nothing."""
+        """The day itself. Its commands may fail, so their exit codes do not count; a step that cannot go on is a finding."""
         lake = Ledger(Lake.at(self.root / "lake"))
         wait_until("windows are sealed", lambda: all(lake.windows(topic) for topic in TOPICS), _PATIENCE)
         # All records are older than the first edge.
         (key,) = {lake.windows(topic)[0].key for topic in TOPICS}
         tables = [table for topic in TOPICS for table in (TableRef.raw(topic), TableRef("decoded", topic))]
         wait_until("windows are decoded", lambda: all(key in lake.receipts(table) for table in tables), _PATIENCE)
-        self._failing_registry(key)
-        self._commands(key)
-        self._files_of_strangers(key)
-        self._decisions(key)
-        self._broker_that_attacks(broker, key)
-        self._mistakes_in_yaml()
+        steps: tuple[Callable[[], None], ...] = (
+            lambda: self._failing_registry(key),
+            lambda: self._commands(key),
+            lambda: self._files_of_strangers(key),
+            lambda: self._decisions(key),
+            lambda: self._broker_that_attacks(broker, key),
+            self._mistakes_in_yaml,
+            lambda: self._backups(key),
+            self._end_of_launched_runs,
+        )
+        for step in steps:
+            try:
+                step()
+            except Exception:  # noqa: BLE001 - the steps after it are to be seen too
+                self.findings.append(f"a step of the day failed: {traceback.format_exc()[-1000:]}")
+
+    def _backups(self, key: str) -> None:
         self.command("backup", f"{self.store.root('backups')}/{secrets.token_hex(4)}")
         self.command("backup", str(self.root / "backups"))
         self.command("status", "--json")
@@ -296,12 +331,15 @@ class Day:
         self.command("audit", f"raw/{TOPICS[1]}", "--deep", timeout=600)
         self.command("audit", f"decoded/{_TOPIC}", "--deep", timeout=600)
 
+    def _end_of_launched_runs(self) -> None:
+        for run in self.launched:
+            wait_until(f"run {run} has ended", lambda run=run: self.status_of(run) in ("SUCCESS", "FAILURE"), _PATIENCE)  # type: ignore[misc]
+
     def _failing_registry(self, key: str) -> None:
         before = self.registry.unknown
         for status, document, topic in (
             (500, json.dumps({"error_code": 50001, "message": TEXT}), TOPICS[4]),
             (403, json.dumps({"error_code": TEXT, "message": TEXT, "error": TEXT}), TOPICS[4]),
-            (404, TEXT, TOPICS[5]),
         ):
             self.registry.unknown = (status, {}, document.encode())
             self.command("load", f"decoded/{topic}", key)
@@ -309,8 +347,8 @@ class Day:
         self.command("forget-schemas", "1")
 
     def _commands(self, key: str) -> None:
+        self.command("load", f"decoded/{_TOPIC}", key)
         for topic in TOPICS:
-            self.command("load", f"decoded/{topic}", key)
             self.command("dead-letters", f"dead_letters/{topic}", "--samples", "20")
         for arguments in (
             ("dead-letters", _TOPIC, key, "--json"), ("dead-letters", _TOPIC, "--send-to", TOPICS[1]),
@@ -365,8 +403,7 @@ class Day:
             self.launch("accept_loss", "accept_loss_of_window", {**common, "window": ARGUMENT, "dry_run": False}),
             self.launch("park_windows", "park_each_window", {**common, "windows": [key, ARGUMENT], "decoded": True}),
         ]
-        for run in filter(None, launched):
-            wait_until(f"run {run} has ended", lambda run=run: self.status_of(run) in ("SUCCESS", "FAILURE"), _PATIENCE)  # type: ignore[misc]
+        self.launched += filter(None, launched)
 
     def _broker_that_attacks(self, broker: HostileBroker, key: str) -> None:
         login = {
@@ -429,19 +466,27 @@ class Day:
         return str(self.graphql(_FINISHED, id=run)["data"]["runOrError"].get("status"))
 
     def first_pages(self) -> list[str]:
-        """Pages from which links lead to the others: of assets, checks, runs, sensors and jobs."""
+        """Pages of runs, checks and assets, which show what records say, and those from which links lead to the others."""
         found = self.graphql(
-            """{ assetsOrError { ... on AssetConnection { nodes { key { path } } } }
-                 runsOrError(limit: 25) { ... on Runs { results { runId } } }
-                 assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name } } } } }"""
+            """{ runsOrError(limit: 10) { ... on Runs { results { runId } } }
+                 assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name } } }
+                   assetMaterializations(limit: 1) { timestamp } assetObservations(limit: 1) { timestamp } } }"""
         )["data"]
-        listed = ["/", "/runs", "/assets", "/overview/activity", "/automation", "/deployment", "/asset-groups", "/jobs"]
+        checks: list[str] = []
+        raw: list[str] = []
+        events: list[str] = []
+        views: list[str] = []
         for node in found["assetNodes"]:
-            path = "/assets/" + "/".join(node["assetKey"]["path"])
-            listed += [f"{path}?view={view}" for view in ("overview", "events", "checks", "definition", "partitions")]
-            checks = (node["assetChecksOrError"] or {}).get("checks") or ()
-            listed += [f"{path}?view=checks&checkDetail={check['name']}" for check in checks]
-        return [*listed, *(f"/runs/{each['runId']}" for each in found["runsOrError"]["results"])]
+            path = "/assets/" + "/".join(node["assetKey"]["path"]) + "?view="
+            known = (node["assetChecksOrError"] or {}).get("checks") or ()
+            listed = checks if node["assetKey"]["path"][0] == "decoded" else raw
+            listed += [f"{path}checks&checkDetail={check['name']}" for check in known]
+            newest = (*node["assetMaterializations"], *node["assetObservations"])
+            events += [f"{path}events&time={each['timestamp']}" for each in newest]
+            views += [path + view for view in ("overview", "checks", "definition", "partitions")]
+        runs = [f"/runs/{each['runId']}" for each in found["runsOrError"]["results"]]
+        others = ["/", "/runs", "/assets", "/overview/activity", "/automation", "/deployment", "/asset-groups", "/jobs"]
+        return [*runs, *sorted(checks), *events, *others, *sorted(raw), *sorted(views)]
 
     def runs(self) -> int:
         """How many runs Dagster has."""
@@ -449,7 +494,7 @@ class Day:
         return int(found["data"]["runsOrError"]["count"])
 
 
-def run(root: Path, *, most_pages: int = 120) -> Outcome:
+def run(root: Path, *, most_pages: int = 80) -> Outcome:
     """Do all of it below `root`. Needs Chromium; PostgreSQL is left out where it is not on the machine."""
     chromium = browser.executable(os.environ)
     if chromium is None:
@@ -490,10 +535,10 @@ def run(root: Path, *, most_pages: int = 120) -> Outcome:
     anomalies = [*day.findings, *running.found, *crawled.found, *rows.found, *tables.found, *found.found]
     if not asked:
         anomalies.append("the registry was never sent its password")
-    if not crawled.hostile:
+    if not crawled.hostile.total():
         anomalies.append("no page showed a hostile string, so the crawl proves nothing")
     return Outcome(
-        day.commands, runs, found, tables, rows, running, crawled, time.monotonic() - began,
+        len(secret_values), day.commands, runs, found, tables, rows, running, crawled, time.monotonic() - began,
         tuple(dict.fromkeys(anomalies)),
     )  # fmt: skip
 
@@ -533,7 +578,7 @@ def _values(topic: str) -> Iterator[bytes]:
         elif topic == TOPICS[2]:
             yield (f"{number} {attack}", attack, f"{attack} {number}")[number % 3].encode()
         else:
-            schema = (number % 10 if number % 4 else (1 if topic == TOPICS[4] else 4)).to_bytes(4, "big")
+            schema = (number % 12 if number % 4 else (1 if topic == TOPICS[4] else 4)).to_bytes(4, "big")
             yield b"\0" + schema + (b"\x02" if number % 2 else attack.encode())
 
 

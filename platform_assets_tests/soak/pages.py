@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
-from platform_assets_tests.soak.hostile import MARK
+from platform_assets.model.untrusted import line
+from platform_assets_tests.soak.hostile import CONTROLS, MARK, MARKUP
 from testbed.browser import launched
 
 if TYPE_CHECKING:
@@ -22,7 +24,11 @@ _LIVE: Final = """() => [...document.querySelectorAll(
 _HANDLERS: Final = """() => [...document.querySelectorAll('*')].flatMap(e => [...e.attributes]
     .filter(a => a.name.startsWith('on')).map(a => [e.localName, a.name + '=' + a.value]))"""
 _DAGSTERS: Final = re.compile(r"(?:.+\.)?(?:dagster\.(?:io|cloud)|github\.com|youtube\.com|slack\.com)")
-_QUIET_MS: Final = 700
+_CONTROLS: Final = frozenset(c for text in CONTROLS for c in text if not c.isprintable() and not c.isspace())
+_QUIET_MS: Final = 500
+_MOST_WAITS: Final = 40
+_FOLDED: Final = ("[Show Markdown]", "[Show JSON]", "View full message", "Show more")
+"""Texts that open what a page has folded."""
 _LOGS: Final = re.compile(r"/runs/[0-9a-f-]{36}")
 """Where Dagster itself makes links of addresses in text, which lead where they say and are asked for by a click alone."""
 
@@ -34,8 +40,10 @@ class Crawled:
     pages: int = 0
     requests: int = 0
     links: int = 0
-    hostile: int = 0
-    """Pages whose text has a hostile string."""
+    hostile: Counter[str] = field(default_factory=Counter)
+    """Pages whose text has a hostile string, by kind."""
+    shown: set[str] = field(default_factory=set)
+    """The hostile strings that a page has shown as text, as they are or with escapes."""
     found: list[str] = field(default_factory=list)
 
 
@@ -46,7 +54,7 @@ def crawl(chromium: str, address: str, first: Sequence[str], most: int) -> Crawl
     waiting, seen = deque(first), set(first)
     with launched(chromium) as browser:
         page = browser.new_page(viewport={"width": 1600, "height": 1400})
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         current = ""
 
         def asked(request: Any) -> None:
@@ -59,11 +67,16 @@ def crawl(chromium: str, address: str, first: Sequence[str], most: int) -> Crawl
             crawled.found.append(f"{current} opened a dialog: {shown.message[:200]}")
             shown.dismiss()
 
+        pending: set[Any] = set()
         page.on("request", asked)
+        page.on("request", lambda request: pending.add(request))
+        page.on("requestfinished", lambda request: pending.discard(request))
+        page.on("requestfailed", lambda request: pending.discard(request))
         page.on("dialog", dialog)
         while waiting and crawled.pages < most:
             current = waiting.popleft()
-            links = _look(page, address, current, crawled)
+            pending.clear()
+            links = _look(page, address, current, crawled, pending)
             for link in links:
                 path = urldefrag(urljoin(address + current, link))[0]
                 if path.startswith(address) and (below := path.removeprefix(address)) not in seen and _is_page(below):
@@ -72,34 +85,62 @@ def crawl(chromium: str, address: str, first: Sequence[str], most: int) -> Crawl
     return crawled
 
 
-def _look(page: Page, address: str, path: str, crawled: Crawled) -> list[str]:
+def _look(page: Page, address: str, path: str, crawled: Crawled, pending: Collection[Any]) -> list[str]:
     page.goto(address + path, wait_until="load")
-    _wait_until_idle(page)
-    for name in ("[Show Markdown]", "View full message", "Show more"):
-        for each in page.get_by_text(name, exact=False).all()[:5]:
-            if each.is_visible():
-                each.click(timeout=2_000)
-                _wait_until_idle(page)
+    _wait_until_idle(page, pending)
+    for name in _FOLDED:
+        for each in page.get_by_text(name, exact=False).all()[:3]:
+            # A dialog that is still open would take a click of the mouse.
+            if each.count() and each.is_visible():
+                each.dispatch_event("click")
+                _wait_until_idle(page, pending)
                 _judge(page, address, path, crawled)
                 page.keyboard.press("Escape")
+                page.wait_for_timeout(_QUIET_MS)
     crawled.pages += 1
-    return _judge(page, address, path, crawled)
+    links = _judge(page, address, path, crawled)
+    crawled.hostile[_kind(path)] += MARK in page.inner_text("body")
+    return links
 
 
-def _wait_until_idle(page: Page) -> None:
-    """Until the page has drawn something and its text does not grow any more."""
+def _text(page: Page, path: str, crawled: Crawled) -> None:
+    """Note what the page shows as text."""
+    text = "".join(page.inner_text("body").split())
+    raw = {each for each in _CONTROLS if each in text}
+    crawled.found += [f"{path} shows {each!a} as it is" for each in sorted(raw)]
+    crawled.shown |= {each for each in (*MARKUP, *CONTROLS) if any(form in text for form in _forms(each))}
+
+
+def _forms(hostile: str) -> Iterator[str]:
+    """A hostile string as a page may show it, without blanks: plain, or with escapes, which JSON doubles."""
+    escaped = line(hostile)
+    for form in (hostile, escaped, json.dumps(escaped)[1:-1]):
+        # Nothing is left of some controls.
+        if len(without_blanks := "".join(form.split())) > 3:
+            yield without_blanks
+
+
+def _kind(path: str) -> str:
+    """The kind of a page: assets by their view, runs, and others by the first part of their path."""
+    kind = path.split("?")[0].split("/")[1] or "home"
+    view = re.search(r"[?&]view=(\w+)", path)
+    return f"{kind}, {view[1]}" if view else kind
+
+
+def _wait_until_idle(page: Page, pending: Collection[Any]) -> None:
+    """Wait until all requests of the page are answered, and its text does not grow any more."""
     before = -1
-    for _ in range(20):
+    for _ in range(_MOST_WAITS):
         page.wait_for_timeout(_QUIET_MS)
         size = len(page.inner_text("body"))
-        if size == before and size > 0:
+        if size == before and size > 0 and not pending:
             return
         before = size
 
 
 def _judge(page: Page, address: str, path: str, crawled: Crawled) -> list[str]:
     host = urlsplit(address).netloc
-    crawled.hostile += MARK in page.inner_text("body")
+    _text(page, path, crawled)
     links = []
     for tag, url, written in page.evaluate(_LIVE):
         crawled.links += 1
