@@ -75,7 +75,8 @@ class WindowKeyError(ConfigurationError, ValueError):
     def __init__(self, key: object) -> None:
         self.key = key
         several = (
-            ". `platform-assets replay` and `platform-assets audit --windows` take a range A..B; elsewhere, name each window"
+            ". `platform-assets load`, `platform-assets replay` and `platform-assets audit --windows` take a range A..B; "
+            "elsewhere, name each window"
             if ".." in str(key)
             else ""
         )

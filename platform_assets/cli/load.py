@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,52 +27,75 @@ JSON_VERSION = 1
     is_flag=True,
     help="Decode all windows again that were decoded with another declaration, or whose rows the table lost.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, windows, decoded, checks, reported.")
-def load(table: str, windows: tuple[str, ...], stale: bool, as_json: bool) -> None:
+@click.option("--dead-letters", is_flag=True, help="Decode all windows again that have dead letters.")
+@click.option(
+    "--failed", is_flag=True, help="Load all windows that are missing because the last Dagster run for them failed."
+)
+@click.option("--dry-run", is_flag=True, help="Only list the windows, and what the table has of them now.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: version, table, dry_run, plan, windows, decoded, checks, reported.",
+)
+def load(
+    table: str,
+    windows: tuple[str, ...],
+    stale: bool,
+    dead_letters: bool,
+    failed: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Load each WINDOW of TABLE now, like a Dagster run would, and evaluate the table's checks.
 
     TABLE is raw/<topic>, or just the topic's name: windows are also decoded if the topic declares that. With
     decoded/<topic> or dead_letters/<topic>, windows in the raw table are only decoded. WINDOW is a window's key, such
-    as 2026-01-31-14:00. Only that window is loaded, even if an earlier schedule sealed it. A window that is already
-    loaded is proved equal, repaired (`healed`), or refused. If DAGSTER_HOME has an instance, each load is reported to
-    Dagster; no run is started.
+    as 2026-01-31-14:00, or A..B for all from A to B, both inclusive; also A.. and ..B. Only these windows are loaded,
+    even if an earlier schedule sealed them. A window that is already loaded is proved equal, repaired (`healed`), or
+    refused. If DAGSTER_HOME has an instance, each load is reported to Dagster; no run is started.
 
-    With --stale, TABLE is decoded/<topic>, without a WINDOW: after a change of `decode:`, all windows are decoded
-    again with the new declaration, oldest first. You can stop it at any time; run it again to continue with the
-    remaining windows.
+    Instead of a WINDOW, options can choose the windows, oldest first; with WINDOW, only among these. Several options
+    choose the windows that match all of them. --stale and --dead-letters are for decoded/<topic>: after a change of
+    `decode:`, windows are decoded again with the new declaration. --failed leaves out parked windows, and windows that a
+    run is loading. You can stop at any time; with --stale or --failed, run it again to continue with the remaining
+    windows.
 
     Exits 0 if every window is loaded and every check passes, 1 if not, 3 if a retry may succeed.
     """
     from platform_assets.checks.findings import counted
+    from platform_assets.cli.chosen_windows import Choice, chosen_windows, plan_of
     from platform_assets.cli.environment import Environment
-    from platform_assets.cli.loads import load_windows
     from platform_assets.components.declared import table_of
-    from platform_assets.model.windows import edge_of
 
-    for window in windows:
-        edge_of(window)
+    choice = Choice(windows, stale=stale, dead_letters=dead_letters, failed=failed)
+    if not windows and not choice.has_options:
+        raise click.UsageError("give the WINDOWs to load, or choose them with --stale, --dead-letters or --failed")
     declaration, target = table_of(table)
     environment = Environment.of_process()
-    if stale == bool(windows):
-        raise click.UsageError("give the WINDOWs to load, or --stale with decoded/<topic>, and not both")
-    if stale:
-        windows = _stale(declaration, target, environment)
-        if not as_json:
-            echo(f"{target}: {counted(len(windows), 'window')} to decode again")
-    done = load_windows(declaration, target, windows, environment, as_json=as_json)
+    keys = chosen_windows(choice, declaration, target, environment)
+    plan = plan_of(keys, declaration, target, environment.ledger()) if dry_run else []
+    if not as_json and (dry_run or choice.has_options):
+        verb = "load" if target.kind == "raw" else "decode again" if stale or dead_letters else "decode"
+        echo(f"{target}: {counted(len(keys), 'window')} to {verb}")
+    if dry_run and not as_json:
+        for planned in plan:
+            echo(planned.text)
+    fields, code = ({}, 0) if dry_run else _load(declaration, target, keys, environment, as_json=as_json)
     if as_json:
-        echo_json({"version": JSON_VERSION, "table": target.name, **done.fields})
-    sys.exit(done.exit_code)
+        head = {"version": JSON_VERSION, "table": target.name, "dry_run": dry_run}
+        echo_json({**head, "plan": [asdict(planned) for planned in plan], **fields} if dry_run else {**head, **fields})
+    sys.exit(code)
 
 
-def _stale(declaration: TopicDeclaration, target: TableRef, environment: Environment) -> tuple[str, ...]:
-    """The windows to decode again. Raises ConfigurationError for a table that is not decoded."""
-    from platform_assets.errors import ConfigurationError
-    from platform_assets.orchestration.decoded_status import stale_windows
+def _load(
+    declaration: TopicDeclaration, target: TableRef, keys: Sequence[str], environment: Environment, *, as_json: bool
+) -> tuple[dict[str, Any], int]:
+    from platform_assets.cli.load_progress import bars
+    from platform_assets.cli.loads import load_windows
 
-    if target.kind == "raw" or declaration.decode is None:
-        raise ConfigurationError(
-            f"--stale is for tables that are decoded, and {target} is not: give decoded/{declaration.topic}"
-            + ("" if declaration.decode else f", after adding `decode:` to the YAML of topic {declaration.topic!r}")
-        )
-    return tuple(stale_windows(declaration, declaration.decode, environment.ledger()))
+    kinds = ["raw"] if target.kind == "raw" else []
+    kinds += ["decoded"] if target.kind != "raw" or declaration.decode else []
+    with bars(kinds, len(keys), as_json=as_json) as shown:
+        done = load_windows(declaration, target, keys, environment, as_json=as_json, shown=shown)
+    return done.fields, done.exit_code

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from platform_assets.cli.load_progress import Show, Shown
 from platform_assets.terminal import echo
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from platform_assets.orchestration.resources import SparkResource
     from platform_assets.windows.decode.decoding import DecodedWindow
     from platform_assets.windows.load.replacing import Loaded
+
+
+_PLAIN: Final = Shown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,12 @@ def load_windows(
     *,
     as_json: bool,
     on_progress: Callable[[str], None] = lambda _: None,
+    shown: Shown = _PLAIN,
 ) -> Loads:
     """Load the windows, decode them where that is declared, and evaluate the checks of the tables; print each step unless `as_json`.
 
-    If `target` is not the raw table, they are decoded alone. `on_progress` is called with how far it has come.
+    If `target` is not the raw table, they are decoded alone. `on_progress` is called with how far it has come, and `shown` prints
+    the lines.
 
     Exit codes: 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
     """
@@ -116,10 +122,11 @@ def load_windows(
                 on_progress(f"{len(found.loads):,} of {counted(len(keys), 'window')} loaded or refused")
             else:
                 found.decodings.append(cast("Attempt[DecodedWindow]", step))
+            shown.advance(step.table.kind)
         elif isinstance(step, EvaluatedCheck):
             found.checks.append(step)
         if not as_json:
-            _print(step)
+            _print(step, shown.show)
         if instance is not None and not isinstance(step, Attempt):
             instance.report_runless_asset_event(step.event if isinstance(step, EvaluatedCheck) else step)
     if instance is None and not as_json:
@@ -153,36 +160,36 @@ def _headline(outcome: EvaluatedCheck) -> str:
     return outcome.check_result.headline if outcome.check_result is not None else plain(outcome.event.description or "")
 
 
-def _print(step: Any) -> None:
+def _print(step: Any, show: Show) -> None:
     from platform_assets.orchestration.execution import Attempt
     from platform_assets.orchestration.raw_checks import EvaluatedCheck
 
     if isinstance(step, EvaluatedCheck):
         result = "passed" if step.event.passed else "FAILED" if _fails(step) else "warning"
-        echo(f"{step.event.check_name}: {result}: {_headline(step)}")
+        show(f"{step.event.check_name}: {result}: {_headline(step)}")
     elif isinstance(step, Attempt) and step.table.kind == "raw":
-        _print_load(step)
+        _print_load(step, show)
     elif isinstance(step, Attempt):
-        _print_decoding(step)
+        _print_decoding(step, show)
 
 
-def _print_load(attempt: Attempt[Loaded]) -> None:
+def _print_load(attempt: Attempt[Loaded], show: Show) -> None:
     if attempt.done is None:
-        echo(f"{attempt.window}: failed: {attempt.error}", err=True)
+        show(f"{attempt.window}: failed: {attempt.error}", err=True)
         return
     r = attempt.done.receipt
-    echo(
+    show(
         f"{attempt.window}: {attempt.done.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
         f"table version {r.table_version}, {r.seconds:.1f} s"
     )
 
 
-def _print_decoding(attempt: Attempt[DecodedWindow]) -> None:
+def _print_decoding(attempt: Attempt[DecodedWindow], show: Show) -> None:
     if attempt.done is None:
-        echo(f"{attempt.window}: not decoded: {attempt.error}", err=True)
+        show(f"{attempt.window}: not decoded: {attempt.error}", err=True)
         return
     w = attempt.done
-    echo(f"{attempt.window}: decoded: {w.outcome}, {w.decoded.rows:,} rows, {w.dead_letters.rows:,} dead letters")
+    show(f"{attempt.window}: decoded: {w.outcome}, {w.decoded.rows:,} rows, {w.dead_letters.rows:,} dead letters")
 
 
 def _decoded_as_json(attempt: Attempt[DecodedWindow]) -> dict[str, Any]:

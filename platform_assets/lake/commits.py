@@ -67,10 +67,17 @@ class NewFile:
 
 @dataclass
 class _Shared:
-    """The newest handle of a table, and the commits that were read since it was first opened."""
+    """The newest handle of a table, and what was read of its log since it was first opened.
+
+    `commits` are those since then, each with the window and id of its load. `folders` are those that the commits from version
+    `oldest` to `newest` name: loads of many windows would otherwise read the same commits for each window.
+    """
 
     handle: DeltaTable
-    commits: dict[int, Commit | None] = field(default_factory=dict)
+    commits: dict[int, tuple[Commit, tuple[str, str] | None] | None] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)
+    oldest: int | None = None
+    newest: int | None = None
 
 
 class WindowCommit:
@@ -186,7 +193,7 @@ class WindowCommit:
     def is_overtaken(self, window: str) -> bool:
         """Return true if another commit touched `window` since this was opened, so that `replace` would raise."""
         own, newest = self._files_of(window), load_log.version(self._folder)
-        return any(commit is None or _touches(commit, window, own) for commit in self._commits_to(newest))
+        return any(known is None or _touches(*known, window, own) for known in self._commits_to(newest))
 
     def _made(self, metadata: LoadMetadata | Fence, files: Sequence[NewFile]) -> Commit:
         if self._is_one_of_many:
@@ -247,10 +254,10 @@ class WindowCommit:
             return None
         window = metadata.window.key
         own = self._files_of(window)
-        for commit in self._commits_to(newest):
-            if commit is None or _touches(commit, window, own):
-                if commit is not None and _is_of(commit, metadata):
-                    return commit
+        for known in self._commits_to(newest):
+            if known is None or _touches(*known, window, own):
+                if known is not None and known[1] == (window, metadata.load_id):
+                    return known[0]
                 raise ConcurrentLoadError(self._table.name, window)
         if self._shared.handle.schema() != self._columns:
             raise ConcurrentLoadError(self._table.name, window)
@@ -265,12 +272,13 @@ class WindowCommit:
             self._own = set(self.files_of(window).paths)
         return self._own
 
-    def _commits_to(self, newest: int) -> Iterator[Commit | None]:
-        """Yield the commits since this was opened; None for a commit whose file is gone."""
+    def _commits_to(self, newest: int) -> Iterator[tuple[Commit, tuple[str, str] | None] | None]:
+        """Yield the commits since this was opened, each with the window and id of its load; None if a commit's file is gone."""
         known = self._shared.commits
         for version in range(self._since + 1, newest + 1):
             if version not in known:
-                known[version] = delta_log.commit(self._folder, version)
+                commit = delta_log.commit(self._folder, version)
+                known[version] = None if commit is None else (commit, load_log.identity_in(commit))
             yield known[version]
 
     def _delete_dead(self, begun: Set[str]) -> None:
@@ -279,15 +287,31 @@ class WindowCommit:
         Each existed before that commit, so its load opened the table before it and can no longer commit: that would be a
         conflict. A load that is still running has lost, and notices when its write fails.
         """
-        left = set(begun)
-        version = load_log.version(self._folder)
-        while left and (commit := delta_log.commit(self._folder, version)) is not None:
-            named = (*(add.path for add in commit.adds), *commit.removes)
-            left -= {unquote(path).rpartition("/")[0] for path in named}
-            version -= 1
-        for folder in sorted(left):
+        left = begun - self._shared.folders
+        for folder in sorted(self._unnamed(left) if left else left):
             _log.info("deleting the files of a load that ended without a commit: %s", self._folder / folder)
             (self._folder / folder).delete()
+
+    def _unnamed(self, folders: Set[str]) -> Set[str]:
+        """Return those of `folders` that no commit names: read new commits, then older ones until each folder is found."""
+        shared, newest = self._shared, load_log.version(self._folder)
+        if shared.newest is None or shared.oldest is None:
+            shared.newest, shared.oldest = newest, newest + 1
+        for version in range(shared.newest + 1, newest + 1):
+            self._note_folders(version)
+        shared.newest = newest
+        while folders - shared.folders and self._note_folders(shared.oldest - 1):
+            shared.oldest -= 1
+        return folders - shared.folders
+
+    def _note_folders(self, version: int) -> bool:
+        """Note the folders that a commit names. Return false if the log no longer has the commit."""
+        commit = delta_log.commit(self._folder, version)
+        if commit is None:
+            return False
+        named = (*(add.path for add in commit.adds), *commit.removes)
+        self._shared.folders.update(unquote(path).rpartition("/")[0] for path in named)
+        return True
 
     def _delete_unnamed(self, own: str, named: Set[str]) -> None:
         """Delete the files in the folder `own` of a load that its commit does not name.
@@ -343,9 +367,8 @@ def _is_of(commit: Commit, metadata: LoadMetadata | Fence) -> bool:
     return load_log.identity_in(commit) == (metadata.window.key, metadata.load_id)
 
 
-def _touches(commit: Commit, window: str, own: set[str]) -> bool:
-    """Return true if `commit` changes or fences `window`, whose files in the table were `own`."""
-    of = load_log.identity_in(commit)
+def _touches(commit: Commit, of: tuple[str, str] | None, window: str, own: set[str]) -> bool:
+    """Return true if `commit`, of the window and load `of`, changes or fences `window`, whose files in the table were `own`."""
     return (
         (of is not None and of[0] == window)
         or any(add.partition.get("window") == window for add in commit.adds)

@@ -158,7 +158,7 @@ def _emptied(declaration: TopicDeclaration, windows: Sequence[str]) -> Iterator[
         yield (
             f"{counted(len(windows), 'window')} between {named[0]} and {named[-1]} had rows that are not in {table} any more: it was "
             f"begun again with other columns, or somebody emptied it. Decode them again: `platform-assets load {table} {named[0]}`, "
-            "or all of them: `platform-assets load {table} --stale`"
+            f"or all of them: `platform-assets load {table} --stale`"
         )
 
 

@@ -37,6 +37,7 @@ from platform_assets.orchestration.publishing import Publisher
 from platform_assets.orchestration.raw_checks import EvaluatedCheck, evaluation, judge
 from platform_assets.orchestration.resources import Log, Services
 from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
+from platform_assets.windows.decode.decoding_many import decode_many
 from platform_assets.windows.load.catching_up import TOPICS_IN_VAIN, load_group, load_many
 from platform_assets.windows.load.loading import Loader
 from platform_assets.windows.load.replacing import Loaded, Outcome
@@ -97,15 +98,15 @@ def load_each(
 def decode_each(
     decoder: WindowDecoder, keys: Iterable[str], forget_session: Callable[[], None]
 ) -> Iterator[Attempt[DecodedWindow]]:
-    """Decode each window of `keys`, in this order."""
+    """Decode each window of `keys`, in this order. They may share jobs of the engine."""
     table = decoder.declaration.decoded_table
-    for key in keys:
-        try:
-            yield Attempt(table, key, decoder.decode(key), None)
-        except PlatformError as e:
-            if isinstance(e, UnknownOutcome):
-                forget_session()
-            yield Attempt(table, key, None, e)
+    for key, outcome in decode_many(decoder, list(dict.fromkeys(keys))):
+        if not isinstance(outcome, PlatformError):
+            yield Attempt(table, key, outcome, None)
+            continue
+        if isinstance(outcome, UnknownOutcome):
+            forget_session()
+        yield Attempt(table, key, None, outcome)
 
 
 def while_services_answer(attempts: Iterable[Attempt[Done]], topics: int) -> Iterator[Attempt[Done]]:

@@ -17,11 +17,14 @@ from dagster_shared.error import SerializableErrorInfo
 
 from platform_assets.checks.report.description import plain
 from platform_assets.errors import PlatformError
+from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.decisions import Decision
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import count_edges, edge_of, window_starting_at
 from platform_assets.orchestration import dagster_records
+from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.planning import tries_of
 
 State = Literal["under way", "to be asked for", "failed", "waits for somebody", "parked"]
@@ -131,6 +134,22 @@ def windows(
             error = f"parked by {parked[key].decided_by}: {parked[key].reason}"
         found.append(UnloadedWindow(key, state, number, failed_at, again, error, since))
     return found
+
+
+def failed_windows(
+    declaration: TopicDeclaration, table: TableRef, ledger: Ledger, instance: dg.DagsterInstance
+) -> list[str]:
+    """Return the keys of sealed windows that are not in `table` because their last run failed, with no run for them under way.
+
+    Parked windows are not among them.
+    """
+    newest = ledger.newest_edges([declaration.topic]).get(declaration.topic)
+    keys = [] if newest is None else sorted(unloaded.find(ledger, table, newest).windows)
+    if not keys:
+        return []
+    under_way = dagster_records.windows_in_flight(instance, table_key(table), keys)
+    found = windows(declaration, instance, keys, under_way, decisions.parking(ledger.lake, table).parked, table)
+    return [window.window for window in found if window.state in ("failed", "waits for somebody")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,9 +11,9 @@ import dagster as dg
 
 from platform_assets.checks.report.rendering import as_event
 from platform_assets.engines.decoding import task
-from platform_assets.engines.decoding.engine import DecodeEngine, DecodeOrder
+from platform_assets.engines.decoding.engine import DecodeEngine, Plan
 from platform_assets.engines.decoding.reading import measured_window
-from platform_assets.engines.decoding.work import Piece, Report
+from platform_assets.engines.decoding.work import Report
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
@@ -38,9 +38,13 @@ ORDERS: Final = DecodeDeclaration(
 class InProcessEngine(DecodeEngine):
     """Decodes as Spark's workers do, in this process, and reads tables without Spark."""
 
-    def _reports(self, order: DecodeOrder, pieces: Sequence[Piece]) -> list[Report]:
-        work = self._work(order, pieces, 2)
-        return [Report.from_json(r.to_json()) for r in task.reports(work, range(len(work.shares)))]
+    def _parallelism(self) -> int:
+        return 2
+
+    def _reports(self, plan: Plan) -> Generator[Report, None, None]:
+        if plan.shares:
+            work = self._work(plan)
+            yield from (Report.from_json(r.to_json()) for r in task.reports(work, range(len(work.shares))))
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

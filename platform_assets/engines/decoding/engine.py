@@ -1,9 +1,10 @@
-"""The engine of decoded tables: one Spark job per window, whose tasks read the raw window's files and write files of two tables."""
+"""The engine of decoded tables: a Spark job for one or many windows, whose tasks read raw files and write files of two tables."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from platform_assets.engines.columnar.job import JobLost, parallelism, texts_of
 from platform_assets.engines.columnar.reports import UnsupportedError, WrittenFile
-from platform_assets.engines.decoding.work import Piece, Report, Target, Work, shares_of
+from platform_assets.engines.decoding.work import BYTES_APART, Piece, Report, Share, Target, Work, shares_of
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles
 from platform_assets.engines.spark import measure
 from platform_assets.engines.spark.failures import to_platform_error
@@ -29,6 +30,7 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import load_log, rows
 from platform_assets.lake.commits import NewFile
+from platform_assets.lake.load_log import WindowFiles
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.digest import Measured
@@ -44,6 +46,8 @@ _log = logger(__name__)
 
 _TASK: Final = "platform_assets.engines.decoding.task"
 _TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())
+_SHARES_A_TASK: Final = 8
+"""Small windows per task: a task costs about as much as decoding one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,34 @@ class DecodeOrder:
     dead_layout: pa.Schema
     load_id: str
     records_per_file: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without rows has no shares."""
+
+    orders: tuple[DecodeOrder, ...]
+    shares: tuple[Share, ...]
+    owners: tuple[int, ...]
+    tasks: int
+
+    @classmethod
+    def of(cls, orders: Sequence[tuple[DecodeOrder, Sequence[Piece]]], parallelism: int) -> Plan:
+        """Plan several shares for large windows; small ones share a task. `parallelism` tasks run at once."""
+        shares: list[Share] = []
+        owners: list[int] = []
+        for index, (order, pieces) in enumerate(orders):
+            below = load_folder(order.window, order.load_id)
+            own = [Share(order.window, below, n, some) for n, some in enumerate(shares_of(pieces, parallelism))]
+            shares += own
+            owners += [index] * len(own)
+        total, count = sum(piece.bytes for _, pieces in orders for piece in pieces), len(shares)
+        tasks = max(-(-count // _SHARES_A_TASK), min(count, -(-total // BYTES_APART)))
+        return cls(tuple(order for order, _ in orders), tuple(shares), tuple(owners), tasks)
+
+    def is_last(self, share: int) -> bool:
+        """Return true if no later share belongs to the same order."""
+        return share + 1 == len(self.owners) or self.owners[share + 1] != self.owners[share]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +124,17 @@ class DecodeEngine:
 
         Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, what decoders raise, and others.
         """
-        pieces = self._pieces(order)
-        if not pieces:
-            return self._written(order, [])
+        raw = self.lake.table(TableRef.raw(order.topic))
+        pieces = self._pieces(order, load_log.files_of(raw, order.window, order.version))
         try:
             try:
-                reports = self._reports(order, pieces)
+                outcome = self._only(order, pieces)
             except JobLost as lost:
                 if self.shared is None or not is_ended(lost.text):
                     raise
                 _log.info("the shared Spark session has ended and is started again: %s", lost.text)
                 self.shared.forget()
-                reports = self._reports(order, pieces)
+                outcome = self._only(order, pieces)
         except JobLost as lost:
             self.delete(order)
             error = self._blamed(lost, order)
@@ -113,18 +144,40 @@ class DecodeEngine:
         except BaseException:
             self.delete(order)
             raise
-        errors = [report.error for report in reports if report.error is not None]
-        if errors:
-            self.delete(order)
-            error = min(errors, key=lambda e: not isinstance(e, Terminal))
-            if isinstance(error, UnsupportedError):
-                raise DecodingUnsupportedError(f"decoded/{order.topic}", order.window, error.reason)
-            raise error
+        if isinstance(outcome, PlatformError):
+            raise outcome
+        return outcome
+
+    def decode_many(self, orders: Sequence[DecodeOrder]) -> Generator[DecodedFiles | PlatformError, None, None]:
+        """Decode windows of one topic, by one declaration, in one Spark job; yield the outcome of each order, in this order.
+
+        Ends early if the job dies or cannot be started: the orders left are to be decoded one by one, which shows why. Files of
+        orders that were not yielded, or failed, are deleted, as far as possible.
+        """
+        left, refused = deque(orders), dict[str, PlatformError]()
         try:
-            return self._written(order, reports)
-        except BaseException:
-            self.delete(order)
-            raise
+            pieces = self._pieces_of_many(orders, refused)
+            plan = Plan.of(pieces, self._parallelism() if pieces else 1)
+            with closing(self._outcomes(plan)) as outcomes:
+                for order, outcome in outcomes:
+                    while left[0] is not order:
+                        yield refused[left.popleft().load_id]
+                    left.popleft()
+                    yield outcome
+            while left:
+                yield refused[left.popleft().load_id]
+        except JobLost as lost:
+            blamed = self._blamed(lost, (left or orders)[0])
+            # The windows that are left get a new session.
+            if self.shared is not None and (is_ended(lost.text) or isinstance(blamed, UnknownOutcome)):
+                self.shared.forget()
+            if left:
+                self._log_end(left, blamed)
+        except PlatformError as error:
+            self._log_end(left, error)
+        finally:
+            for order in left:
+                self.delete(order)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
@@ -137,10 +190,10 @@ class DecodeEngine:
         for table in (TableRef("decoded", order.topic), TableRef("dead_letters", order.topic)):
             (self.lake.table(table) / load_folder(order.window, order.load_id)).delete()
 
-    def _pieces(self, order: DecodeOrder) -> list[Piece]:
+    def _pieces(self, order: DecodeOrder, files: WindowFiles) -> list[Piece]:
         folder = self.lake.table(TableRef.raw(order.topic))
         found: list[Piece] = []
-        for path in load_log.files_of(folder, order.window, order.version).paths:
+        for path in files.paths:
             # Paths in a log are percent-encoded.
             name = unquote(path)
             with rows.reading_files(folder, order.window), folder.open(name) as opened:
@@ -149,42 +202,110 @@ class DecodeEngine:
             found += [Piece(name, n, g.num_rows, g.total_byte_size) for n, g in enumerate(groups) if g.num_rows]
         return found
 
-    def _reports(self, order: DecodeOrder, pieces: Sequence[Piece]) -> list[Report]:
+    def _pieces_of_many(
+        self, orders: Sequence[DecodeOrder], refused: dict[str, PlatformError]
+    ) -> list[tuple[DecodeOrder, list[Piece]]]:
+        """Return the row groups of each order; put the error of an order whose files cannot be read into `refused`, by load id."""
+        files: dict[int, dict[str, WindowFiles]] = {}
+        found: list[tuple[DecodeOrder, list[Piece]]] = []
+        for order in orders:
+            if order.version not in files:
+                folder = self.lake.table(TableRef.raw(order.topic))
+                files[order.version] = load_log.window_files(load_log.file_actions(folder, order.version))
+            try:
+                found.append((order, self._pieces(order, files[order.version].get(order.window, load_log.NO_FILES))))
+            except PlatformError as error:
+                refused[order.load_id] = error
+        return found
+
+    def _only(self, order: DecodeOrder, pieces: Sequence[Piece]) -> DecodedFiles | PlatformError:
+        """Return the outcome of a job for one order. Raises JobLost."""
+        plan = Plan.of([(order, pieces)], self._parallelism() if pieces else 1)
+        ((_, outcome),) = self._outcomes(plan)
+        return outcome
+
+    def _outcomes(self, plan: Plan) -> Generator[tuple[DecodeOrder, DecodedFiles | PlatformError], None, None]:
+        """Yield each order of `plan` with its outcome, in order. Raises JobLost."""
+        own, given = list[Report](), 0
+        with closing(self._reports(plan)) as reports:
+            for report in reports:
+                owner = plan.owners[report.share]
+                for order in plan.orders[given:owner]:
+                    yield order, self._outcome(order, [])
+                given = owner
+                own.append(report)
+                if report.file is None and plan.is_last(report.share):
+                    order, given = plan.orders[owner], owner + 1
+                    yield order, self._outcome(order, own)
+                    own = []
+        for index in range(given, len(plan.orders)):
+            order = plan.orders[index]
+            if index in plan.owners:
+                raise JobLost(LoadError(f"Spark's job ended without all reports of window {order.window}"))
+            yield order, self._outcome(order, [])
+
+    def _outcome(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles | PlatformError:
+        """Return what all reports of an order come to: for an error, its files are deleted."""
+        errors = [report.error for report in reports if report.error is not None]
+        try:
+            if not errors:
+                return self._written(order, reports)
+        except PlatformError as e:
+            errors = [e]
+        except BaseException:
+            self.delete(order)
+            raise
+        self.delete(order)
+        error = min(errors, key=lambda e: not isinstance(e, Terminal))
+        if isinstance(error, UnsupportedError):
+            return DecodingUnsupportedError(f"decoded/{order.topic}", order.window, error.reason)
+        return error
+
+    def _workers(self) -> SparkSession:
+        return self.session() if self.shared is None else self.shared.session()
+
+    def _parallelism(self) -> int:
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
-        spark = self.session() if self.shared is None else self.shared.session()
+        spark = self._workers()
         try:
-            work = self._work(order, pieces, parallelism(spark))
-            tasks = len(work.shares)
-            with closing(texts_of(spark, work, tasks, _TASK)) as texts:
-                reports = [Report.from_json(text) for text in texts]
+            return parallelism(spark)
         except (PySparkException, RpcError) as e:
             raise JobLost(e) from e
-        ended = {report.share for report in reports if report.file is None}
-        if len(ended) < tasks:
-            raise JobLost(LoadError(f"Spark's job ended without all reports of window {order.window}"))
-        return reports
 
-    def _work(self, order: DecodeOrder, pieces: Sequence[Piece], tasks: int) -> Work:
+    def _reports(self, plan: Plan) -> Generator[Report, None, None]:
+        """Do all shares of `plan` in Spark; yield their reports in the order of the shares. Raises JobLost."""
+        from grpc import RpcError
+        from pyspark.errors import PySparkException
+
+        if not plan.shares:
+            return
+        spark = self._workers()
+        try:
+            with closing(texts_of(spark, self._work(plan), plan.tasks, _TASK)) as texts:
+                yield from map(Report.from_json, texts)
+        except (PySparkException, RpcError) as e:
+            raise JobLost(e) from e
+
+    def _work(self, plan: Plan) -> Work:
         # Imported here because it loads the decoders, which a code location does not need.
         from platform_assets.decoding.registry.settings import address
 
-        topic = order.topic
+        first = plan.orders[0]
+        topic = first.topic
         return Work(
             topic=topic,
-            window=order.window,
             raw=str(self.lake.table(TableRef.raw(topic))),
             decoded=str(self.lake.table(TableRef("decoded", topic))),
             dead_letters=str(self.lake.table(TableRef("dead_letters", topic))),
             schemas=str(self.lake.schemas),
-            registry=address(self.environ) if order.declaration.by_registry else "",
-            below=load_folder(order.window, order.load_id),
-            declaration=order.declaration,
-            layout=files_layout(order.layout),
-            dead_layout=files_layout(order.dead_layout),
-            shares=shares_of(pieces, tasks),
-            rows_apart=order.records_per_file,
+            registry=address(self.environ) if first.declaration.by_registry else "",
+            declaration=first.declaration,
+            layout=files_layout(first.layout),
+            dead_layout=files_layout(first.dead_layout),
+            shares=plan.shares,
+            rows_apart=first.records_per_file,
         )
 
     def _written(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles:
@@ -207,6 +328,11 @@ class DecodeEngine:
             folder = self.lake.table(TableRef("decoded", order.topic))
             found |= {e.digest: uniqueness.measure(e, folder, order.window, rows) for e in unique}
         return {e.digest: found.get(e.digest, Figures()) for e in order.declaration.expect}
+
+    def _log_end(self, left: Sequence[DecodeOrder], error: PlatformError) -> None:
+        _log.warning(
+            "a job to decode windows of %s ended; %d are decoded one by one: %s", left[0].topic, len(left), error
+        )
 
     def _blamed(self, lost: JobLost, order: DecodeOrder) -> PlatformError:
         table = TableRef("decoded", order.topic)

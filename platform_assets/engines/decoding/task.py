@@ -1,4 +1,4 @@
-"""Code that runs inside Spark's Python workers: some shares of a window to decode.
+"""Code that runs inside Spark's Python workers: some shares of one or several windows to decode.
 
 Memory is bounded by a few blocks, however large a row group or a window is.
 """
@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from platform_assets.decoding.decoder import Decoder
 from platform_assets.decoding.expectations import failing
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.columnar.files import CONSTANT, FileSeries
 from platform_assets.engines.columnar.task import not_written
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, order_of
-from platform_assets.engines.decoding.work import Piece, Report, Work
+from platform_assets.engines.decoding.work import Piece, Report, Share, Work
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
 from platform_assets.lake import parquet
 from platform_assets.lake.files import files_at, files_below
@@ -72,12 +73,13 @@ BLOCK_ROWS: Final = 32_768
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
     """Do these shares; yield a report per file of a share or its one error, and a final report if all went well."""
-    maker: RowMaker | None = None
+    decoders: tuple[Decoder, Decoder | None] | None = None
     for number in numbers:
         try:
-            maker = maker or _maker(work)
+            decoders = decoders or _decoders(work)
+            maker = _maker(work, work.shares[number].window, *decoders)
             measurer = Measurer(work.declaration.expect, work.layout)
-            decoded, dead = _written(work, number, maker, measurer)
+            decoded, dead = _written(work, work.shares[number], maker, measurer)
         except PlatformError as error:
             yield Report(number, error=error)
             continue
@@ -86,27 +88,30 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
         yield Report(number, figures=measurer.figures)
 
 
-def _maker(work: Work) -> RowMaker:
-    d = work.declaration
-    value, key = (
-        None if side is None else decoder_of(side, files_below(work.schemas), work.registry)
-        for side in (d.value, d.key)
+def _decoders(work: Work) -> tuple[Decoder, Decoder | None]:
+    """Return the decoders of the value and, if keys are decoded, of the key."""
+    d, schemas = work.declaration, files_below(work.schemas)
+    return (
+        decoder_of(d.value, schemas, work.registry),
+        None if d.key is None else decoder_of(d.key, schemas, work.registry),
     )
-    assert value is not None
-    digest, repairs = d.digest_of(work.window), d.repairs_of(work.window)
-    return RowMaker(value, key, work.layout, work.dead_layout, digest, repairs)
 
 
-def _written(work: Work, number: int, maker: RowMaker, measurer: Measurer) -> tuple[FileSeries, FileSeries]:
+def _maker(work: Work, window: str, value: Decoder, key: Decoder | None) -> RowMaker:
+    d = work.declaration
+    return RowMaker(value, key, work.layout, work.dead_layout, d.digest_of(window), d.repairs_of(window))
+
+
+def _written(work: Work, share: Share, maker: RowMaker, measurer: Measurer) -> tuple[FileSeries, FileSeries]:
     """Write the files of a share and close them; `measurer` counts their rows.
 
     Any failure is raised as an error of the platform, and no file is left.
     """
-    decoded = _series(work, work.decoded, work.layout, number)
-    dead = _series(work, work.dead_letters, work.dead_layout, number)
+    decoded = _series(work.decoded, work.layout, share, work.rows_apart)
+    dead = _series(work.dead_letters, work.dead_layout, share, work.rows_apart)
     try:
-        for piece in work.shares[number]:
-            for records, whole in _blocks(work, piece, maker.needed):
+        for piece in share.pieces:
+            for records, whole in _blocks(work, share.window, piece, maker.needed):
                 rows, letters = maker.rows(records, whole)
                 measurer.add(rows)
                 for part in by_partition(rows):
@@ -120,17 +125,17 @@ def _written(work: Work, number: int, maker: RowMaker, measurer: Measurer) -> tu
         dead.discard()
         if not isinstance(error, Exception):
             raise
-        raise _named(error, work) from error
+        raise _named(error, work, share.window) from error
     return decoded, dead
 
 
-def _series(work: Work, table: str, layout: pa.Schema, number: int) -> FileSeries:
+def _series(table: str, layout: pa.Schema, share: Share, rows_apart: int) -> FileSeries:
     dictionaries, deltas = encodings(layout)
     return FileSeries(
         files_at(table),
-        work.below,
-        f"{number:05d}",
-        work.rows_apart,
+        share.below,
+        f"{share.number:05d}",
+        rows_apart,
         measure=measured,
         dictionaries=dictionaries,
         deltas=deltas,
@@ -152,7 +157,7 @@ def _is_whole(kind: pa.DataType) -> bool:
 
 
 def _blocks(
-    work: Work, piece: Piece, needed: Sequence[str]
+    work: Work, window: str, piece: Piece, needed: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, Callable[[], pa.RecordBatch]]]:
     """Yield the records of a row group in blocks, by partition and offset, with at least the columns `needed`.
 
@@ -165,7 +170,7 @@ def _blocks(
     rest = [name for name in RAW_COLUMNS if name not in columns]
     # All rows of a window have the same topic id: a number per row is cheaper than the text.
     with (
-        _reading(work, piece),
+        _reading(work, window, piece),
         files_at(work.raw).open(piece.path) as opened,
         parquet.opened(opened, read_dictionary=["topic_id"]) as file,
     ):
@@ -173,7 +178,7 @@ def _blocks(
 
         @cache
         def others() -> pa.Table:
-            with _reading(work, piece):
+            with _reading(work, window, piece):
                 found = file.read_row_group(piece.group, rest, use_threads=False)
                 return found.cast(parquet.among(whole_schema, found.schema))
 
@@ -198,19 +203,19 @@ def _with_topic_numbers(whole: pa.Schema) -> pa.Schema:
 
 
 @contextmanager
-def _reading(work: Work, piece: Piece) -> Iterator[None]:
+def _reading(work: Work, window: str, piece: Piece) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise FilesLostError(f"raw/{work.topic}", work.window, f"{piece.path}: {error}") from error
+        raise FilesLostError(f"raw/{work.topic}", window, f"{piece.path}: {error}") from error
 
 
-def _named(error: Exception, work: Work) -> PlatformError:
+def _named(error: Exception, work: Work, window: str) -> PlatformError:
     if isinstance(error, PlatformError):
         return error
     if isinstance(error, OSError) and error.errno is not None:
         return not_written(error, work.decoded)
     return LoadError(
-        f"window {work.window} of topic {work.topic!r} could not be decoded: {type(error).__name__}: {error}. The tables "
+        f"window {window} of topic {work.topic!r} could not be decoded: {type(error).__name__}: {error}. The tables "
         "were not changed. Report this as a defect."
     )

@@ -80,27 +80,34 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """All row groups of a window, in shares, and the settings to turn them into rows of two tables.
+class Share:
+    """Row groups of one window, for one task to decode: share `number` of the window. `below` is the output folder in both tables."""
 
-    `raw`, `decoded` and `dead_letters` are the tables' folders, `below` is the output folder in them. `schemas` is the folder of the
-    schemas read from a registry, and `registry` its address, for workers whose environment has none. `layout` and `dead_layout` are
-    the columns of files, including `topic_id` and those before it; `rows_apart` is the number of rows from which a partition gets its
-    own file.
+    window: str
+    below: str
+    number: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All row groups of some windows of a topic, in shares, and the settings to turn them into rows of two tables.
+
+    `raw`, `decoded` and `dead_letters` are the tables' folders. `schemas` is the folder of the schemas read from a registry, and
+    `registry` its address, for workers whose environment has none. `layout` and `dead_layout` are the columns of files, including
+    `topic_id` and those before it; `rows_apart` is the number of rows from which a partition gets its own file.
     """
 
     topic: str
-    window: str
     raw: str
     decoded: str
     dead_letters: str
     schemas: str
     registry: str
-    below: str
     declaration: DecodeDeclaration
     layout: pa.Schema
     dead_layout: pa.Schema
-    shares: tuple[tuple[Piece, ...], ...]
+    shares: tuple[Share, ...]
     rows_apart: int
 
 

@@ -61,7 +61,7 @@ class DecodedWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Receipts:
+class Receipts:
     """The receipts of one window in both tables; either may be missing."""
 
     decoded: Receipt | None
@@ -81,6 +81,21 @@ class _Receipts:
         if self.decoded is None or self.dead_letters is None:
             return False
         return self.decoded.offsets + self.dead_letters.offsets == raw.offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A window to be decoded: its raw receipt, both tables as they were before the receipts `known` of them were read, the offsets
+    of erased records, and the version of the decisions that these come from."""
+
+    raw: Receipt
+    order: DecodeOrder
+    metadata: LoadMetadata
+    letters: WindowCommit
+    rows: WindowCommit
+    known: Receipts
+    erased: Ranges
+    decided: int | None
 
 
 @dataclass(frozen=True)
@@ -120,42 +135,64 @@ class WindowDecoder:
         Raises NotLoadedError if the raw table does not have it; SchemaChangeError, DecodingDiffersError and other LoadErrors,
         which leave both tables unchanged; ConcurrentLoadError if others kept committing the same window first.
         """
-        digest, before = self.declared.digest_of(key), self._receipts(key)
+        digest, before = self.declared.digest_of(key), self.receipts(key)
         for attempt in range(_RACES):
             try:
                 return self._once(key)
             except ConcurrentLoadError as e:
-                now = self._receipts(key)
-                # Nothing here shows which declaration is newer: a later run decodes with the declaration that it finds.
-                lost_to_another = now != before and now.are_there and not now.are_of(digest)
-                if attempt == _RACES - 1 or lost_to_another:
+                if attempt == _RACES - 1 or self.lost_to_another(key, digest, before):
                     raise
                 _log.info("%s Comparing with it now.", e)
         raise AssertionError("unreachable")
 
+    def lost_to_another(self, key: str, digest: str, before: Receipts) -> bool:
+        """Return true if a declaration other than `digest` has decoded a window since its receipts were `before`.
+
+        Nothing here shows which declaration is newer: a later run decodes with the declaration that it finds.
+        """
+        now = self.receipts(key)
+        return now != before and now.are_there and not now.are_of(digest)
+
     def _once(self, key: str) -> DecodedWindow:
-        d, lake, declared = self.declaration, self.ledger.lake, self.declared
-        decided = decisions.version(lake)
+        d = self.declaration
+        decided = decisions.version(self.ledger.lake)
         if erased := erased_of(self.ledger, d.topic, [key]).get(key):
             WindowEraser(d, self.ledger, self.run_id).erase_pending(key, erased)
         raw = self.ledger.receipts(d.raw_table, [key]).get(key)
         if raw is None:
             raise NotLoadedError(d.decoded_table.name, d.raw_table.name, key)
-        for r in declared.repairs_of(key):
+        self.check_repairs(raw)
+        layout = self.layout()
+        if raw.table_version is None:
+            known = self.receipts(key)
+            done = self.empty(raw, known)
+            if not known.are_there:
+                self.record([done])
+            return done
+        order = self.order(raw, self._version_with(raw, raw.table_version), layout)
+        return self._decode(raw, order, erased or {}, decided)
+
+    def check_repairs(self, raw: Receipt) -> None:
+        """Raise RepairOffsetError if a declared repair names an offset that is not in the window of `raw`."""
+        for r in self.declared.repairs_of(raw.window.key):
             if r.partition not in raw.ranges.by_partition or r.offset not in raw.ranges.by_partition[r.partition]:
-                raise RepairOffsetError(d.raw_table.name, key, r.partition, r.offset)
-        fields = decoder_of(declared.value).fields
+                raise RepairOffsetError(raw.table.name, raw.window.key, r.partition, r.offset)
+
+    def layout(self) -> pa.Schema:
+        """Create both tables, or change the columns of decoded rows, as declared; return these columns, which files must have.
+
+        Raises SchemaChangeError, and ReplacedRowsError if other columns would lose rows.
+        """
+        d, lake, declared = self.declaration, self.ledger.lake, self.declared
         key_fields = None if declared.key is None else decoder_of(declared.key).fields
-        columns = decoded_table.columns(key_fields, fields)
+        columns = decoded_table.columns(key_fields, decoder_of(declared.value).fields)
         if not declared.loses_rows and decoded_table.is_begun_again(
             lake.table(d.decoded_table), columns, declared.replaces
         ):
             self._check_replaced(columns)
         layout = decoded_table.prepare(lake.table(d.decoded_table), d.topic, columns, declared.replaces)
         dead_letter_table.create(lake.table(d.dead_letter_table), d.topic)
-        if raw.table_version is None:
-            return self._empty(raw)
-        return self._decode(raw, self._order(raw, raw.table_version, layout, str(uuid.uuid4())), erased or {}, decided)
+        return layout
 
     def _check_replaced(self, columns: pa.Schema) -> None:
         """Decode a sample of the windows that have rows into the columns that would replace the table's, and drop the result.
@@ -172,7 +209,7 @@ class WindowDecoder:
             raw = self.ledger.receipts(self.declaration.raw_table, [key]).get(key)
             if raw is None or raw.table_version is None:
                 continue
-            order = self._order(raw, raw.table_version, columns, f"trial-{uuid.uuid4()}")
+            order = self.order(raw, self._version_with(raw, raw.table_version), columns, "trial-")
             written = self.engine.decode(order)
             self.engine.delete(order)
             tried += 1
@@ -190,13 +227,13 @@ class WindowDecoder:
 
         Returns None for a window that was not decoded with today's declaration, or has no offsets. Raises LoadErrors as `decode` does.
         """
-        raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self._receipts(key)
+        raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self.receipts(key)
         if raw is None or raw.table_version is None or not known.are_of(self.declared.digest_of(key)):
             return None
         if known.decoded is None or known.dead_letters is None:
             raise AssertionError("unreachable: both have receipts")
         layout = decoded_table.held(self.ledger.lake.table(self.declaration.decoded_table))
-        order = self._order(raw, raw.table_version, layout, f"audit-{uuid.uuid4()}")
+        order = self.order(raw, self._version_with(raw, raw.table_version), layout, "audit-")
         written = self.engine.decode(order)
         self.engine.delete(order)
         self._check_conserved(raw, written)
@@ -205,17 +242,17 @@ class WindowDecoder:
             f"{receipt.table}: {_difference(receipt, now)}" for receipt, now in pairs if not same(now.measured, receipt)
         )
 
-    def _order(self, raw: Receipt, loaded: int, layout: pa.Schema, load_id: str) -> DecodeOrder:
-        """Return the order to decode the window of `raw`, in the raw table at version `loaded`, from where it can be read."""
+    def order(self, raw: Receipt, version: int, layout: pa.Schema, purpose: str = "") -> DecodeOrder:
+        """Return the order to decode the window of `raw`, which the raw table has at `version`; `purpose` begins the load's id."""
         return DecodeOrder(
             topic=self.declaration.topic,
             window=raw.window.key,
-            version=self._version_with(raw, loaded),
+            version=version,
             ranges=raw.ranges,
             declaration=self.declared,
             layout=layout,
             dead_layout=dead_letter_table.columns(),
-            load_id=load_id,
+            load_id=f"{purpose}{uuid.uuid4()}",
             records_per_file=self.declaration.records_per_file,
         )
 
@@ -231,35 +268,63 @@ class WindowDecoder:
 
     def _decode(self, raw: Receipt, order: DecodeOrder, erased: Ranges, decided: int | None) -> DecodedWindow:
         began = time.monotonic()
-        # Opened before the receipts are read: what others commit from here on is a conflict.
+        letters, rows = self.open(order.layout, order.window)
+        known = self.receipts(order.window)
+        window = Prepared(raw, order, self.metadata(raw, order), letters, rows, known, erased, decided)
+        with self.named_conflicts(window):
+            written = self.engine.decode(order)
+        self.check_written(window, written)
+        if self.is_current(raw, known):
+            return self._again(raw, known, self._of_rows(window, written), written, letters, rows, began)
+        done = self.committed(window, written, time.monotonic() - began)
+        self.record([done])
+        return done
+
+    def open(self, layout: pa.Schema, window: str) -> tuple[WindowCommit, WindowCommit]:
+        """Open both tables, dead letters first, before receipts are read: what others commit from here on is a conflict.
+
+        Raises ConcurrentLoadError if the decoded table no longer has the columns `layout`.
+        """
         letters, rows = self.dead_letters.open(), self.decoded.open()
-        if not rows.columns().equals(order.layout):
-            raise ConcurrentLoadError(self.declaration.decoded_table.name, order.window)
-        known = self._receipts(order.window)
-        metadata = self._metadata(raw, order)
-        written = self._written(order, letters, rows)
-        of_rows = replace(metadata, figures=written.figures or None)
+        if not rows.columns().equals(layout):
+            raise ConcurrentLoadError(self.declaration.decoded_table.name, window)
+        return letters, rows
+
+    def is_current(self, raw: Receipt, known: Receipts) -> bool:
+        """Return true if both tables have the window by today's declaration, from exactly the rows of `raw`."""
+        return known.are_of(self.declared.digest_of(raw.window.key)) and known.are_made_from(raw)
+
+    def check_written(self, window: Prepared, written: DecodedFiles) -> None:
+        """Raise the reason, and delete the files, if what was written may not be committed."""
         with self._deleted_if_refused(written):
-            self._check_conserved(raw, written)
-            self._check_nothing_erased(order.window, erased, decided)
-        if known.are_of(self.declared.digest_of(order.window)) and known.are_made_from(raw):
-            return self._again(raw, known, of_rows, written, letters, rows, began)
+            self._check_conserved(window.raw, written)
+            self._check_nothing_erased(window.order.window, window.erased, window.decided)
+
+    def committed(self, window: Prepared, written: DecodedFiles, seconds: float) -> DecodedWindow:
+        """Commit what was written to both tables, whatever they held; the caller records it. Until then, the run counts as killed."""
         self.before_step("dead letters")
-        seconds = time.monotonic() - began
         with self._deleted_if_refused(written, decoded_only=True):
             dead = self.dead_letters.replace(
-                letters, metadata, written.dead_letters, seconds, _letters_proof(raw, written)
+                window.letters, window.metadata, written.dead_letters, seconds, _letters_proof(window.raw, written)
             )
         self.before_step("decoded")
-        decoded = self.decoded.replace(rows, of_rows, written.decoded, seconds, _rows_proof(raw, written))
+        decoded = self.decoded.replace(
+            window.rows, self._of_rows(window, written), written.decoded, seconds, _rows_proof(window.raw, written)
+        )
+        return DecodedWindow(decoded, dead, "replaced" if window.known.are_there else "loaded")
+
+    def record(self, windows: Sequence[DecodedWindow]) -> None:
+        """Record the receipts of windows at once, so that none has the receipt of one table alone."""
         self.before_step("receipts")
-        self.ledger.record_receipts([dead, decoded])
-        return DecodedWindow(decoded, dead, "replaced" if known.are_there else "loaded")
+        self.ledger.record_receipts([receipt for each in windows for receipt in (each.dead_letters, each.decoded)])
+
+    def _of_rows(self, window: Prepared, written: DecodedFiles) -> LoadMetadata:
+        return replace(window.metadata, figures=written.figures or None)
 
     def _again(
         self,
         raw: Receipt,
-        known: _Receipts,
+        known: Receipts,
         of_rows: LoadMetadata,
         written: DecodedFiles,
         letters: WindowCommit,
@@ -305,19 +370,18 @@ class WindowDecoder:
         self.ledger.record_receipts([*healed, *measured])
         return DecodedWindow(decoded, dead, "healed" if healed else "unchanged")
 
-    def _empty(self, raw: Receipt) -> DecodedWindow:
-        """Record receipts in both tables for a window without offsets; nothing is written."""
-        known = self._receipts(raw.window.key)
+    def empty(self, raw: Receipt, known: Receipts) -> DecodedWindow:
+        """Return the receipts of a window without offsets, for the caller to record if they are new; nothing is written."""
         dead = known.dead_letters or empty_receipt(self.declaration.dead_letter_table, raw, self.run_id)
         decoded = known.decoded or empty_receipt(self.declaration.decoded_table, raw, self.run_id)
-        if not known.are_there:
-            self.ledger.record_receipts([dead, decoded])
         return DecodedWindow(decoded, dead, "empty")
 
-    def _receipts(self, key: str) -> _Receipts:
-        return _Receipts(self.decoded.receipt(key), self.dead_letters.receipt(key))
+    def receipts(self, key: str) -> Receipts:
+        """Return the receipts of a window in both tables."""
+        return Receipts(self.decoded.receipt(key), self.dead_letters.receipt(key))
 
-    def _metadata(self, raw: Receipt, order: DecodeOrder) -> LoadMetadata:
+    def metadata(self, raw: Receipt, order: DecodeOrder) -> LoadMetadata:
+        """Return what the commits to both tables say of the window."""
         if raw.table_version is None:
             raise AssertionError("unreachable: windows without offsets are not decoded")
         return LoadMetadata(
@@ -331,13 +395,16 @@ class WindowDecoder:
             made_from=TableLoad(raw.table, raw.table_version, raw.load_id, self.declared.digest_of(order.window)),
         )
 
-    def _written(self, order: DecodeOrder, letters: WindowCommit, rows: WindowCommit) -> DecodedFiles:
+    @contextmanager
+    def named_conflicts(self, window: Prepared) -> Iterator[None]:
+        """Raise ConcurrentLoadError instead of what the block raises if another load has committed the window meanwhile: it deletes
+        the files of all that came before it."""
+        key = window.order.window
         try:
-            return self.engine.decode(order)
+            yield
         except PlatformError as e:
-            # Another load that commits the window deletes the files of all that came before it.
-            if letters.is_overtaken(order.window) or rows.is_overtaken(order.window):
-                raise ConcurrentLoadError(self.declaration.decoded_table.name, order.window) from e
+            if window.letters.is_overtaken(key) or window.rows.is_overtaken(key):
+                raise ConcurrentLoadError(self.declaration.decoded_table.name, key) from e
             raise
 
     def _check_conserved(self, raw: Receipt, written: DecodedFiles) -> None:

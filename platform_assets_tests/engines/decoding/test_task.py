@@ -11,7 +11,7 @@ import pytest
 
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.decoding import engine, task
-from platform_assets.engines.decoding.work import Piece, Work
+from platform_assets.engines.decoding.work import Piece, Share, Work
 from platform_assets.lake import dead_letter_table, decoded_table
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets_tests.support.raw_records import raw
@@ -36,19 +36,18 @@ def decoded(folder: Path, records: pa.RecordBatch, key: FormatSpec | None) -> tu
     group = pq.ParquetFile(raw_folder / "0.parquet").metadata.row_group(0)
     declared = DecodeDeclaration(SCHEMA, key)
     columns = decoded_table.columns(None if key is None else decoder_of(key).fields, decoder_of(SCHEMA).fields)
+    piece = Piece("0.parquet", 0, group.num_rows, group.total_byte_size)
     work = Work(
         topic="t",
-        window="w",
         raw=str(raw_folder),
         decoded=str(folder / "decoded"),
         dead_letters=str(folder / "dead"),
         schemas=str(folder / "schemas"),
         registry="",
-        below="window=w/load",
         declaration=declared,
         layout=engine.files_layout(columns),
         dead_layout=engine.files_layout(dead_letter_table.columns()),
-        shares=((Piece("0.parquet", 0, group.num_rows, group.total_byte_size),),),
+        shares=(Share("w", "window=w/load", 0, (piece,)),),
         rows_apart=1_000,
     )
     reports = list(task.reports(work, [0]))

@@ -1,0 +1,201 @@
+"""Decoding many windows of a topic: one engine job writes their files; they are committed one by one, in order.
+
+Each window is treated as `decoding` treats a single one, and gets the same commits. Windows that need more than their raw rows,
+such as those whose rows are to be compared with the tables, are decoded individually when it is their turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from platform_assets.engines.batching import batched_windows
+from platform_assets.engines.decoding.engine import DecodedFiles
+from platform_assets.errors import ConcurrentLoadError, PlatformError
+from platform_assets.lake import load_log
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.ledger import decisions
+from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.erasure_rules import erased_of
+from platform_assets.model.logs import logger
+from platform_assets.model.windows import edge_of
+from platform_assets.windows.decode.decoding import DecodedWindow, Prepared, Receipts, WindowDecoder
+
+_log = logger(__name__)
+
+RECEIPTS_AT_ONCE: Final = 50
+"""Windows whose receipts are recorded together: an append costs as much as decoding a small window."""
+
+Outcome = DecodedWindow | PlatformError
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A window that is in both tables. `is_new` is true if its receipts are not recorded yet."""
+
+    key: str
+    window: DecodedWindow
+    is_new: bool = True
+
+
+def decode_many(decoder: WindowDecoder, keys: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+    """Decode each window of `keys`, which are distinct, in this order; yield each outcome once its receipts are recorded.
+
+    A window that fails does not block the others. Errors are those of `WindowDecoder.decode`. A run that is killed leaves whole
+    windows: those without receipts are decoded again, as after a single window.
+    """
+    rows: dict[str, int] = {}
+    if len(keys) > 1:
+        # A ledger that cannot be read fails each window when it is its turn.
+        with suppress(PlatformError):
+            rows = {key: receipt.rows for key, receipt in _raw(decoder, keys).items()}
+    for batch in batched_windows(keys, lambda key: rows.get(key, 0)):
+        yield from _decode_batch(decoder, batch)
+
+
+def _decode_batch(decoder: WindowDecoder, batch: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
+    # A single window does not need this.
+    prepared = _prepared(decoder, batch) if len(batch) > 1 else {}
+    orders = [window.order for window in prepared.values() if isinstance(window, Prepared)]
+    waiting: list[_Done] = []
+    with closing(decoder.engine.decode_many(orders)) as written:
+        try:
+            for key in batch:
+                window = prepared.get(key)
+                outcome = _committed(decoder, window, written) if isinstance(window, Prepared) else window
+                if isinstance(outcome, _Done):
+                    waiting.append(outcome)
+                    if len(waiting) >= RECEIPTS_AT_ONCE:
+                        yield from _recorded(decoder, waiting)
+                    continue
+                yield from _recorded(decoder, waiting)
+                yield key, outcome or _alone(decoder, key)
+            yield from _recorded(decoder, waiting)
+        finally:
+            # The caller has stopped, or something other than a window failed: record what is committed anyway.
+            for key, failed in _recorded(decoder, waiting):
+                if isinstance(failed, PlatformError):
+                    topic = decoder.declaration.topic
+                    _log.warning("%s: window %s is decoded but not recorded in the ledger: %s", topic, key, failed)
+
+
+def _alone(decoder: WindowDecoder, key: str) -> Outcome:
+    try:
+        return decoder.decode(key)
+    except PlatformError as e:
+        return e
+
+
+def _committed(
+    decoder: WindowDecoder, window: Prepared, written: Iterator[DecodedFiles | PlatformError]
+) -> _Done | PlatformError | None:
+    """Commit the next outcome of `written`, which is that of `window`; return None if the window is to be decoded individually."""
+    key, began = window.order.window, time.monotonic()
+    try:
+        with decoder.named_conflicts(window):
+            outcome = next(written, None)
+            if isinstance(outcome, PlatformError):
+                raise outcome
+        if outcome is None:
+            return None
+        decoder.check_written(window, outcome)
+        return _Done(key, decoder.committed(window, outcome, time.monotonic() - began))
+    except ConcurrentLoadError as e:
+        return _after(e, decoder, window)
+    except PlatformError as e:
+        return e
+
+
+def _after(conflict: ConcurrentLoadError, decoder: WindowDecoder, window: Prepared) -> PlatformError | None:
+    key = window.order.window
+    try:
+        if decoder.lost_to_another(key, decoder.declared.digest_of(key), window.known):
+            return conflict
+    except PlatformError as e:
+        return e
+    _log.info("%s Comparing with it now.", conflict)
+    return None
+
+
+def _recorded(decoder: WindowDecoder, waiting: list[_Done]) -> list[tuple[str, Outcome]]:
+    """Record the receipts of all waiting windows and clear the list; return each outcome. An error is that of all new ones."""
+    done = list(waiting)
+    waiting.clear()
+    new = [each.window for each in done if each.is_new]
+    try:
+        if new:
+            decoder.record(new)
+    except PlatformError as e:
+        return [(each.key, e if each.is_new else each.window) for each in done]
+    return [(each.key, each.window) for each in done]
+
+
+def _raw(decoder: WindowDecoder, keys: Sequence[str]) -> Mapping[str, Receipt]:
+    """Return the receipts of the raw windows among `keys`; what is not a window key fails when it is its turn."""
+    known: list[str] = []
+    for key in keys:
+        with suppress(ValueError):
+            edge_of(key)
+            known.append(key)
+    return decoder.ledger.receipts(decoder.declaration.raw_table, known) if known else {}
+
+
+def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared | _Done]:
+    """Return the windows that an engine may decode together, and those without offsets.
+
+    Not among them: windows with erased records, those whose raw files are no longer those of their load, those that both tables
+    have by today's declaration, and those that cannot be decoded. Each of these fails, or not, when it is its turn.
+    """
+    d, ledger = decoder.declaration, decoder.ledger
+    try:
+        decided = decisions.version(ledger.lake)
+        raw = _raw(decoder, keys)
+        erased = erased_of(ledger, d.topic, list(raw)) if raw else {}
+        left = {key: receipt for key, receipt in raw.items() if key not in erased and _fits(decoder, receipt)}
+        if not left:
+            return {}
+        layout = decoder.layout()
+        letters, rows = decoder.open(layout, keys[0])
+        held_letters, held_rows = letters.files(), rows.files()
+        dead, decoded = (ledger.receipts(table, list(left)) for table in (d.dead_letter_table, d.decoded_table))
+        folder = ledger.lake.table(d.raw_table)
+        version = load_log.version(folder)
+        files = load_log.window_files(load_log.file_actions(folder, version))
+    except PlatformError as e:
+        _log.info("windows of %s are decoded one by one: %s", d.topic, e)
+        return {}
+    found: dict[str, Prepared | _Done] = {}
+    for key, receipt in left.items():
+        known = Receipts(decoded.get(key), dead.get(key))
+        if receipt.table_version is None:
+            found[key] = _Done(key, decoder.empty(receipt, known), is_new=not known.are_there)
+            continue
+        if files.get(key, load_log.NO_FILES).digest != receipt.files_digest or decoder.is_current(receipt, known):
+            continue
+        order = decoder.order(receipt, version, layout)
+        found[key] = Prepared(
+            receipt,
+            order,
+            decoder.metadata(receipt, order),
+            _of_window(letters, held_letters, key),
+            _of_window(rows, held_rows, key),
+            known,
+            {},
+            decided,
+        )
+    return {key: found[key] for key in keys if key in found}
+
+
+def _fits(decoder: WindowDecoder, raw: Receipt) -> bool:
+    try:
+        decoder.check_repairs(raw)
+    except PlatformError:
+        return False
+    return True
+
+
+def _of_window(opened: WindowCommit, held: Mapping[str, load_log.WindowFiles], key: str) -> WindowCommit:
+    return opened.of_window(held.get(key, load_log.NO_FILES))
