@@ -53,12 +53,13 @@ soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECOND
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 .PHONY: lint
-lint: install ## Check format, style, types, imports, plain English, commit subjects, and that the locks follow pyproject.toml
+lint: install ## Check format, style, types, imports, plain English, spelling, commit subjects, and that the locks follow pyproject.toml
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --cache-dir .platform/import-linter
 	@$(BIN)/python -m platform_assets_tests.support.plain_english
+	@$(BIN)/codespell
 	@$(BIN)/python -m platform_assets_tests.support.commit_subjects
 	@$(MAKE) --no-print-directory lock-check
 
