@@ -92,7 +92,7 @@ def _idle(
     cursor: str,
     at: datetime,
 ) -> float:
-    """Seconds a topic of the second of two rounds of ticks, a second after the newest edge."""
+    """Return the seconds per topic of the second of two rounds of ticks, one second after the newest edge."""
     for _ in range(2):
         began = time.perf_counter()
         for d in declared:

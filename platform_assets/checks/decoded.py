@@ -24,7 +24,7 @@ NEWEST: Final = 200
 """Windows that are checked in addition to those of a run."""
 
 BUDGET: Final = 120.0
-"""Seconds for which files that changed since their load are read."""
+"""Time limit in seconds for reading files that changed since their load."""
 
 Level = Literal["passed", "warning", "error"]
 

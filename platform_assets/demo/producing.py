@@ -298,7 +298,7 @@ class Streams:
         """Send the other missing rows, timestamped as they are sent.
 
         Args:
-            seconds: how long a topic's whole live part takes; what is left of it takes its share of that.
+            seconds: duration of a topic's whole live part; the rest of it takes a proportional share.
         """
 
         def send(stream: TopicStream) -> None:

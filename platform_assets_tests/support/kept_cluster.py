@@ -13,7 +13,7 @@ from platform_assets_tests.support.erasures import MadeTopic
 from testbed import samples
 
 EPOCH = 7
-"""That of cuts made by hand."""
+"""Cluster id of hand-made cuts."""
 
 
 @dataclass
