@@ -27,7 +27,7 @@ class Show(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What shows how far a load has come: `advance` moves the bar of a kind of table (raw or decoded) on by one window, and `show`
+    """Display of a load's progress: `advance` moves the bar of a kind of table (raw or decoded) on by one window, and `show`
     prints a line next to the bars."""
 
     advance: Callable[[str], None] = lambda kind: None

@@ -13,7 +13,7 @@ from platform_assets_tests.support.erasures import MadeTopic
 from testbed import samples
 
 EPOCH = 7
-"""Cluster id of hand-made cuts."""
+"""Leader epoch of hand-made cuts."""
 
 
 @dataclass
