@@ -74,12 +74,17 @@ BLOCK_ROWS: Final = 32_768
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
     """Do these shares; yield a report per file of a share or its one error, and a final report if all went well."""
     decoders: tuple[Decoder, Decoder | None] | None = None
+    window = ""
     for number in numbers:
+        share = work.shares[number]
+        if share.window != window:
+            # Decoders remember what the registry lacks, up to a limit: no window's dead letters may depend on other windows.
+            decoders, window = None, share.window
         try:
             decoders = decoders or _decoders(work)
-            maker = _maker(work, work.shares[number].window, *decoders)
+            maker = _maker(work, window, *decoders)
             measurer = Measurer(work.declaration.expect, work.layout)
-            decoded, dead = _written(work, work.shares[number], maker, measurer)
+            decoded, dead = _written(work, share, maker, measurer)
         except PlatformError as error:
             yield Report(number, error=error)
             continue

@@ -27,18 +27,25 @@ from platform_assets.windows.decode.decoding import DecodedWindow, Prepared, Rec
 _log = logger(__name__)
 
 RECEIPTS_AT_ONCE: Final = 50
-"""Windows whose receipts are recorded together: an append costs as much as decoding a small window."""
+"""Windows decoded for the first time whose receipts are recorded together: an append costs as much as decoding a small window."""
+_RECEIPT_SECONDS: Final = 1.0
+"""Time after which receipts are recorded even if there are few of them."""
 
 Outcome = DecodedWindow | PlatformError
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A window that is in both tables. `is_new` is true if its receipts are not recorded yet."""
+    """A window that is in both tables.
+
+    `is_new` is true if its receipts are not recorded yet. `can_wait` is false if the ledger has receipts of earlier rows: an erasure,
+    a rival or a check would hold the tables against these.
+    """
 
     key: str
     window: DecodedWindow
     is_new: bool = True
+    can_wait: bool = True
 
 
 def decode_many(decoder: WindowDecoder, keys: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
@@ -61,14 +68,18 @@ def _decode_batch(decoder: WindowDecoder, batch: Sequence[str]) -> Iterator[tupl
     prepared = _prepared(decoder, batch) if len(batch) > 1 else {}
     orders = [window.order for window in prepared.values() if isinstance(window, Prepared)]
     waiting: list[_Done] = []
+    since = time.monotonic()
     with closing(decoder.engine.decode_many(orders)) as written:
         try:
             for key in batch:
                 window = prepared.get(key)
+                if time.monotonic() - since >= _RECEIPT_SECONDS:
+                    yield from _recorded(decoder, waiting)
                 outcome = _committed(decoder, window, written) if isinstance(window, Prepared) else window
                 if isinstance(outcome, _Done):
+                    since = since if waiting else time.monotonic()
                     waiting.append(outcome)
-                    if len(waiting) >= RECEIPTS_AT_ONCE:
+                    if not outcome.can_wait or len(waiting) >= RECEIPTS_AT_ONCE:
                         yield from _recorded(decoder, waiting)
                     continue
                 yield from _recorded(decoder, waiting)
@@ -102,7 +113,8 @@ def _committed(
         if outcome is None:
             return None
         decoder.check_written(window, outcome)
-        return _Done(key, decoder.committed(window, outcome, time.monotonic() - began))
+        done = decoder.committed(window, outcome, time.monotonic() - began)
+        return _Done(key, done, can_wait=window.known == Receipts(None, None))
     except ConcurrentLoadError as e:
         return _after(e, decoder, window)
     except PlatformError as e:
