@@ -33,6 +33,8 @@ ANSWER_SECONDS: Final = 20.0
 """Time limit of one whole answer, even if it arrives slowly."""
 TRIES: Final = 5
 UNKNOWN_SCHEMA: Final = 40403
+UNKNOWN_SUBJECT_VERSION: Final = (40401, 40402, UNKNOWN_SCHEMA)
+"""Codes of a registry's answer that it does not have a subject, one of its versions, or the schema of that version."""
 _FIRST_PAUSE: Final = 0.2
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PIECE: Final = 1 << 16
@@ -79,7 +81,8 @@ class RegistryClient:
     def schema(self, number: Key, kind: str = AVRO) -> Registered:
         """Return the schema of an id, of a GUID in canonical text, or of an Apicurio id, for which `kind` is the kind of schema.
 
-        Raises UnknownId if the registry does not have it; BadReferences if its references have no end; RegistryUnreachableError
+        Raises UnknownId if the registry does not have it; BadReferences if its references have no end, or if it
+        does not have one of them; RegistryUnreachableError
         (retryable) if no answer came after some attempts; RegistryRefusedError if an answer is not a registry's.
         """
         named = long_id(number)
@@ -131,6 +134,10 @@ class RegistryClient:
         status, content = self._request(address)
         if status == 404 and key is not None and _document(content).get("status") == 404:
             raise UnknownId(key)
+        if status == 404 and address.endswith("/content") and _document(content).get("status") == 404:
+            raise BadReferences(
+                f"it refers to {address.removeprefix(self._settings.url)[-200:]}, which the registry does not have"
+            )
         if status != 200:
             raise self._refused(f"it answers HTTP {status} at {address.removeprefix(self._settings.url)[:200]}")
         try:
@@ -177,6 +184,8 @@ class RegistryClient:
         document = _document(content)
         if status == 404 and number is not None and document.get("error_code") == UNKNOWN_SCHEMA:
             raise UnknownId(number)
+        if status == 404 and number is None and document.get("error_code") in UNKNOWN_SUBJECT_VERSION:
+            raise BadReferences(f"it refers to {path[:200]}, which the registry does not have")
         if 300 <= status < 400:
             raise self._refused(f"it answers with a redirect (HTTP {status}), which is not followed")
         if status != 200:

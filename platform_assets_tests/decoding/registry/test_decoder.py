@@ -574,9 +574,13 @@ def test_references_of_apicurio_are_followed_and_an_unknown_id_is_one(
     found = of.decode(pa.array([head[0] + b"\x0e", head[1]], pa.binary()))
     assert found.columns.to_pylist() == [{"a": {"x": 7}}, {"a": None}]
     assert found.dead.to_pylist()[0]["reason"] == "unknown_schema"
-    registry.has(f"{base}/ids/contentIds/9/references", [{**reference, "artifactId": ".."}])
-    again = decoder_of(FormatSpec("avro", {"schema": record(a=inner), "registry": True, "id": "apicurio"}))
-    assert again.decode(pa.array([head[0] + b"\x0e"], pa.binary())).dead["reason"].to_pylist() == ["bad_schema"]
+    registry.has(f"{base}/groups/default/artifacts/gone/versions/1/content", {"status": 404}, status=404)
+    for artifact, detail in (("..", "would ask another path"), ("gone", "which the registry does not have")):
+        registry.has(f"{base}/ids/contentIds/9/references", [{**reference, "artifactId": artifact}])
+        again = decoder_of(FormatSpec("avro", {"schema": record(a=inner), "registry": True, "id": "apicurio"}))
+        dead = again.decode(pa.array([head[0] + b"\x0e"], pa.binary())).dead
+        assert dead["reason"].to_pylist() == ["bad_schema"]
+        assert detail in dead["detail"].to_pylist()[0]
 
 
 def test_where_ids_are_is_prefix_or_header(registry: FakeRegistry) -> None:
