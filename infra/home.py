@@ -109,18 +109,20 @@ class Home:
             ConfigurationError: a path contains a character that Java or Kafka treats as the end of a path.
             OSError: the data folder cannot be written.
         """
-        for path in (self.root, self.jars):
+        for variable, path in ((HOME_VARIABLE, self.root), (JARS_VARIABLE, self.jars)):
             if bad := sorted(set(str(path)) & _SEPARATORS):
                 raise ConfigurationError(
-                    f"{str(path)!r} must not contain {bad[0]!r}: set {HOME_VARIABLE} to another folder."
+                    f"{str(path)!r} must not contain {bad[0]!r}: set {variable} to another folder."
                 )
         for folder in (self.root, self.logs, self.spark, self.run):
             private(folder)
 
 
 def _default_jars(root: Path, env: Mapping[str, str]) -> Path:
-    own, user = root / "jars", env.get("HOME")
-    cache = env.get("XDG_CACHE_HOME") or (user and f"{user}/.cache")
+    own, user, cache = root / "jars", env.get("HOME"), env.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    if not cache.startswith("/"):
+        cache = f"{user}/.cache" if user else ""
     # Earlier releases kept them in the data folder: nothing is fetched again after an upgrade.
     return own if own.is_dir() or not cache else Path(cache, "platform-assets", "jars")
 

@@ -38,6 +38,7 @@ def test_homes_of_one_user_share_the_jars_in_the_users_cache(tmp_path: Path) -> 
     assert Home.from_environment(one).jars == Home.from_environment(other).jars == shared
     elsewhere = Home.from_environment(one | {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert elsewhere.jars == tmp_path / "cache" / "platform-assets" / "jars"
+    assert Home.from_environment(one | {"XDG_CACHE_HOME": "cache"}).jars == shared
 
 
 def test_a_home_with_jars_of_an_earlier_release_goes_on_with_them(tmp_path: Path) -> None:
@@ -81,3 +82,10 @@ def test_a_home_that_another_user_made_keeps_its_mode_and_its_folders_are_closed
 def test_separator_in_the_path_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match="must not contain"):
         Home.from_environment({"PLATFORM_HOME": str(tmp_path / name)}).prepare()
+
+
+def test_a_separator_in_the_path_of_the_jars_is_refused_and_their_variable_helps(tmp_path: Path) -> None:
+    variables = {"PLATFORM_HOME": str(tmp_path / "home"), "HOME": str(tmp_path / "a:b")}
+    with pytest.raises(ConfigurationError, match="must not contain ':': set PLATFORM_JARS to another folder"):
+        Home.from_environment(variables).prepare()
+    Home.from_environment(variables | {"PLATFORM_JARS": str(tmp_path / "jars")}).prepare()
