@@ -114,8 +114,11 @@ def _failed(
             f"topic {declaration.topic!r} has no `decode:` in its YAML, so it has no table {target}: add it, or give "
             f"raw/{declaration.topic}"
         )
-    table = declaration.raw_table if target.kind == "raw" else declaration.decoded_table
-    return failed_windows(declaration, table, ledger, instance)
+    if target.kind == "raw":
+        return failed_windows(declaration, declaration.raw_table, ledger, instance)
+    # Windows that are not in the raw table cannot be decoded.
+    loaded = _in_table(declaration.raw_table, ledger)
+    return loaded.intersection(failed_windows(declaration, declaration.decoded_table, ledger, instance))
 
 
 @dataclass(frozen=True, slots=True)

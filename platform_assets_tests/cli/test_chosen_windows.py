@@ -164,6 +164,16 @@ def test_windows_that_failed_in_dagster_are_chosen_until_they_are_loaded(shell: 
     assert planned(shell, TABLE, "--failed") == []
 
 
+def test_a_failed_window_that_the_raw_table_lacks_is_not_decoded(shell: Shell, topic: DecodedTopic) -> None:
+    other, decoded = topic.root.with_name("other"), topic.declaration.decoded_table
+    keys = recorded(other, TOPIC, [{0: 0}, {0: 3}, {0: 5}])
+    shell.variables["LAKE_ROOT"] = str(other)
+    for table in (decoded, topic.declaration.raw_table):
+        failed_run(shell, table, keys[0].key, NotLoadedError(decoded.name, f"raw/{TOPIC}", keys[0].key))
+    assert planned(shell, TABLE, "--failed") == []
+    assert planned(shell, TOPIC, "--failed") == [keys[0].key]
+
+
 def test_bars_show_how_far_each_kind_of_table_is_on_a_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
     on_screen = io.StringIO()
     console = Console(file=on_screen, force_terminal=True, width=100)
