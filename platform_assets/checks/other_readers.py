@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any, Final
 
 import fastavro
 import fastavro.read
+import fastavro.schema
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -45,7 +47,28 @@ _MOST_NAMES: Final = 5
 _MOST_FIELDS: Final = 20
 """Fields of an array's item that are looked at, and names that are followed, to find out that it takes bytes."""
 _SHOWN: Final = 60
+_SINGLE_BITS: Final = 24
 _NOT_JUDGED: Final = object()
+_NO_ROW: Final = (
+    ValueError,
+    RecursionError,
+    csv.Error,
+    EOFError,
+    LookupError,
+    TypeError,
+    struct.error,
+    fastavro.read.SchemaResolutionError,
+)
+"""What readers raise for a value that they do not read."""
+_NO_SCHEMA: Final = (
+    ValueError,
+    RecursionError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    fastavro.schema.SchemaParseException,
+)
+"""What fastavro raises for schemas that it does not accept, and this module for those that have another form."""
 Place = tuple[int, int]
 """A partition and an offset."""
 Registry = Callable[[int], list[Registered]]
@@ -103,7 +126,8 @@ def difference(
 ) -> Any:
     """Return the first column of a decoded row for which another reader has another value, as text; None if there is none.
 
-    The result is neither if the value names a schema that is not known for certain. A row of Avro has its instants as microseconds
+    The result is neither if the value names a schema that is not known for certain, or a schema is one that fastavro does not accept.
+    Columns that have a default of Avro, which is not in the value, are not compared. A row of Avro has its instants as microseconds
     and its dates as days since 1970: Python has no dates beyond the year 9999.
     """
     reader = "fastavro" if spec.format == "avro" else f"Python's {spec.format}"
@@ -112,7 +136,7 @@ def difference(
             theirs = _avro(spec, value, registry)
         else:
             theirs = _json(spec, value) if spec.format == "json" else _csv(spec, fields, value)
-    except (ValueError, RecursionError, csv.Error, EOFError, fastavro.read.SchemaResolutionError) as error:
+    except _NO_ROW as error:
         return f"{reader} reads no row: {ascii(str(error))[:_SHOWN]}"
     if theirs is None:
         return _NOT_JUDGED
@@ -187,47 +211,96 @@ def _moment(number: int, writer_schema: Any, *_: Any) -> _Moment:
 _OWN: Final = "platform-assets-"
 for _name in _UNITS:
     fastavro.read.LOGICAL_READERS[f"long-{_OWN}{_name}"] = _moment
+# fastavro leaves a number of a logical type as it is: read as a float, it would be rounded twice.
+_WHOLE: Final = _OWN + "whole"
+fastavro.read.LOGICAL_READERS[f"long-{_WHOLE}"] = lambda number, *_: number
+_DEFAULT: Final = _OWN + "default"
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without logical types, except instants."""
+    """The schema without logical types, except instants, and with a mark where a field has a default."""
     if isinstance(schema, list):
         return [_plain(branch) for branch in schema]
+    if schema == "long":
+        return {"type": "long", "logicalType": _WHOLE}
     if not isinstance(schema, dict):
         return schema
+    if isinstance(schema["type"], dict | list):
+        return _plain(schema["type"])
     made = {name: part for name, part in schema.items() if name != "logicalType"}
-    if schema.get("type") == "long" and schema.get("logicalType") in _UNITS:
-        return {**made, "logicalType": _OWN + schema["logicalType"]}
-    made |= {name: _plain(made[name]) for name in ("type", "items", "values") if name in made}
-    if isinstance(made.get("fields"), list):
-        made["fields"] = [_plain(field) for field in made["fields"]]
+    if schema["type"] == "long":
+        unit = schema.get("logicalType")
+        return {**made, "logicalType": _OWN + unit if unit in _UNITS else _WHOLE}
+    made |= {name: _plain(made[name]) for name in ("items", "values") if name in made}
+    if "fields" in made:
+        made["fields"] = [_plain_field(field) for field in made["fields"]]
     return made
 
 
+def _plain_field(field: dict[str, Any]) -> dict[str, Any]:
+    made = {name: part for name, part in field.items() if name not in ("logicalType", "default")}
+    return {**made, "type": _plain(field["type"]), _DEFAULT: "default" in field}
+
+
 def _avro(spec: FormatSpec, value: bytes, registry: Registry) -> Mapping[str, Any] | None:
-    """The columns by name; None if the value's schema is not known."""
-    reader = _document(spec.options["schema"])
-    content, documents = value, list[Any]()
-    named: dict[str, Any] = {}
-    if spec.options.get("registry") is True:
+    """The columns by name; None if the value's schema is not known, or not one that fastavro accepts."""
+    is_registered = spec.options.get("registry") is True
+    try:
+        schemas = _schemas(spec, value, registry if is_registered else None)
+    except _NO_SCHEMA:
+        return None
+    if schemas is None:
+        return None
+    content = value[_HEAD:] if is_registered else value
+    stream = io.BytesIO(content)
+    read: Any = fastavro.schemaless_reader(stream, schemas.writer, schemas.reader)
+    if stream.tell() != len(content):
+        raise ValueError(f"{len(content) - stream.tell()} bytes are left")
+    theirs = read["value"]
+    return theirs if schemas.is_record else {"value": theirs}
+
+
+@dataclass(frozen=True, slots=True)
+class _Schemas:
+    """Two schemas for fastavro, each of a record with the field `value`; `is_record` if its fields are the columns."""
+
+    writer: Any
+    reader: Any
+    is_record: bool
+
+
+def _schemas(spec: FormatSpec, value: bytes, registry: Registry | None) -> _Schemas | None:
+    documents = list[Any]()
+    if registry is None:
+        writer = _plain(_document(spec.options.get("writer_schema", spec.options["schema"])))
+    else:
         found = registry(int.from_bytes(value[1:_HEAD], "big")) if value[:1] == b"\0" else []
         if len(found) != 1 or found[0].kind != AVRO:
             return None
-        content, writer = value[_HEAD:], json.loads(found[0].text)
-        documents = [json.loads(text) for text in found[0].references.values()]
-    else:
-        writer = _document(spec.options.get("writer_schema", spec.options["schema"]))
+        writer = _plain(json.loads(found[0].text))
+        documents = [_plain(json.loads(text)) for text in found[0].references.values()]
     if not _is_bounded([*documents, writer]):
         return None
+    written, read = dict[str, Any](), dict[str, Any]()
     for document in documents:
-        fastavro.parse_schema(_plain(document), named)
-    stream = io.BytesIO(content)
-    theirs: Any = fastavro.schemaless_reader(
-        stream, fastavro.parse_schema(_plain(writer), named), fastavro.parse_schema(_plain(reader))
+        fastavro.parse_schema(document, written)
+    reader = _plain(_document(spec.options["schema"]))
+    schemas = _Schemas(
+        fastavro.parse_schema(_as_field(writer), written),
+        fastavro.parse_schema(_as_field(reader), read),
+        is_record=isinstance(reader, dict) and reader["type"] in ("record", "error"),
     )
-    if stream.tell() != len(content):
-        raise ValueError(f"{len(content) - stream.tell()} bytes are left")
-    return theirs if isinstance(reader, dict) and reader.get("type") == "record" else {"value": theirs}
+    # A default is text in the schema whatever its type is, and may omit fields that have defaults.
+    for record in read.values():
+        for field in record.get("fields", ()):
+            if field[_DEFAULT]:
+                field["default"] = _NOT_JUDGED
+    return schemas
+
+
+def _as_field(schema: Any) -> dict[str, Any]:
+    field = {"name": "value", "type": schema, _DEFAULT: False}
+    return {"type": "record", "name": "platform_assets_value", "fields": [field]}
 
 
 def _is_bounded(documents: list[Any]) -> bool:
@@ -264,6 +337,8 @@ def _document(given: Any) -> Any:
 
 def _same_avro(kind: pa.DataType, theirs: Any, mine: Any) -> bool:
     """Numbers are promoted and texts converted here: fastavro leaves them as they were written."""
+    if theirs is _NOT_JUDGED:
+        return True
     if theirs is None or mine is None:
         return theirs is None and mine is None
     try:
@@ -276,18 +351,21 @@ def _same_avro(kind: pa.DataType, theirs: Any, mine: Any) -> bool:
             return own.keys() == theirs.keys() and all(_same_avro(item, theirs[name], own[name]) for name in own)
         if pa.types.is_list(kind):
             return all(_same_avro(kind.value_type, *pair) for pair in zip(theirs, mine, strict=True))
-        if pa.types.is_floating(kind):
-            return _same_real(theirs, mine, single=pa.types.is_float32(kind))
-        if pa.types.is_decimal(kind):
-            return bool(mine.scaleb(kind.scale, Context(prec=100)) == int.from_bytes(theirs, "big", signed=True))
         if pa.types.is_timestamp(kind):
             # A number without a unit of its own has the unit of the declaration, which no other reader knows.
             return not isinstance(theirs, _Moment) or theirs.number * theirs.unit == mine * 1_000
+        theirs = theirs.number if isinstance(theirs, _Moment) else theirs
+        if pa.types.is_floating(kind):
+            is_single = pa.types.is_float32(kind)
+            return _same_real(
+                _single(theirs) if is_single and isinstance(theirs, int) else theirs, mine, single=is_single
+            )
+        if pa.types.is_decimal(kind):
+            return bool(mine.scaleb(kind.scale, Context(prec=100)) == int.from_bytes(theirs, "big", signed=True))
         if pa.types.is_string(kind):
             return bool(mine == (theirs.decode() if isinstance(theirs, bytes) else theirs))
         if pa.types.is_binary(kind):
             return bool(mine == (theirs.encode() if isinstance(theirs, str) else theirs))
-        theirs = theirs.number if isinstance(theirs, _Moment) else theirs
         return isinstance(theirs, bool) == pa.types.is_boolean(kind) and bool(theirs == mine)
     except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError):
         return False
@@ -325,6 +403,12 @@ def _same(kind: pa.DataType, theirs: Any, mine: Any, *, judge_times: bool) -> bo
 def _instant(text: str) -> datetime:
     found = datetime.fromisoformat(text)
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def _single(number: int) -> int:
+    """The nearest number of 24 bits, the even one of two."""
+    dropped = max(number.bit_length() - _SINGLE_BITS, 0)
+    return round(Fraction(number, 1 << dropped)) << dropped
 
 
 def _same_real(theirs: Any, mine: float, *, single: bool) -> bool:

@@ -210,6 +210,112 @@ def test_what_the_other_reader_cannot_say_is_no_difference(spec: FormatSpec, val
     assert difference(spec, of.fields, value, found.columns.to_pylist()[0]) is None
 
 
+LONG = record(a="long")
+Q = {
+    "type": "record",
+    "name": "Q",
+    "fields": [{"name": "x", "type": "long"}, {"name": "y", "type": "string", "default": "q"}],
+}
+FIXED = {"type": "fixed", "name": "F", "size": 2}
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+
+
+def with_default(kind: Any, default: Any) -> dict[str, Any]:
+    """A record whose second field has a default."""
+    return {**LONG, "fields": [*LONG["fields"], {"name": "b", "type": kind, "default": default}]}
+
+
+def judged(reader: Any, writer: Any, value: bytes) -> Any:
+    """What another reader says of the decoder's row."""
+    spec = FormatSpec("avro", {"schema": json.dumps(reader), "writer_schema": json.dumps(writer)})
+    fields, row = row_of(spec, value)
+    found = difference(spec, fields, value, row)
+    if found is None:
+        other = {**row, fields.names[0]: None}
+        assert difference(spec, fields, value, other) is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("string", None, b"\2\2x"),
+        ("int", "", b"\2\2"),
+        ("boolean", "false", b"\2\1"),
+        ({"type": "array", "items": "long"}, None, b"\2\0"),
+        ("long", 1.0, b"\2\2"),
+    ],
+)
+def test_a_default_that_does_not_fit_its_type_hides_no_column(kind: Any, default: Any, value: bytes) -> None:
+    schema = with_default(kind, default)
+    assert judged(LONG, schema, value) is None
+    assert judged(schema, schema, value) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("bytes", "\u00ff"),
+        ({"type": "array", "items": "bytes"}, ["\u00ff"]),
+        (FIXED, "\u00ff\u0001"),
+        (MONEY, "\u0001\u0000"),
+        (Q, {"x": 1}),
+    ],
+)
+def test_a_readers_default_is_no_difference(kind: Any, default: Any) -> None:
+    assert judged(with_default(kind, default), LONG, b"\2") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ({"type": {"type": "long"}}, b"\2"),
+        ({"type": ["null", {"type": "long"}]}, b"\2\2"),
+        ({"type": {"type": "long", "logicalType": "timestamp-millis"}}, b"\2"),
+        ({"type": Q}, b"\2\2y"),
+    ],
+)
+def test_wrapped_types_are_judged(kind: Any, value: bytes) -> None:
+    assert judged(record(a=kind), record(a=kind), value) is None
+
+
+def test_an_error_is_judged_as_a_record() -> None:
+    schema = {**LONG, "type": "error"}
+    assert judged(schema, schema, b"\2") is None
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("number", [(1 << 60) + (1 << 36) + 1, (1 << 24) + 1, (1 << 24) + 3, (1 << 62) - 1, 5])
+def test_a_long_that_is_read_as_a_float_is_rounded_once(number: int, sign: int) -> None:
+    for column in ("float", "double"):
+        assert judged(record(a=column), LONG, written(LONG, {"a": sign * number})) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (record(a={"type": "enum", "name": "E", "symbols": ["a-b"]}), b"\0"),
+        (
+            {**LONG, "name": "x.R", "fields": [
+                {"name": "a", "type": {"type": "record", "name": "S", "namespace": "", "fields": LONG["fields"]}},
+                {"name": "b", "type": "S"},
+            ]},
+            b"\2\2",
+        ),
+    ],
+    ids=["a symbol that is no name", "a name without namespace"],
+)  # fmt: skip
+def test_a_schema_that_the_other_reader_does_not_accept_is_not_judged(schema: Any, value: bytes) -> None:
+    assert judged(schema, schema, value) is _NOT_JUDGED
+
+
+def test_a_number_that_is_no_branch_or_symbol_is_a_disagreement() -> None:
+    for kind in (["null", "long"], {"type": "enum", "name": "E", "symbols": ["A"]}):
+        spec = FormatSpec("avro", {"schema": record(a=kind)})
+        found = difference(spec, decoder_of(spec).fields, b"\x08", {"a": None})
+        assert found == "fastavro reads no row: 'list index out of range'"
+
+
 def test_declarations_that_no_other_reader_knows_are_not_judged() -> None:
     assert is_judged(JSON)
     assert not is_judged(FormatSpec("json", {**JSON.options, "columns": {"a": "b"}}))
