@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -81,6 +84,70 @@ def test_a_container_ends_with_its_command_though_other_processes_keep_its_outpu
     found = ended(f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {HANGS!r}]).pid)")
     os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
     assert found.returncode == 0
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once() -> None:
+    """The terminal sends it to the command too. The command ends at SIGTERM, which comes after any second SIGINT."""
+    code = """if True:
+        import signal, sys
+        seen, awaited = 0, {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+        print("ready", flush=True)
+        while signal.sigwait(awaited) == signal.SIGINT:
+            seen += 1
+            print("interrupted", flush=True)
+        sys.exit(seen)"""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(CHECKOUT)
+        os.execv(sys.executable, entry_point(sys.executable, "-c", code))
+    try:
+        with open(terminal, "rb+", buffering=0, closefd=False) as opened:
+            lines = iter(opened.readline, b"")
+            assert next(lines) == b"ready\r\n"
+            opened.write(b"\x03")
+            assert next(line for line in lines if b"interrupted" in line)
+            os.kill(process, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 1
+    finally:
+        os.close(terminal)
+
+
+@contextmanager
+def with_stalled_reader(script: str, *, blocking: bool) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
+    """A container whose standard output is a full pipe, the reader's end, and the pipe's size. The script is ready."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    size = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            size += os.write(writer, bytes(select.PIPE_BUF))
+    os.set_blocking(writer, blocking)
+    with subprocess.Popen(
+        entry_point("sh", "-c", script), cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE
+    ) as container:
+        try:
+            os.close(writer)
+            assert container.stderr is not None
+            assert select.select([container.stderr], [], [], 60)[0], "one output holds up the other"
+            assert container.stderr.readline() == b"ready\n"
+            yield container, reader, size
+        finally:
+            container.kill()
+            os.close(reader)
+
+
+def test_a_container_whose_output_nobody_reads_ends_with_its_command() -> None:
+    with with_stalled_reader("echo lost; echo ready >&2; exec sleep 600", blocking=True) as (container, _, _):
+        container.send_signal(signal.SIGTERM)
+        assert container.wait(60) == 128 + signal.SIGTERM
+
+
+def test_output_waits_for_its_reader_if_the_descriptor_does_not_block() -> None:
+    script = "echo kept; echo ready >&2; read line"
+    with with_stalled_reader(script, blocking=False) as (_, reader, size), open(reader, "rb", closefd=False) as output:
+        assert output.read(size) == bytes(size)
+        assert output.readline() == b"kept\n"
 
 
 def test_a_command_has_the_signals_of_a_fresh_process() -> None:
