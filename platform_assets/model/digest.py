@@ -41,6 +41,9 @@ class Digest:
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.rows + other.rows, self.total + other.total)
 
+    def __sub__(self, other: Digest) -> Digest:
+        return Digest(self.rows - other.rows, self.total - other.total)
+
     @classmethod
     def from_halves(cls, rows: int, high: int, low: int) -> Digest:
         """From the sums of the hashes' upper and lower 32 bits, which a 64-bit sum holds for 2^31 rows and more."""
@@ -61,6 +64,9 @@ class Measured:
 
     def __add__(self, other: Measured) -> Measured:
         return Measured(self.offsets + other.offsets, self.content + other.content)
+
+    def __sub__(self, other: Measured) -> Measured:
+        return Measured(self.offsets - other.offsets, self.content - other.content)
 
     @property
     def rows(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -22,6 +23,7 @@ from platform_assets.lake import data_files, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.windows.erase.erasing import WindowEraser
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
 from platform_assets_tests.support.recovery import (
@@ -191,6 +193,41 @@ def test_an_erasure_that_finds_no_rows_does_not_hide_what_was_loaded(
     assert loader_of(topic, kafka).load(key).outcome == "restored"
     assert topic.receipts()[key].rows == 2 * ROWS - 2
     assert not {f"2/0/{offset - 40}".encode() for offset in erased} & set(topic.values())
+    assert loader_of(topic, kafka).load(key).outcome == "unchanged"
+
+
+class KilledError(BaseException):
+    """The load's process was killed."""
+
+
+@pytest.mark.parametrize("damaged", ["gathered", "healed"])
+def test_no_erased_record_is_in_the_table_if_a_load_is_killed_once_it_has_repaired_a_window(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    """The erasure is done, so nothing would ask for it again."""
+    key, others = windows[2].key, topic.values()
+    if damaged == "gathered":
+        deciding_of(topic, kafka, []).erasure({0: (OffsetRange(43, 44),)}, [])
+    table(topic).restore(0)
+    vacuum(table(topic))
+    deciding_of(topic, kafka, []).erasure({0: (OffsetRange(46, 47),)}, [])
+    erase_pending, calls = WindowEraser.erase_pending, list[str]()
+
+    def killed(self: WindowEraser, window: str, erased: Mapping[int, tuple[OffsetRange, ...]]) -> bool:
+        calls.append(window)
+        if len(calls) == 2:
+            raise KilledError
+        return erase_pending(self, window, erased)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WindowEraser, "erase_pending", killed)
+        with pytest.raises(KilledError):
+            loader_of(topic, kafka).load(key)
+    gone = {b"2/0/6", b"2/0/3"} if damaged == "gathered" else {b"2/0/6"}
+    left = sorted(value for value in others if value.startswith(b"2/") and value not in gone)
+    assert sorted(topic.values()) == left
+    receipt = topic.receipts()[key]
+    assert (receipt.rows, receipt.holes) == (2 * ROWS - len(gone), {"erased": len(gone)})
     assert loader_of(topic, kafka).load(key).outcome == "unchanged"
 
 

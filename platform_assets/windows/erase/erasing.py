@@ -15,7 +15,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles
@@ -41,6 +40,7 @@ from platform_assets.model.logs import logger
 from platform_assets.model.offsets import Cut, OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
+from platform_assets.windows.erase import erased_rows
 from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, Proof, proof_of, receipt_of
 
 if TYPE_CHECKING:
@@ -263,20 +263,10 @@ class _Window:
 
     def _holds_rows(self) -> bool:
         return any(
-            bool(self._mask(block).any())
+            bool(erased_rows.mask(block, self.erased).any())
             for path in self.files.paths
             for block in data_files.blocks(self.folder, path, self.key, _BLOCK_ROWS, _IDENTITY)
         )
-
-    def _mask(self, block: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Mark the erased rows."""
-        partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _IDENTITY)
-        found = np.zeros(block.num_rows, bool)
-        for partition, ranges in self.erased.items():
-            starts, ends = (np.array([getattr(r, name) for r in ranges], np.int64) for name in ("start", "end"))
-            at = np.searchsorted(starts, offsets, side="right") - 1
-            found |= (partitions == partition) & (at >= 0) & (offsets < ends[np.maximum(at, 0)])
-        return found
 
     def _kept(self, load_id: str) -> tuple[StagedFiles, Measured, FiguresByDigest | None]:
         """Write new files of the rows that stay; return them, the measure of all rows, and the expectation figures of those that stay.
@@ -295,7 +285,7 @@ class _Window:
                 for block in self._blocks(path):
                     rows = in_order(block)
                     whole += measure(rows)
-                    left = rows.filter(pa.array(~self._mask(rows)))
+                    left = rows.filter(pa.array(~erased_rows.mask(rows, self.erased)))
                     figures.add(left)
                     series = series or self._series(below, f"{number:05d}", block.schema)
                     for part in by_partition(left):

@@ -33,12 +33,13 @@ from platform_assets.lake.data_files import past_files
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
 from platform_assets.lake.location import Folder, load_folder
 from platform_assets.lake.standing import standing, versions_of
-from platform_assets.ledger.entries import Receipt
+from platform_assets.ledger.entries import ERASED, Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
 from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, subtract
 from platform_assets.model.tables import TableRef
+from platform_assets.windows.erase import erased_rows
 from platform_assets.windows.load import differences
 from platform_assets.windows.load.receipts import Proof, proved_again, receipt_of
 
@@ -155,8 +156,7 @@ class WindowReplacer:
         if held.has(receipt):
             self.delete(written)
             return Loaded(self._proved(receipt, held), "unchanged")
-        made = self.commit(commit, metadata, written)
-        return Loaded(self._written_again(receipt, made, written.measured, began), "healed")
+        return Loaded(self._written_again(commit, receipt, metadata, written, began), "healed")
 
     def restore(
         self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, cause: str, *, kafka: str
@@ -187,9 +187,8 @@ class WindowReplacer:
     def restored(
         self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, written: StagedFiles, began: float
     ) -> Loaded:
-        """Commit rows that are proved to be those of `receipt`. `began` is the start by `time.monotonic()`."""
-        made = self.commit(commit, metadata, written)
-        return Loaded(self._written_again(receipt, made, written.measured, began), "restored")
+        """Commit rows that are proved to be those of `receipt`, except erased ones. `began` is the start by `time.monotonic()`."""
+        return Loaded(self._written_again(commit, receipt, metadata, written, began), "restored")
 
     def replace(
         self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles, seconds: float, proof: Proof
@@ -341,10 +340,18 @@ class WindowReplacer:
                 )
                 raise ReloadDiffersError(metadata.topic, metadata.window.key, text)
 
-    def _written_again(self, receipt: Receipt, made: LoadCommit, measured: Measured, began: float) -> Receipt:
-        again = self._receipt(made, measured, began)
+    def _written_again(
+        self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, written: StagedFiles, began: float
+    ) -> Receipt:
+        with self._deleted_if_refused(written):
+            kept = erased_rows.without(self.folder, written, metadata.erased)
+        made = self.commit(commit, metadata, kept)
+        again = self._receipt(made, kept.measured, began)
         # The same offsets have the same holes: what was proved of them stays proved.
-        return self._record(replace(again, holes=receipt.holes, proved_by=receipt.proved_by))
+        holes, gone = receipt.holes, receipt.rows - kept.measured.rows
+        if gone and holes is not None:
+            holes = {**holes, ERASED: holes.get(ERASED, 0) + gone}
+        return self._record(replace(again, holes=holes, proved_by=receipt.proved_by))
 
     def _receipt(self, commit: LoadCommit, measured: Measured, began: float) -> Receipt:
         return receipt_of(
