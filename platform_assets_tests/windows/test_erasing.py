@@ -352,7 +352,7 @@ def test_all_rows_of_a_window_may_go(topic: MadeTopic) -> None:
 
 
 def test_many_windows_are_committed_in_batches(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(erasing, "TOGETHER", 3)
+    monkeypatch.setattr(erasing, "WINDOWS_PER_COMMIT", 3)
     windows = topic.seal([{0: [hers(), other(n)]} for n in range(8)])
     topic.fill(windows)
     assert erase(topic).windows == 8
