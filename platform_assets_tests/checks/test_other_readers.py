@@ -14,7 +14,8 @@ import pytest
 
 from platform_assets.checks.audit import Audit
 from platform_assets.checks.decoded_audit import DecodedAudit
-from platform_assets.checks.other_readers import _NOT_JUDGED, difference, is_judged, without_times
+from platform_assets.checks.fastavro_reader import NOT_JUDGED
+from platform_assets.checks.other_readers import difference, is_judged, without_times
 from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.json.decoder import JsonDecoder
@@ -141,7 +142,7 @@ def test_a_registered_writer_is_judged_by_its_schema_if_it_is_known_for_certain(
     value = b"\0" + (7).to_bytes(4, "big") + written(_with(writer, shared), {"a": 3, "b": b"x", "c": [{"s": "y"}]})
     fields = pa.schema([("a", pa.float64()), ("b", pa.string())])
     known = Registered("AVRO", json.dumps(writer), {"S": json.dumps(shared)})
-    for schemas, expected in (([known], None), ([], _NOT_JUDGED), ([known, known], _NOT_JUDGED)):
+    for schemas, expected in (([known], None), ([], NOT_JUDGED), ([known, known], NOT_JUDGED)):
         assert difference(spec, fields, value, {"a": 3.0, "b": "x"}, {7: schemas}.__getitem__) is expected
     found = difference(spec, fields, value, {"a": 3.0, "b": "y"}, lambda number: [known])
     assert found == "column 'b' holds 'y', and fastavro reads 'x'"
@@ -161,7 +162,7 @@ def test_a_value_that_would_hold_up_the_other_reader_is_not_judged(item: Any) ->
     writer = record(a="long", b={"type": "array", "items": item if item != record(a="null") else {**item, "name": "N"}})
     spec = FormatSpec("avro", {"schema": record(a="long"), "writer_schema": writer})
     value = b"\2" + b"\x80" * 8 + b"\x80\x01" + b"\0"
-    assert difference(spec, pa.schema([("a", pa.int64())]), value, {"a": 2}) is _NOT_JUDGED
+    assert difference(spec, pa.schema([("a", pa.int64())]), value, {"a": 2}) is NOT_JUDGED
 
 
 def test_fastavro_agrees_on_random_schemas_and_values(rng: random.Random) -> None:
@@ -173,7 +174,7 @@ def test_fastavro_agrees_on_random_schemas_and_values(rng: random.Random) -> Non
         dead = set(found.dead["row"].to_pylist())
         for number, (value, row) in enumerate(zip(values, without_times(found.columns).to_pylist(), strict=True)):
             if number not in dead:
-                assert difference(spec, of.fields, value, row) in (None, _NOT_JUDGED), (spec, value)
+                assert difference(spec, of.fields, value, row) in (None, NOT_JUDGED), (spec, value)
                 judged += 1
     assert judged > 100
 
@@ -306,7 +307,7 @@ def test_a_long_that_is_read_as_a_float_is_rounded_once(number: int, sign: int) 
     ids=["a symbol that is no name", "a name without namespace"],
 )  # fmt: skip
 def test_a_schema_that_the_other_reader_does_not_accept_is_not_judged(schema: Any, value: bytes) -> None:
-    assert judged(schema, schema, value) is _NOT_JUDGED
+    assert judged(schema, schema, value) is NOT_JUDGED
 
 
 def test_a_number_that_is_no_branch_or_symbol_is_a_disagreement() -> None:
