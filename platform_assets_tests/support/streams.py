@@ -131,9 +131,14 @@ def freeze(broker: Broker) -> None:
     Raises RuntimeError where the test is not marked `alone`.
     """
     require_alone("freezing the broker")
-    os.kill(broker.pid, signal.SIGSTOP)
     tasks = Path(f"/proc/{broker.pid}/task")
-    wait_until("every thread has stopped", lambda: all(_state(t) == "T" for t in tasks.iterdir()))
+
+    def is_frozen() -> bool:
+        # Again each time: a continuation that was sent before may take effect after it.
+        os.kill(broker.pid, signal.SIGSTOP)
+        return all(_state(task) == "T" for task in tasks.iterdir())
+
+    wait_until("every thread has stopped", is_frozen)
 
 
 def thaw(broker: Broker) -> None:
