@@ -36,7 +36,7 @@ _NO_SCHEMA: Final = (
     AttributeError,
     fastavro.schema.SchemaParseException,
 )
-"""What fastavro raises for schemas that it does not accept, and this module for those that have another form."""
+"""Errors of fastavro about schemas that it does not accept, and of this module about those with another form."""
 Registry = Callable[[int], list[Registered]]
 """Returns the schemas that the lake has kept of an id, one for each meaning that it had in any registry."""
 

@@ -50,7 +50,7 @@ _NO_ROW: Final = (
     struct.error,
     fastavro.read.SchemaResolutionError,
 )
-"""What readers raise for a value that they do not read."""
+"""Errors of the readers about a value that they do not read."""
 Place = tuple[int, int]
 """A partition and an offset."""
 
