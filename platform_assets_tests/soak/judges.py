@@ -169,6 +169,9 @@ def live_markdown(value: Any) -> Iterator[str]:
     """What is live of a stranger's in the Markdown and the descriptions anywhere in `value`, JSON inside of text included."""
     if isinstance(value, dict):
         for name, each in value.items():
+            # The UI does not ask for this description: it is in the message too, as text.
+            if value.get("__class__") == "UserFailureData" and name == "description":
+                continue
             if name in ("md_str", "description") and isinstance(each, str):
                 yield from (f"live Markdown in {name}: {token}" for token in live(each))
             yield from live_markdown(each)
