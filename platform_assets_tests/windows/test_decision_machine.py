@@ -25,6 +25,7 @@ from platform_assets.errors import (
     ErasureUnfinishedError,
     LostForGoodError,
     OffsetsExpiredError,
+    UnprovedRowsError,
 )
 from platform_assets.lake import load_log
 from platform_assets.lake.commits import WindowCommit
@@ -276,7 +277,7 @@ class Decisions(RuleBasedStateMachine):
                     loader.load(window.key)
                 except OffsetsExpiredError:
                     self._accept(number)
-                except LostForGoodError:
+                except (LostForGoodError, UnprovedRowsError):
                     left = accept_partial.find(loader, window)
                     if left is not None:
                         left.accept(AUTHOR)
