@@ -130,14 +130,18 @@ class Broker:
         self._home, self._options = home, UpOptions(services=("kafka",), broker=settings)
         self._environ = service_environment()
         self._admin: AdminClient | None = None
-        self.bootstrap, self.pid = "", 0
+        self.bootstrap = ""
         self.start()
 
     def start(self) -> None:
         """Start it with the data of last time; returns when it answers."""
         platform.up(self._home, self._options, report=lambda _: None, environ=self._environ)
         self.bootstrap = brokers.remembered_addresses(self._home)
-        self.pid = state.read_records(self._home)["kafka"].pid
+
+    @property
+    def pid(self) -> int:
+        """The process id now: another process of these tests may have stopped the broker and started it again."""
+        return state.read_records(self._home)["kafka"].pid
 
     def stop(self) -> None:
         """End it in good order; its data stays. Raises RuntimeError where the test is not marked `alone`."""
