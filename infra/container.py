@@ -4,8 +4,8 @@
 
 The output of a container is its log, and a service may log text from records, brokers and registries, in a traceback for example.
 This process copies both streams of the command to its own with control characters as escapes. It forwards signals, reaps orphans,
-and exits with the exit code of the command, or with 128 plus the number of the signal that ended it. A command whose output nobody
-reads waits; once it has ended, this process waits for a reader for a few seconds only.
+and exits with the command's exit code, or with 128 plus the signal number if a signal ended it. While nobody reads the output, the
+command blocks as it would on a full pipe; after the command has ended, this process gives the reader a few more seconds.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def with_stalled_reader(script: str, *, blocking: bool) -> Iterator[tuple[subpro
         try:
             os.close(writer)
             assert container.stderr is not None
-            assert select.select([container.stderr], [], [], 60)[0], "one output holds up the other"
+            assert select.select([container.stderr], [], [], 60)[0], "a stalled output blocks the other one"
             assert container.stderr.readline() == b"ready\n"
             yield container, reader, size
         finally:

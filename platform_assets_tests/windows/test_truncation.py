@@ -103,17 +103,17 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hurried")
 def test_an_end_that_steps_back_for_a_moment_is_waited_for(sealer: Sealer) -> None:
     sealer.send([milliseconds(START)] * 3)
-    told = SteppingBack(sealer.cluster, 7, 3)
-    assert sealer.seal(2, told) == 13
-    assert told.asked == 4
+    cluster = SteppingBack(sealer.cluster, 7, 3)
+    assert sealer.seal(2, cluster) == 13
+    assert cluster.asked == 4
 
 
 @pytest.mark.usefixtures("hurried")
 def test_an_end_that_stays_back_is_a_truncation(sealer: Sealer) -> None:
-    told = SteppingBack(sealer.cluster, 7, 1_000)
+    cluster = SteppingBack(sealer.cluster, 7, 1_000)
     with pytest.raises(TruncationError, match=r"now ends at offset 3, before offset 10 .* Offsets \[3, 10\)") as caught:
-        sealer.seal(2, told)
-    assert told.asked == truncation._ATTEMPTS
+        sealer.seal(2, cluster)
+    assert cluster.asked == truncation._ATTEMPTS
     assert caught.value.epoch is None
     assert len(sealer.ledger.cuts(sealer.topic)) == 2
 

@@ -191,8 +191,8 @@ class Buffers:
 class PartitionReading:
     """Steps through one partition, always one fetch ahead: the broker works while the last answer is used.
 
-    The sink is told that offsets are missing only if the log shows it; see the top of this module. It gets the intact batches before a
-    damaged one, so damage ends the reading only of offsets at or after it.
+    Offsets are reported to the sink as missing only if the log proves it, as the module's docstring explains. The sink gets all
+    intact batches before a damaged one, so damage affects only offsets at or after it.
     """
 
     def __init__(self, brokers: Brokers, sink: BatchSink, buffers: Buffers) -> None:
