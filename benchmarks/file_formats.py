@@ -27,7 +27,8 @@ from platform_assets.engines.columnar.columns import SCHEMA
 from platform_assets.engines.columnar.files import FileSeries
 from platform_assets.engines.spark.session import connect
 from platform_assets.lake import raw_table
-from platform_assets.lake.commits import NewFile, WindowCommit
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.offsets import OffsetRange, TopicRanges

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.lake import load_log, raw_table
+from platform_assets.lake import holdings, load_log, raw_table
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
@@ -69,7 +69,7 @@ def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = 
     for number, window in enumerate(ledger.windows(topic, start=edge(old)), old):
         _commit(table, [_add(window.key, number, partitions)], window)
         found = next(iter(load_log.load_commits(Folder.at(table), 1)))
-        files = (load_log.added_files(found) or (load_log.NO_FILES, []))[0]
+        files = (load_log.added_files(found) or (holdings.NO_FILES, []))[0]
         ledger.record_receipts(
             [
                 receipt(
@@ -141,7 +141,7 @@ def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str],
     windows = len(keys)
     count = windows * partitions
     numbers = np.repeat(np.arange(windows, dtype=np.int64), partitions)
-    files = load_log.window_files(load_log.file_actions(Folder.at(root / "raw" / topic)))
+    files = holdings.window_files(holdings.actions(Folder.at(root / "raw" / topic)))
     digests = [str(d) for d in _digests(windows, partitions)]
     values = {
         "table": pa.repeat(f"raw/{topic}", count),

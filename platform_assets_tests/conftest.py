@@ -19,6 +19,7 @@ from infra.home import Home
 from infra.platform import UpOptions
 from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import end
+from platform_assets.lake import holdings
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets_tests.support import browser as browsers
 from platform_assets_tests.support import lake_switch, parts, schedule, turns
@@ -59,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         durations = os.environ.pop(schedule.VARIABLE, None)
         config.pluginmanager.register(schedule.Durations(Path(durations) if durations else None))
+    holdings.new_tables_are_flat = parts.LAYOUT.chosen() == "flat"
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             # Unlike SIG_IGN, a handler is not inherited.

@@ -17,7 +17,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.choice import choose_engine
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -102,7 +102,7 @@ def test_rows_of_the_first_version_are_in_the_files_that_its_receipts_name(ledge
         *((1, n, f"a{2 * n + 1}".encode()) for n in range(3)), (1, 3, b"b1"), (1, 4, b"b3"),
     ]  # fmt: skip
     for key, receipt in ledger.receipts(ORDERS).items():
-        assert load_log.files_of(folder, key).match(receipt.files_digest, receipt.rows)
+        assert holdings.files_of(folder, key).match(receipt.files_digest, receipt.rows)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["audit", "after a load"])

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from platform_assets.lake import load_log, raw_table
+from platform_assets.lake import holdings, raw_table
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import PartitionReceipt, Receipt, RecordedCut, SealedWindow
@@ -167,7 +167,7 @@ def loaded(
     name = load_id or f"load of {window.key}"
     overwrite(lake_root, window, offsets, name, values)
     path = lake_root / "raw" / window.topic
-    files = load_log.files_of(Folder.at(path), window.key)
+    files = holdings.files_of(Folder.at(path), window.key)
     entry = receipt(
         window,
         offsets,

@@ -20,7 +20,7 @@ from platform_assets.checks.other_readers import disagreements
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.batching import batched_windows
 from platform_assets.errors import FilesLostError, PlatformError, Retryable
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -193,7 +193,7 @@ class DecodedAudit:
                     findings.append(self._finding(kind, key, f"{of_table.table}: {text}"))
                 else:
                     proved.append(
-                        proved_again(by_key[key], of_table.files.get(key, load_log.NO_FILES), version, table_id)
+                        proved_again(by_key[key], of_table.files.get(key, holdings.NO_FILES), version, table_id)
                     )
         return proved, findings
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from platform_assets.engines.decoding.reading import measured_window
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import load_log
-from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake import holdings, load_log
+from platform_assets.lake.holdings import WindowFiles
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
@@ -44,11 +44,11 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
     if not load_log.exists(folder):
         return TableFiles(table, receipts, {}, {k: "the table is gone" for k, r in receipts.items() if r.rows})
     version = load_log.version(folder)
-    files = load_log.window_files(load_log.file_actions(folder, version))
+    files = holdings.window_files(holdings.actions(folder, version))
     others = {
         key: receipt
         for key, receipt in receipts.items()
-        if not files.get(key, load_log.NO_FILES).match(receipt.files_digest, receipt.rows)
+        if not files.get(key, holdings.NO_FILES).match(receipt.files_digest, receipt.rows)
     }
     table_id = load_log.table_id(folder) if others else ""
     proved, otherwise, unread = dict[str, Receipt](), dict[str, str](), set[str]()
@@ -64,7 +64,7 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
         if (text := difference(receipt, held)) is not None:
             otherwise[key] = text
         else:
-            proved[key] = proved_again(receipt, files.get(key, load_log.NO_FILES), version, table_id)
+            proved[key] = proved_again(receipt, files.get(key, holdings.NO_FILES), version, table_id)
     ledger.record_receipts(list(proved.values()))
     return TableFiles(table, {**receipts, **proved}, files, otherwise, frozenset(unread))
 

@@ -19,8 +19,8 @@ from platform_assets.checks.baseline import older, snapshot
 from platform_assets.checks.baseline.older import Older
 from platform_assets.checks.baseline.snapshot import Baseline
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import load_log, rows
-from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake import holdings, load_log, rows
+from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import UTC_MICROS, recorded_cuts, windows_between
@@ -203,11 +203,11 @@ def _collected(
             snapshot.save(ledger.lake, table, base, counting)
         actions: pa.Table | None = base.actions
     else:
-        actions = load_log.file_actions(path) if load_log.exists(path) else None
+        actions = holdings.actions(path) if load_log.exists(path) else None
     past = older.NONE if base is None else base.older
     sealed = windows_between(recorded_cuts(cuts))
     recorded = _recorded(entries)
-    files = {} if actions is None else load_log.window_files(actions)
+    files = {} if actions is None else holdings.window_files(actions)
     if (set(recorded) | set(files)) - {w.key for w in sealed}:
         # Sealed and loaded since the cuts were read. Cuts come first, so what is missing now has none.
         sealed = ledger.windows(topic, start=past.until)
@@ -232,7 +232,7 @@ def _collected(
         k
         for k in sorted(set(files) | set(recorded))
         if k not in recorded
-        or not files.get(k, load_log.NO_FILES).match(recorded[k].files_digest, recorded[k].total_rows)
+        or not files.get(k, holdings.NO_FILES).match(recorded[k].files_digest, recorded[k].total_rows)
     ]
     # Rows of a window that is being loaded just now are not yet the ledger's.
     others = [k for k in others if k not in in_flight and k not in waiting]

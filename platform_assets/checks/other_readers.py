@@ -24,7 +24,7 @@ from platform_assets.checks import fastavro_reader
 from platform_assets.checks.fastavro_reader import HEAD, NOT_JUDGED, Registry, same_real
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.registry.cache import kept
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.files import files_below
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt
@@ -76,7 +76,7 @@ def disagreements(declaration: TopicDeclaration, lake: Lake, raw: Receipt) -> tu
     schemas = files_below(str(lake.schemas))
     registry = functools.cache(lambda number: kept(schemas, number))
     wanted = pc.field("kafka_offset").isin(pa.array([offset for _, offset in found], pa.int64()))
-    version = load_log.version_with(folder, key, raw.files_digest, raw.table_version)
+    version = holdings.version_with(folder, key, raw.files_digest, raw.table_version)
     judged, wrong = 0, []
     for batch in rows.batches_of(folder, key, version, ["kafka_partition", "kafka_offset", "value"], wanted):
         for place, value in _placed(batch):

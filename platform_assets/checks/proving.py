@@ -37,7 +37,7 @@ from platform_assets.errors import (
     PlatformError,
     Retryable,
 )
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.digest import Measured, digest_of
@@ -179,7 +179,7 @@ def _compared(
     if isinstance(measured, PlatformError):
         return _unanswered(receipt, measured)
     if measured.offsets == receipt.offsets and measured.content == receipt.content:
-        files = facts.files.get(receipt.window.key, load_log.NO_FILES)
+        files = facts.files.get(receipt.window.key, holdings.NO_FILES)
         return proved_again(receipt, files, version, table_id)
     if measured.offsets == receipt.offsets:
         text = f"{receipt.rows:,} rows with the offsets of the load, and other content than it committed"

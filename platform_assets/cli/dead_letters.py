@@ -42,7 +42,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     from platform_assets.components.declared import table_of
     from platform_assets.errors import ConfigurationError
     from platform_assets.kafka.outbox import Outbox
-    from platform_assets.lake import load_log
+    from platform_assets.lake import holdings
     from platform_assets.lake.dead_letters import Groups, groups
     from platform_assets.model.windows import edge_of
     from platform_assets.windows.decode.sending import send
@@ -68,7 +68,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     if send_to is not None:
         folder = ledger.lake.table(declaration.dead_letter_table)
         versions = {
-            key: load_log.version_with(folder, key, letters[key].files_digest, version)
+            key: holdings.version_with(folder, key, letters[key].files_digest, version)
             for key in keys
             if (version := letters[key].table_version) is not None
         }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from platform_assets.errors import PlatformError
-from platform_assets.lake.commits import NewFile
+from platform_assets.lake.data_files import NewFile
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
@@ -20,13 +20,17 @@ NO_ROWS = Measured.of_nothing()
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The committed records of one window: those in `ranges` of a topic id, except the offsets `without`, by partition."""
+    """The committed records of one window: those in `ranges` of a topic id, except the offsets `without`, by partition.
+
+    `window_column` is true if their files get a column of windows, because the table is flat.
+    """
 
     topic: str
     topic_id: str
     window: str
     ranges: TopicRanges
     without: Mapping[int, tuple[OffsetRange, ...]] = field(default_factory=dict)
+    window_column: bool = False
 
     @property
     def pieces(self) -> tuple[TopicRanges, ...]:

@@ -7,13 +7,12 @@ be added to the rows of the load that was faster. Instead, the commits in betwee
 from __future__ import annotations
 
 import copy
-import json
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -30,7 +29,8 @@ from platform_assets.errors import (
     PlatformError,
     TableRefusedError,
 )
-from platform_assets.lake import delta_log, failures, load_log
+from platform_assets.lake import delta_log, failures, flat, holdings, load_log
+from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import Anchor, Commit
 from platform_assets.lake.failures import (
     BucketMissingError,
@@ -39,8 +39,10 @@ from platform_assets.lake.failures import (
     TableGoneError,
     TableUnsupportedError,
 )
-from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata, WindowFiles
-from platform_assets.lake.location import Folder, Lake, begun_loads, load_folder, window_folders
+from platform_assets.lake.holdings import WindowFiles
+from platform_assets.lake.kept_rows import Measure
+from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata
+from platform_assets.lake.location import OF_ONE_WINDOW_OR_LOG, Folder, Lake, begun_loads, load_folder, window_folders
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 
@@ -49,20 +51,6 @@ _log = logger(__name__)
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _ATTEMPTS: Final = 100
 """Attempts when commits of other windows come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewFile:
-    """A data file that was written but that no commit names yet.
-
-    `path` is relative to the table's folder and not percent-encoded, `statistics` are Delta's (`minValues`, `maxValues`,
-    `nullCount`).
-    """
-
-    path: str
-    bytes: int
-    rows: int
-    statistics: Mapping[str, Any]
 
 
 @dataclass
@@ -86,12 +74,14 @@ class WindowCommit:
     Open it before reading anything that decides on the commit: later changes to the window by others are a conflict.
     """
 
-    def __init__(self, lake: Lake, table: TableRef) -> None:
-        self._table = table
+    def __init__(self, lake: Lake, table: TableRef, measure: Measure | None = None) -> None:
+        """Open `table`. `measure` takes the digests of its rows; a flat table needs it to replace a window that shares files."""
+        self._table, self._measure = table, measure
         self._folder: Folder = lake.table(table)
         self._shared = _Shared(self._open())
         self._since = self._shared.handle.version()
         self._columns = self._shared.handle.schema()
+        self.is_flat = holdings.is_flat(self._shared.handle)
         self._own: set[str] | None = None
         self._is_one_of_many = False
 
@@ -101,17 +91,20 @@ class WindowCommit:
 
     def held(self) -> frozenset[str]:
         """The keys of the windows for which the table had files when this was opened."""
-        actions = self._actions()
-        return frozenset(pc.unique(actions["partition.window"]).to_pylist()) if actions.num_rows else frozenset()
+        return frozenset(pc.unique(self._actions()[holdings.WINDOW]).to_pylist())
 
     def files(self) -> dict[str, WindowFiles]:
         """The data files of each window when this was opened."""
-        actions = self._actions()
-        return load_log.window_files(actions) if actions.num_rows else {}
+        return holdings.window_files(self._actions())
 
     def files_of(self, window: str) -> WindowFiles:
         """Return the data files of one window when this was opened. The table, which may be large, is not opened again."""
-        return load_log.files_among(self._actions(), window)
+        return holdings.files_among(self._actions((window,)), window)
+
+    def files_now(self, window: str) -> WindowFiles:
+        """Return the data files of one window in the newest version, to which other commits may have moved its rows."""
+        self._catch_up()
+        return holdings.files_among(self._of_handle(self._shared.handle, (window,)), window)
 
     @property
     def table_id(self) -> str:
@@ -122,18 +115,22 @@ class WindowCommit:
         """Return true if the table had files of a window when this was opened. Repeated calls read nothing."""
         return bool(self._files_of(window))
 
-    def _actions(self) -> pa.Table:
+    def _actions(self, among: Collection[str] | None = None) -> pa.Table:
         handle = self._shared.handle
         handle = handle if handle.version() == self._since else self._folder.delta(self._since)
+        return self._of_handle(handle, among)
+
+    def _of_handle(self, handle: DeltaTable, among: Collection[str] | None) -> pa.Table:
         with self._folder.reading():
-            return pa.table(handle.get_add_actions(flatten=True))
+            files = pa.table(handle.get_add_actions(flatten=True))
+        return holdings.by_window(self._folder, files, flat=self.is_flat, among=among)
 
     def of_new_window(self) -> WindowCommit:
         """Return the commit of a window that is not in `held`, based on what was read since this was opened.
 
         It shares this one's handle, so that commits of many windows do not open the table again for each.
         """
-        return self.of_window(load_log.NO_FILES)
+        return self.of_window(holdings.NO_FILES)
 
     def of_window(self, files: WindowFiles) -> WindowCommit:
         """Return the commit of a window that held `files`, according to `files` of this."""
@@ -164,10 +161,11 @@ class WindowCommit:
         Raises LakeNotWritableError also if a file could not be deleted: the commit was made then.
         """
         window, new = metadata.window.key, {file.path for file in files}
-        own = {unquote(path) for path in self._files_of(window)}
-        before = own.union(*(self._folder.written_before(FOREVER, below) for below in window_folders(window)))
-        made = replace(_load_of(self._made(metadata, files)), table_id=self.table_id)
-        self._folder.erase(sorted(before - new))
+        before = {unquote(path) for path in self._files_of(window)} | self._on_disk(window)
+        commit = self._made(metadata, files)
+        made = replace(_load_of(commit), table_id=self.table_id)
+        new |= {unquote(add.path) for add in commit.adds}
+        self._folder.erase(sorted((before | self._removed_since(commit, window)) - new))
         return made
 
     def fence(self, fence: Fence) -> None:
@@ -183,8 +181,26 @@ class WindowCommit:
 
     def has_old_files(self, window: str, files: WindowFiles) -> bool:
         """Return true if a window has files other than `files`, which are those that the table holds."""
-        held = {unquote(path) for path in files.paths}
-        return any(not held.issuperset(self._folder.written_before(FOREVER, f)) for f in window_folders(window))
+        return not {unquote(path) for path in files.paths}.issuperset(self._on_disk(window))
+
+    def _on_disk(self, window: str) -> set[str]:
+        """Return the names of all files on disk that hold rows of a window, or that its loads have left."""
+        found = {name for below in window_folders(window) for name in self._folder.written_before(FOREVER, below)}
+        if self.is_flat:
+            others = (n for n in self._folder.written_before(FOREVER, "") if not n.startswith(OF_ONE_WINDOW_OR_LOG))
+            found |= set(flat.files_on_disk(self._folder, others, window))
+        return found
+
+    def _removed_since(self, made: Commit, window: str) -> set[str]:
+        """Return the names of files with rows of a window that commits since this was opened, up to `made`, removed."""
+        if not self.is_flat:
+            return set()
+        commits = [known[0] for known in self._commits_to(made.version) if known is not None]
+        names = {unquote(path) for commit in commits for path in commit.removes}
+        inside = tuple(f"{below}/" for below in window_folders(window))
+        own = {name for name in names if name.startswith(inside)}
+        others = (name for name in names if not name.startswith(OF_ONE_WINDOW_OR_LOG))
+        return own | set(flat.files_on_disk(self._folder, others, window))
 
     def is_made(self, metadata: LoadMetadata | Fence) -> bool:
         """Return true if the log has got the commit of this load since this was opened."""
@@ -192,8 +208,18 @@ class WindowCommit:
 
     def is_overtaken(self, window: str) -> bool:
         """Return true if another commit touched `window` since this was opened, so that `replace` would raise."""
-        own, newest = self._files_of(window), load_log.version(self._folder)
-        return any(known is None or _touches(*known, window, own) for known in self._commits_to(newest))
+        is_touched = self._toucher(window)
+        newest = load_log.version(self._folder)
+        return any(known is None or is_touched(*known) for known in self._commits_to(newest))
+
+    def _toucher(self, window: str) -> Callable[[Commit, tuple[str, str] | None], bool]:
+        """Return a function that takes the commits since this was opened, ascending, each with the window and id of its load, and
+        returns true for one that touches `window`."""
+        own = self._files_of(window)
+        if not self.is_flat:
+            return lambda commit, of: _touches(commit, of, window, own)
+        following = flat.Following(self._folder, window, set(own))
+        return lambda commit, of: (of is not None and of[0] == window) or following.is_changed_by(commit)
 
     def _made(self, metadata: LoadMetadata | Fence, files: Sequence[NewFile]) -> Commit:
         if self._is_one_of_many:
@@ -204,9 +230,11 @@ class WindowCommit:
             if made is not None:
                 return made
             before = self._shared.handle.version()
+            change = self._change(metadata)
             try:
-                self._commit(metadata, files)
+                self._commit(metadata, files, change)
             except CommitFailedError as e:
+                change.discard()
                 newest = self._open()
                 if newest.version() == before:
                     raise TableRefusedError(self._table.name, failures.reason_of(e)) from e
@@ -216,7 +244,10 @@ class WindowCommit:
                 with self._known(metadata):
                     made = self._made_since(metadata, before)
                 if made is None:
-                    raise self._named(metadata, e) from e
+                    error = self._named(metadata, e)
+                    if isinstance(error, LakeNotWritableError):
+                        change.discard()
+                    raise error from e
                 _log.info(
                     "the commit of load %s is in the log, although it ended with the error: %s", metadata.load_id, e
                 )
@@ -228,12 +259,33 @@ class WindowCommit:
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, "the table's log does not name it")
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
 
-    def _commit(self, metadata: LoadMetadata | Fence, files: Sequence[NewFile]) -> None:
+    def _change(self, metadata: LoadMetadata | Fence) -> flat.Change:
+        """Return what replacing the window changes in a flat table besides adding its files; nothing for a partitioned one."""
+        if not self.is_flat or isinstance(metadata, Fence):
+            return flat.Change(self._folder)
+        return flat.change_of(self._folder, self._shared.handle, metadata.window.key, self._measure)
+
+    def _commit(self, metadata: LoadMetadata | Fence, files: Sequence[NewFile], change: flat.Change) -> None:
         window = metadata.window.key
+        self._check_layout(window, files)
         now = round(time.time() * 1000)
         handle, replaces = self._shared.handle, isinstance(metadata, LoadMetadata)
+        if self.is_flat:
+            if isinstance(metadata, LoadMetadata):
+                kept = tuple(file.path for file in change.kept.files)
+                metadata = replace(metadata, kept=kept, lost=change.kept.lost)
+            handle.create_write_transaction(
+                change.actions(files, now),
+                "append",
+                handle.schema(),
+                partition_by=[],
+                commit_properties=CommitProperties(
+                    custom_metadata={"userMetadata": metadata.to_json()}, max_commit_retries=0
+                ),
+            )
+            return
         handle.create_write_transaction(
-            [AddAction(f.path, f.bytes, {"window": window}, now, True, _statistics(f)) for f in files],
+            [AddAction(f.path, f.bytes, {"window": window}, now, True, delta_statistics(f)) for f in files],
             "overwrite" if replaces else "append",
             handle.schema(),
             partition_by=["window"],
@@ -253,15 +305,25 @@ class WindowCommit:
         if newest == self._since:
             return None
         window = metadata.window.key
-        own = self._files_of(window)
+        is_touched = self._toucher(window)
         for known in self._commits_to(newest):
-            if known is None or _touches(*known, window, own):
+            if known is None or is_touched(*known):
                 if known is not None and known[1] == (window, metadata.load_id):
                     return known[0]
                 raise ConcurrentLoadError(self._table.name, window)
-        if self._shared.handle.schema() != self._columns:
+        if self._shared.handle.schema() != self._columns or holdings.is_flat(self._shared.handle) != self.is_flat:
             raise ConcurrentLoadError(self._table.name, window)
         return None
+
+    def _check_layout(self, window: str, files: Sequence[NewFile]) -> None:
+        """Raise ConcurrentLoadError unless files have a column with this window if the table is flat, and none if it is not.
+
+        The table's layout may have changed since they were written.
+        """
+        for file in files:
+            bounds = {file.statistics.get(name, {}).get(holdings.WINDOW) for name in ("minValues", "maxValues")}
+            if bounds != ({window} if self.is_flat else {None}):
+                raise ConcurrentLoadError(self._table.name, window)
 
     def _catch_up(self) -> None:
         with self._folder.reading():
@@ -371,11 +433,6 @@ def _touches(commit: Commit, of: tuple[str, str] | None, window: str, own: set[s
     """Return true if `commit`, of the window and load `of`, changes or fences `window`, whose files in the table were `own`."""
     return (
         (of is not None and of[0] == window)
-        or any(add.partition.get("window") == window for add in commit.adds)
+        or any(holdings.may_hold(add, window) for add in commit.adds)
         or not own.isdisjoint(commit.removes)
     )
-
-
-def _statistics(file: NewFile) -> str:
-    # Without blanks, since each reader of the table's log parses the statistics of all files.
-    return json.dumps({"numRecords": file.rows, **file.statistics}, separators=(",", ":"))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from platform_assets.errors import PlatformError
-from platform_assets.lake import load_log, parquet, rows
-from platform_assets.lake.commits import NewFile
+from platform_assets.lake import failures, holdings, parquet
 from platform_assets.lake.location import Folder
 from platform_assets.model.logs import logger
 
@@ -21,6 +23,21 @@ _log = logger(__name__)
 _NUMBERS: Final = ("kafka_partition", "kafka_offset")
 _TIMESTAMP: Final = "kafka_timestamp"
 _MICROS: Final = pa.timestamp("us", "UTC")
+_BLOCK_ROWS: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that was written but that no commit names yet.
+
+    `path` is relative to the table's folder and not percent-encoded, `statistics` are Delta's (`minValues`, `maxValues`,
+    `nullCount`).
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    statistics: Mapping[str, Any]
 
 
 def written_files(table: Folder, below: str) -> tuple[NewFile, ...]:
@@ -42,51 +59,102 @@ def oldest_moment(table: Folder, below: str) -> int | None:
     return min(oldest, default=None)
 
 
-def past_files(table: Folder, window: str, version: int, below: str) -> tuple[NewFile, ...]:
+def past_files(table: Folder, window: str, version: int, below: str, *, flat: bool = False) -> tuple[NewFile, ...]:
     """Return the files of a window at a past version, for a commit to name again. Raises FilesLostError if one is gone.
 
     A file that the newest version still names is copied into the folder `below`: a commit that replaces the window removes
-    it, and may not add the same path.
+    it, and may not add the same path. Of a file that also holds other windows, only the rows of this one are copied. `flat` is the
+    table's present layout, which decides if files have a column of windows.
     """
-    named = set(load_log.files_of(table, window).paths)
+    named = set(holdings.files_of(table, window).paths)
+    past = holdings.files_of(table, window, version)
     found = []
-    for number, path in enumerate(load_log.files_of(table, window, version).paths):
+    for number, path in enumerate(past.paths):
         # A log's paths are percent-encoded.
         name = unquote(path)
-        with rows.reading_files(table, window):
-            if path in named:
-                copy = f"{below}/part-{number:05}.parquet"
+        copy = f"{below}/part-{number:05}.parquet"
+        with failures.reading_files(table, window):
+            if path in past.shared or _has_windows(table, name) != flat:
+                write_rows(table, copy, _rows(table, name, window), window if flat else None)
+                name = copy
+            elif path in named:
                 table.copy(name, copy)
                 name = copy
             found.append(_described(table, name))
-    return tuple(found)
+    return tuple(file for file in found if file.rows)
+
+
+def _has_windows(table: Folder, name: str) -> bool:
+    with table.open(name) as opened:
+        return parquet.WINDOW in pq.ParquetFile(opened).schema_arrow.names
+
+
+def blocks_by_window(
+    table: Folder, path: str, windows: Sequence[str], rows_at_once: int, columns: list[str]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the rows of a data file by window, some at a time; `windows` are those that it holds. Raises FilesLostError."""
+    if len(windows) == 1:
+        yield from ((windows[0], block) for block in blocks(table, path, windows[0], rows_at_once, columns))
+        return
+    with failures.reading_files(table, windows[0]), table.open(unquote(path)) as opened:
+        for block in parquet.blocks(parquet.opened(opened), rows_at_once, [*columns, parquet.WINDOW]):
+            for window in pc.unique(block[parquet.WINDOW]).to_pylist():
+                yield window or "", block.filter(pc.equal(block[parquet.WINDOW], window)).select(columns)
+
+
+def _rows(table: Folder, name: str, window: str) -> pa.Table:
+    """Return the rows of a window in a data file, whose name is not percent-encoded."""
+    with table.open(name) as opened:
+        file = parquet.opened(opened)
+        found = list(parquet.blocks(file, _BLOCK_ROWS, window=window))
+        return pa.Table.from_batches(found, parquet.plain_schema(file))
 
 
 def blocks(
     table: Folder, path: str, window: str, rows_at_once: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a window's data file, some at a time. `path` is in the form of the log. Raises FilesLostError."""
-    with rows.reading_files(table, window), table.open(unquote(path)) as opened:
-        yield from parquet.blocks(parquet.opened(opened), rows_at_once, columns)
+    """Yield the rows of a window in a data file, some at a time. `path` is in the form of the log. Raises FilesLostError."""
+    with failures.reading_files(table, window), table.open(unquote(path)) as opened:
+        yield from parquet.blocks(parquet.opened(opened), rows_at_once, columns, window=window)
 
 
-def readable_rows(table: Folder, path: str) -> pa.Table | None:
-    """Return the rows of a data file; None, with a log line, if it is missing or damaged. `path` is in the form of the log."""
+def readable_rows(table: Folder, path: str, window: str) -> pa.Table | None:
+    """Return the rows of a window in a data file; None, with a log line, if it is missing or damaged.
+
+    `path` is in the form of the log.
+    """
     try:
-        with table.reading(), table.open(unquote(path)) as opened:
-            file = parquet.opened(opened)
-            return file.read().cast(parquet.plain_schema(file))
+        with table.reading():
+            return _rows(table, unquote(path), window)
     except (PlatformError, pa.ArrowException) as e:
         _log.warning("data file %s of %s cannot be read: %s", path, table.name, e)
         return None
 
 
-def write_rows(table: Folder, path: str, found: pa.Table) -> None:
-    """Write rows to a new data file; create its folder if needed. Raises LakeNotWritableError."""
+def write_rows(table: Folder, path: str, found: pa.Table, window: str | None = None) -> None:
+    """Write rows to a new data file; create its folder if needed. Raises LakeNotWritableError.
+
+    With `window`, the file gets a column of windows, which files of a flat table have; without it, it gets none.
+    """
+    if parquet.WINDOW in found.column_names:
+        found = found.drop_columns([parquet.WINDOW])
+    if window is not None:
+        found = found.append_column(parquet.WINDOW, pa.repeat(pa.scalar(window, pa.string()), found.num_rows))
     content = pa.BufferOutputStream()
     pq.write_table(found, content, compression="zstd")
     folder, _, name = path.rpartition("/")
     (table / folder).write(name, content.getvalue().to_pybytes())
+
+
+def delta_statistics(file: NewFile) -> str:
+    """Return the statistics of a file as Delta's log has them."""
+    # Without blanks, since each reader of the table's log parses the statistics of all files.
+    return json.dumps({"numRecords": file.rows, **file.statistics}, separators=(",", ":"))
+
+
+def described(table: Folder, path: str) -> NewFile:
+    """Return a data file that no commit names yet, from its footer. `path` is relative to the table's folder."""
+    return _described(table, path)
 
 
 def _described(table: Folder, path: str) -> NewFile:
@@ -119,7 +187,13 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
                 lowest[name], highest[name] = bounds
         else:
             lowest[name], highest[name] = min(s.min for s in groups), max(s.max for s in groups)
-    return {"minValues": lowest, "maxValues": highest, "nullCount": dict.fromkeys(lowest, 0)}
+    nulls = dict.fromkeys(lowest, 0)
+    if parquet.WINDOW in footer.schema.to_arrow_schema().names:
+        windows = [part.statistics for part in _columns(footer, parquet.WINDOW)]
+        if windows and all(s is not None and s.has_min_max and s.has_null_count for s in windows):
+            lowest[parquet.WINDOW], highest[parquet.WINDOW] = min(s.min for s in windows), max(s.max for s in windows)
+            nulls[parquet.WINDOW] = sum(s.null_count for s in windows)
+    return {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
 _LAST_TEXT_MICROS: Final = 253_402_300_800_000_000

@@ -20,7 +20,7 @@ _LOCAL: Final = LocalFileSystem()
 
 
 def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Dataset:
-    """Return the rows of a table; with `column`, a partition column, only of files whose rows have `value` in it.
+    """Return the rows of a table; with `column`, only of files whose rows may have `value` in it, by partition or statistics.
 
     Arrow itself reads a local table's files. With delta-rs's file system, which is in Python, one of Arrow's threads may
     still need Python while the process ends, which then aborts although everything was read: delta-io/delta-rs#2184,
@@ -42,12 +42,14 @@ def _of_plain_files(table: DeltaTable, local: FileSystem | None, column: str | N
     schema, kind = pa.schema(table.schema().to_arrow()), ds.ParquetFileFormat(read_options=parquet.READ_OPTIONS)
     actions = pa.table(table.get_add_actions(flatten=True))
     names = [name for name in actions.column_names if name.startswith("partition.")]
+    by_partition = f"partition.{column}" in names
     found = []
     for action in actions.select(["path", *names]).to_pylist():
         values = {name.removeprefix("partition."): action[name] for name in names}
-        if column is None or values[column] == value:
+        # Without partitions, rows are selected by whoever reads them.
+        if not by_partition or values[column or ""] == value:
             parts = [pc.field(name) == pa.scalar(held, schema.field(name).type) for name, held in values.items()]
-            where = functools.reduce(operator.and_, parts)
+            where = functools.reduce(operator.and_, parts, pc.scalar(True))
             found.append(kind.make_fragment(unquote(action["path"]), filesystem=files, partition_expression=where))
     return ds.FileSystemDataset(found, schema, kind, files)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import Field, Schema
 from deltalake.schema import PrimitiveType
 
-from platform_assets.lake import load_log, raw_table
+from platform_assets.lake import holdings, load_log, raw_table
 from platform_assets.lake.location import Folder
 
 _WHY: Final[tuple[tuple[str, Any, str], ...]] = (
@@ -35,8 +35,8 @@ def create(path: Folder, topic: str) -> None:
         return
     path.create_delta(
         _SCHEMA,
-        partition_by="window",
+        partition_by=holdings.partition_of_new_tables(),
         name=f"dead_letters_{topic}",
         description=f"Records of Kafka topic {topic} that could not be decoded, as they were sent, with the reason",
-        configuration=raw_table.PROPERTIES,
+        configuration=raw_table.properties(),
     )

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.lake import datasets
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import python_values
-from platform_assets.lake.rows import reading_files
+from platform_assets.lake.rows import batches_of
 from platform_assets.model.untrusted import MOST_PLACE, shown
 
 MOST_GROUPS: Final = 100
@@ -57,11 +56,8 @@ def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> Groups:
     """Return the groups of the windows `keys`, the most frequent first. Memory is flat in the number of letters and places."""
     found = _KindCounts(samples)
     for key in keys:
-        with table.reading():
-            dataset = datasets.of(table.delta(), "window", key)
-        with reading_files(table, key):
-            for batch in dataset.to_batches(columns=_COLUMNS, filter=pc.field("window") == key, batch_size=4096):
-                found.add(batch)
+        for batch in batches_of(table, key, None, _COLUMNS, rows_at_once=4096):
+            found.add(batch)
     return found.groups()
 
 
@@ -70,14 +66,7 @@ def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
 
     A timestamp that Python cannot represent is a number of microseconds.
     """
-    with table.reading():
-        dataset = datasets.of(table.delta(version), "window", key)
-    batches = dataset.to_batches(filter=pc.field("window") == key, batch_size=1024)
-    while True:
-        with reading_files(table, key):
-            batch = next(batches, None)
-        if batch is None:
-            return
+    for batch in batches_of(table, key, version, rows_at_once=1024):
         columns = [python_values(column) for column in batch.columns]
         yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 

@@ -16,10 +16,10 @@ from deltalake import CommitProperties, Schema
 from deltalake.exceptions import CommitFailedError
 
 from platform_assets.errors import ConfigurationError, SchemaChangeError, TableRefusedError
-from platform_assets.lake import failures, load_log
+from platform_assets.lake import failures, holdings, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import check_apart
-from platform_assets.lake.raw_table import PROPERTIES
+from platform_assets.lake.raw_table import properties
 
 # Differences of a declared schema and a table's: additions, null in old rows, and all others, which are refused.
 # Pure.
@@ -183,10 +183,10 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
     if not load_log.exists(path):
         path.create_delta(
             Schema.from_arrow(declared),
-            partition_by="window",
+            partition_by=holdings.partition_of_new_tables(),
             name=f"decoded_{topic}",
             description=f"Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}",
-            configuration=PROPERTIES,
+            configuration=properties(),
         )
     for _ in range(_ATTEMPTS):
         handle = path.delta()
@@ -195,7 +195,8 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
         if changes and replaces != fingerprint(now):
             with path.reading():
                 files = pa.table(handle.get_add_actions(flatten=True))
-            rows, windows = pc.sum(files["num_records"]).as_py() or 0, len(pc.unique(files["partition.window"]))
+            held = holdings.by_window(path, files, flat=holdings.is_flat(handle))
+            rows, windows = pc.sum(files["num_records"]).as_py() or 0, len(pc.unique(held[holdings.WINDOW]))
             raise SchemaChangeError(name, changes, fingerprint(now), rows, windows, handle.version())
         wanted = declared if changes else merged(now, declared, LAST)
         if wanted.equals(now, check_metadata=True):
@@ -211,9 +212,10 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
                     [],
                     "overwrite",
                     Schema.from_arrow(wanted),
-                    partition_by=["window"],
-                    # No window has an empty key, so no file is removed.
-                    partition_filters=None if changes else [("window", "=", "")],
+                    partition_by=handle.metadata().partition_columns,
+                    # No window is in an empty list, so no file is removed. Of a flat table, any other filter would remove files
+                    # without statistics.
+                    partition_filters=None if changes else [("window", "in", [])],
                     commit_properties=CommitProperties(
                         custom_metadata={"userMetadata": json.dumps({_CHANGE: what})}, max_commit_retries=0
                     ),

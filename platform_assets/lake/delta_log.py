@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from platform_assets.lake.failures import TableDamagedError
+from platform_assets.lake.failures import TableDamagedError, TableGoneError
 from platform_assets.lake.location import Folder
 from platform_assets.lake.remembered import Remembered
 
@@ -85,6 +85,14 @@ def newest_version(table: Folder, at_least: int | None = None) -> int | None:
     while table.has(name_of(start + 1)):
         start += 1
     return start
+
+
+def version(table: Folder) -> int:
+    """Return the table's newest version. Raises TableGoneError if there is no table."""
+    newest = newest_version(table)
+    if newest is None:
+        raise TableGoneError(str(table))
+    return newest
 
 
 def exists(table: Folder) -> bool:

@@ -19,6 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 
 from platform_assets.errors import (
     REPAIR_LEDGER,
+    FilesLostError,
     LakeNotWritableError,
     LakeUnavailableError,
     PlatformError,
@@ -156,6 +157,16 @@ def reading(place: object) -> Iterator[None]:
         yield
     except RAISED as e:
         raise to_platform_error(e, str(place)) from e
+
+
+@contextmanager
+def reading_files(table: object, key: str) -> Iterator[None]:
+    """Wrap a block that reads a window's data files. Raises FilesLostError if one in the log is missing or is not Parquet."""
+    try:
+        with reading(table):
+            yield
+    except TableDamagedError as e:
+        raise FilesLostError("/".join(str(table).rsplit("/", 2)[-2:]), key, e.reason) from e
 
 
 @contextmanager

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from platform_assets.errors import LedgerCorruptError
-from platform_assets.lake import delta_log
+from platform_assets.errors import FilesLostError, LedgerCorruptError
+from platform_assets.lake import delta_log, holdings
 from platform_assets.lake.delta_log import Anchor, DataFile
-from platform_assets.lake.failures import TableDamagedError, TableGoneError, TableUnsupportedError, VersionGoneError
 from platform_assets.lake.location import Folder
 from platform_assets.model import expectations
 from platform_assets.model.expectations import FiguresByDigest
-from platform_assets.model.logs import logger
 from platform_assets.model.offsets import Cut, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableLoad
 from platform_assets.model.windows import Window, edge_of, key_of
-
-_log = logger(__name__)
 
 METADATA_KEY = "platform_assets"
 METADATA_VERSION = 1
@@ -42,6 +36,9 @@ class LoadMetadata:
     `ranges` of `topic_id`, read by `engine`. `figures` are the results of the declared expectations, if any. `erased` are
     offsets of `ranges` whose records were erased, by partition: a rebuilt ledger knows about them too. `found` is true for rows
     that a rebuilt ledger found, so nothing proves that they are all that was loaded.
+
+    `kept` are paths of data files of the commit with rows of other windows, which shared files with this window before; they are not
+    percent-encoded. `lost` are shared files, in the form of the log, with rows of other windows that could not be read and kept.
     """
 
     topic: str
@@ -57,6 +54,8 @@ class LoadMetadata:
     figures: FiguresByDigest | None = None
     erased: Mapping[int, tuple[OffsetRange, ...]] = field(default_factory=dict)
     found: bool = False
+    kept: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """The commit's `userMetadata`."""
@@ -85,6 +84,8 @@ class LoadMetadata:
                     else {}
                 ),
                 **({"found": True} if self.found else {}),
+                **({"kept": list(self.kept)} if self.kept else {}),
+                **({"lost": list(self.lost)} if self.lost else {}),
             },
             separators=(",", ":"),
         )
@@ -122,6 +123,8 @@ class LoadMetadata:
             expectations.from_fields(fields["expectations"]) if "expectations" in fields else None,
             _by_partition(fields.get("erased", ())),
             fields.get("found") is True,
+            tuple(fields.get("kept", ())),
+            tuple(fields.get("lost", ())),
         )
 
 
@@ -171,28 +174,14 @@ def _by_partition(triples: Iterable[tuple[int, int, int]]) -> dict[int, tuple[Of
 class LoadCommit:
     """A commit of the platform in a table's log.
 
-    `adds` are the data files that it added, which are all files of its window; None if the commit's own file is gone. `table_id`
-    is Delta's id of the table, if it was looked up.
+    `adds` are the data files that it added for its window, which are all files of the window; None if the commit's own file is gone.
+    `table_id` is Delta's id of the table, if it was looked up.
     """
 
     version: int
     metadata: LoadMetadata
     adds: tuple[DataFile, ...] | None = None
     table_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WindowFiles:
-    """The data files of one window at one version of the table. `bytes` is their size, `digest` their identity."""
-
-    paths: tuple[str, ...]
-    bytes: int
-    rows: int | None
-    digest: str
-
-    def match(self, digest: str, rows: int) -> bool:
-        """Return true if these files have this digest and, as far as statistics show, this many rows."""
-        return self.digest == digest and self.rows in (None, rows)
 
 
 def exists(path: Folder) -> bool:
@@ -202,10 +191,7 @@ def exists(path: Folder) -> bool:
 
 def version(path: Folder) -> int:
     """Return the table's newest version. Raises TableGoneError if there is no table."""
-    newest = delta_log.newest_version(path)
-    if newest is None:
-        raise TableGoneError(str(path))
-    return newest
+    return delta_log.version(path)
 
 
 def table_id(path: Folder) -> str:
@@ -237,7 +223,21 @@ def newest_loads(path: Folder, limit: int | None = None) -> dict[str, LoadCommit
 def load_in(commit: delta_log.Commit) -> LoadCommit | None:
     """Return the load of a commit of the platform; None for other writers' commits. Raises LedgerCorruptError as `from_json` does."""
     metadata = LoadMetadata.from_json(commit.user_metadata)
-    return None if metadata is None else LoadCommit(commit.version, metadata, commit.adds)
+    if metadata is None:
+        return None
+    adds = tuple(add for add in commit.adds if unquote(add.path) not in metadata.kept) if metadata.kept else commit.adds
+    return LoadCommit(commit.version, metadata, adds)
+
+
+def moves_only(commit: delta_log.Commit, window: str) -> bool:
+    """Return true if a commit leaves the rows of a window as they were, although it may have put them into other files.
+
+    These are commits that only rearrange, like OPTIMIZE, and loads of other windows, which keep the rows in shared files.
+    """
+    if commit.rearranges:
+        return True
+    metadata = LoadMetadata.from_json(commit.user_metadata)
+    return metadata is not None and metadata.window.key != window and not metadata.lost
 
 
 def newest_load(path: Folder) -> LoadCommit | None:
@@ -274,10 +274,23 @@ def expired_beyond(path: Folder, edge: datetime | None) -> str | None:
         if load_in(commit) is not None or at == 0:
             return None
         if not commit.rearranges:
-            others |= {add.partition.get("window") or "" for add in commit.adds}
+            others |= {key for add in commit.adds for key in _held_if_there(path, add)}
         at -= 1
-    held = set(file_actions(path)["partition.window"].to_pylist()) - others
+    held = set(holdings.actions(path)[holdings.WINDOW].to_pylist()) - others
     return max((key for key in held if edge is None or key >= key_of(edge)), default=None)
+
+
+def _newest_held(path: Folder, file: DataFile) -> tuple[str, ...]:
+    newest = holdings.newest_in(file)
+    return tuple(_held_if_there(path, file)) if newest is None else (newest,)
+
+
+def _held_if_there(path: Folder, file: DataFile) -> Collection[str]:
+    """Return the windows that a file of a past commit holds; none if only the file itself could show them, and it is gone."""
+    try:
+        return holdings.held_by(path, file)
+    except FilesLostError:
+        return ()
 
 
 class Horizon:
@@ -295,12 +308,12 @@ class Horizon:
         commits = delta_log.commits_after(self._path, self._seen[0]) if self._seen is not None else None
         if self._seen is None or commits is None:
             at = delta_log.newest_anchor(self._path)
-            newest = max(file_actions(self._path)["partition.window"].to_pylist(), default="")
+            newest = max(holdings.actions(self._path)[holdings.WINDOW].to_pylist(), default="")
         else:
             at, newest = self._seen
             for commit in commits:
                 at = commit.anchor
-                newest = max([newest, *(add.partition.get("window") or "" for add in commit.adds)])
+                newest = max([newest, *(key for add in commit.adds for key in _newest_held(self._path, add))])
         self._seen = None if at is None else (at, newest)
         return newest
 
@@ -312,135 +325,16 @@ def _horizon(path: Folder) -> Horizon:
 
 
 def file_actions(path: Folder, version: int | None = None) -> pa.Table:
-    """Return one row per data file of the table, with its size, number of records and column statistics, flattened."""
+    """Return one row per data file of the table, with its size, number of records and column statistics, flattened.
+
+    For what windows hold, see `holdings.actions`.
+    """
     with path.reading():
         return pa.table(path.delta(version).get_add_actions(flatten=True))
 
 
-def added_files(commit: LoadCommit) -> tuple[WindowFiles, list[dict[str, Any]]] | None:
+def added_files(commit: LoadCommit) -> tuple[holdings.WindowFiles, list[dict[str, Any]]] | None:
     """Return the data files that a load added, and their statistics named as in `file_actions`, from the commit alone."""
     if commit.adds is None:
         return None
-    return files_of_adds(commit.adds), statistics_of_adds(commit.adds)
-
-
-def files_of_adds(adds: Sequence[DataFile]) -> WindowFiles:
-    """Data files that are all that one window has."""
-    return _window_files([(f.path, f.bytes, f.rows) for f in adds])
-
-
-def statistics_of_adds(adds: Sequence[DataFile]) -> list[dict[str, Any]]:
-    """The statistics of data files, named as in `file_actions`."""
-    return [_flat(f) for f in adds]
-
-
-def _flat(file: DataFile) -> dict[str, Any]:
-    known = file.statistics or {}
-    return {
-        "num_records": file.rows,
-        **{f"min.{name}": value for name, value in known.get("minValues", {}).items()},
-        **{f"max.{name}": value for name, value in known.get("maxValues", {}).items()},
-    }
-
-
-def window_files(actions: pa.Table) -> dict[str, WindowFiles]:
-    """Return the data files of each window, from `file_actions`."""
-    grouped: dict[str, list[tuple[str, int, int | None]]] = {}
-    rows = zip(
-        actions["partition.window"].to_pylist(),
-        actions["path"].to_pylist(),
-        actions["size_bytes"].to_pylist(),
-        actions["num_records"].to_pylist(),
-        strict=True,
-    )
-    for window, path, size, records in rows:
-        grouped.setdefault(window, []).append((path, size, records))
-    return {window: _window_files(files) for window, files in grouped.items()}
-
-
-def data_files(actions: pa.Table) -> dict[str, tuple[DataFile, ...]]:
-    """Return the data files of each window in the form of the commits that added them, from `file_actions`."""
-    found: dict[str, list[DataFile]] = {}
-    for row in actions.to_pylist():
-        statistics = {"numRecords": row["num_records"]}
-        for kind, name in (("min", "minValues"), ("max", "maxValues")):
-            statistics[name] = {k.partition(".")[2]: v for k, v in row.items() if k.startswith(f"{kind}.")}
-        window = row["partition.window"]
-        file = DataFile(row["path"], {"window": window}, row["size_bytes"], statistics)
-        found.setdefault(window, []).append(file)
-    return {window: tuple(files) for window, files in found.items()}
-
-
-def files_of(path: Folder, key: str, version: int | None = None) -> WindowFiles:
-    """Return the data files of one window; no files if it has no rows."""
-    return files_at(path, key, version)[0]
-
-
-def files_if_any(path: Folder, key: str) -> WindowFiles:
-    """Return the data files of one window; NO_FILES also if there is no table."""
-    return files_of(path, key) if exists(path) else NO_FILES
-
-
-def files_if_kept(path: Folder, key: str, version: int) -> WindowFiles | None:
-    """Return the data files of one window at a past version; None if the log no longer has that version or is damaged there, or if
-    files alone do not determine the version's rows."""
-    actions = actions_if_kept(path, version)
-    return None if actions is None else files_among(actions, key)
-
-
-def actions_if_kept(path: Folder, version: int) -> pa.Table | None:
-    """Return the data files of all windows at a past version, as in `file_actions`; None as in `files_if_kept`."""
-    try:
-        return file_actions(path, version)
-    except (TableDamagedError, TableUnsupportedError, VersionGoneError) as e:
-        _log.info("version %d of %s can no longer be read: %s", version, path.name, e)
-        return None
-
-
-def version_with(path: Folder, key: str, digest: str, past: int) -> int:
-    """Return a version of the table in which a window's files have this digest: the newest if possible, since it does not expire.
-
-    Otherwise `past`, which had them, if its files still exist, or else the newest.
-    """
-    return version_and_match(path, key, digest, past)[0]
-
-
-def version_and_match(path: Folder, key: str, digest: str, past: int) -> tuple[int, bool]:
-    """Return the version of `version_with`, and true if the window's files in it have this digest."""
-    newest = version(path)
-    if files_of(path, key, newest).digest == digest:
-        return newest, True
-    files = files_if_kept(path, key, past)
-    if files is None or not all(path.has(unquote(name)) for name in files.paths):
-        return newest, False
-    return past, files.digest == digest
-
-
-def files_at(path: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
-    """Return the data files of one window at a version, by default the newest, and the statistics of each."""
-    of_window = _of_window(file_actions(path, version), key)
-    return window_files(of_window).get(key, NO_FILES), of_window.to_pylist()
-
-
-def files_among(actions: pa.Table, key: str) -> WindowFiles:
-    """Return the data files of one window, from `file_actions`; NO_FILES if it has no rows."""
-    return window_files(_of_window(actions, key)).get(key, NO_FILES)
-
-
-def _of_window(actions: pa.Table, key: str) -> pa.Table:
-    return actions.filter(pc.equal(actions["partition.window"], key))
-
-
-def _window_files(files: list[tuple[str, int, int | None]]) -> WindowFiles:
-    files = sorted(files)
-    records = [r for _, _, r in files]
-    return WindowFiles(
-        paths=tuple(path for path, _, _ in files),
-        bytes=sum(size for _, size, _ in files),
-        rows=None if None in records else sum(r for r in records if r is not None),
-        digest=sha256("\n".join(f"{path} {size}" for path, size, _ in files).encode()).hexdigest()[:32],
-    )
-
-
-NO_FILES = _window_files([])
-"""The files of a window without rows."""
+    return holdings.files_of_adds(commit.adds), holdings.statistics_of_adds(commit.adds)

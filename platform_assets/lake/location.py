@@ -25,6 +25,10 @@ from platform_assets.lake.files import STORES, Files, files_at, is_in_store
 from platform_assets.model.names import is_topic
 from platform_assets.model.tables import TableKind, TableRef
 
+_SHARED: Final = "windows"
+_SPAN: Final = re.compile(rf"{_SHARED}/(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)_(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)/")
+OF_ONE_WINDOW_OR_LOG: Final = ("window=", "_delta_log/")
+"""Prefixes of files below a table's folder that belong to loads of one window, or to the log."""
 _REPLAY_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 
@@ -96,7 +100,13 @@ class Folder:
         return failures.writing(self)
 
     def create_delta(
-        self, schema: Schema, *, partition_by: str, name: str, description: str, configuration: Mapping[str, str]
+        self,
+        schema: Schema,
+        *,
+        partition_by: str | None,
+        name: str,
+        description: str,
+        configuration: Mapping[str, str],
     ) -> None:
         """Create a Delta table in it, unless there is one by now. Raises LakeNotWritableError."""
         self.make()
@@ -106,7 +116,7 @@ class Folder:
                     self.uri,
                     schema,
                     mode="ignore",
-                    partition_by=[partition_by],
+                    partition_by=[] if partition_by is None else [partition_by],
                     name=name,
                     description=description,
                     configuration=dict(configuration),
@@ -340,6 +350,17 @@ class Lake:
 def load_folder(window: str, load_id: str) -> str:
     """Return the folder of a load's files, relative to the table's folder."""
     return f"{window_folder(window)}/{load_id}"
+
+
+def shared_folder(first: str, last: str, unique: str) -> str:
+    """Return a folder for files with rows of windows from `first` to `last`, relative to the table's folder; see `shared_span`."""
+    return f"{_SHARED}/{first.replace(':', '')}_{last.replace(':', '')}/{unique}"
+
+
+def shared_span(path: str) -> tuple[str, str] | None:
+    """Return the first and last window in the folder of a file's path, which is not percent-encoded; None for other folders."""
+    found = _SPAN.match(path)
+    return None if found is None else (f"{found[1]}:{found[2]}", f"{found[3]}:{found[4]}")
 
 
 def begun_loads(table: Folder, window: str) -> frozenset[str]:

@@ -45,6 +45,11 @@ def check_apart(columns: Iterable[pa.Field]) -> None:
             seen[path.lower()] = column.name
 
 
+WINDOW: Final = "window"
+"""The column of windows in files of tables that are not partitioned by it."""
+_KEY_LENGTH: Final = len("2026-01-01-00:00")
+_WINDOWS_AT_ONCE: Final = 1 << 20
+
 _PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """First and last day of the years 1 to 9999, in days since 1970."""
@@ -122,12 +127,69 @@ def plain_schema(file: pq.ParquetFile) -> pa.Schema:
 
 
 def blocks(
-    file: pq.ParquetFile, rows_at_once: int, columns: list[str] | None = None, *, groups: list[int] | None = None
+    file: pq.ParquetFile,
+    rows_at_once: int,
+    columns: list[str] | None = None,
+    *,
+    groups: list[int] | None = None,
+    window: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file from `opened`, some at a time, in the types of `plain_schema`."""
+    """Yield the rows of a file from `opened`, some at a time, in the types of `plain_schema`.
+
+    With `window`, yield only the rows of this window if the file has a column of windows; a partitioned table's files have none.
+    """
     whole = plain_schema(file)
-    for block in file.iter_batches(rows_at_once, groups, columns, use_threads=False):
-        yield block.cast(among(whole, block.schema))
+    if window is None or WINDOW not in whole.names:
+        for block in file.iter_batches(rows_at_once, groups, columns, use_threads=False):
+            yield block.cast(among(whole, block.schema))
+        return
+    wanted = columns if columns is None or WINDOW in columns else [*columns, WINDOW]
+    for group in range(file.num_row_groups) if groups is None else groups:
+        if not may_have(file, group, window):
+            continue
+        for block in file.iter_batches(rows_at_once, [group], wanted, use_threads=False):
+            found = block.cast(among(whole, block.schema))
+            found = found.filter(pc.equal(found[WINDOW], window))
+            if found.num_rows:
+                yield found if wanted is columns else found.select(columns)
+
+
+def windows_in(file: pq.ParquetFile) -> dict[str, int]:
+    """Return the windows in a file from `opened`, with their numbers of rows. Rows without a window count as of the window ''."""
+    if WINDOW not in file.schema_arrow.names:
+        return {"": file.metadata.num_rows} if file.metadata.num_rows else {}
+    found: dict[str, int] = {}
+    for group in range(file.num_row_groups):
+        only = _only_window(file, group)
+        if only is not None:
+            found[only] = found.get(only, 0) + file.metadata.row_group(group).num_rows
+            continue
+        for block in file.iter_batches(_WINDOWS_AT_ONCE, [group], [WINDOW], use_threads=False):
+            for entry in pc.value_counts(block[WINDOW].cast(pa.string())).to_pylist():
+                key = entry["values"] or ""
+                found[key] = found.get(key, 0) + entry["counts"]
+    return {key: rows for key, rows in found.items() if rows}
+
+
+def may_have(file: pq.ParquetFile, group: int, window: str) -> bool:
+    """Return false if statistics show that a row group has no row of a window; a partitioned table's files do not show it."""
+    found = _window_statistics(file, group) if WINDOW in file.schema_arrow.names else None
+    return found is None or (found.min <= window <= found.max)
+
+
+def _only_window(file: pq.ParquetFile, group: int) -> str | None:
+    found = _window_statistics(file, group)
+    if found is None or found.null_count != 0 or found.min != found.max or len(found.min) != _KEY_LENGTH:
+        return None
+    return str(found.min)
+
+
+def _window_statistics(file: pq.ParquetFile, group: int) -> pq.Statistics | None:
+    """Return the statistics of a row group's windows; None without bounds, or if they are not texts."""
+    columns = file.metadata.row_group(group)
+    (at,) = (n for n in range(columns.num_columns) if columns.column(n).path_in_schema == WINDOW)
+    found = columns.column(at).statistics
+    return found if found is not None and found.has_min_max and isinstance(found.min, str) else None
 
 
 def among(whole: pa.Schema, held: pa.Schema) -> pa.Schema:

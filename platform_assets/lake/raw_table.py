@@ -7,7 +7,7 @@ from typing import Any
 from deltalake import Field, Schema
 from deltalake.schema import ArrayType, PrimitiveType, StructType
 
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Folder
 
 COLUMNS: tuple[tuple[str, Any, str], ...] = (
@@ -30,13 +30,21 @@ COLUMNS: tuple[tuple[str, Any, str], ...] = (
 )
 COLUMN_NAMES = tuple(name for name, _, _ in COLUMNS)
 
+_STATISTICS = "delta.dataSkippingStatsColumns"
 PROPERTIES = {
-    "delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,kafka_timestamp",
+    _STATISTICS: "kafka_partition,kafka_offset,kafka_timestamp",
     "delta.isolationLevel": "Serializable",
     # Deleting a row manually then rewrites its file, so the log shows it.
     "delta.enableDeletionVectors": "false",
 }
 """Properties of every table of the lake that windows are loaded into."""
+
+
+def properties() -> dict[str, str]:
+    """Return the properties of a table of windows that is created now: the window of a flat one has statistics too."""
+    flat = holdings.partition_of_new_tables() is None
+    columns = f"{PROPERTIES[_STATISTICS]},{holdings.WINDOW}" if flat else PROPERTIES[_STATISTICS]
+    return {**PROPERTIES, _STATISTICS: columns}
 
 
 def create(path: Folder, topic: str) -> None:
@@ -46,8 +54,8 @@ def create(path: Folder, topic: str) -> None:
     schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in COLUMNS])
     path.create_delta(
         schema,
-        partition_by="window",
+        partition_by=holdings.partition_of_new_tables(),
         name=f"raw_{topic}",
         description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",
-        configuration=PROPERTIES,
+        configuration=properties(),
     )

@@ -6,7 +6,7 @@ If each file holds one Kafka partition, file statistics suffice; otherwise two c
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -15,12 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from platform_assets.errors import FilesLostError, LedgerCorruptError, ranges_text
-from platform_assets.lake import datasets, load_log, parquet
-from platform_assets.lake.failures import TableDamagedError
-from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake import datasets, holdings, parquet
+from platform_assets.lake.failures import reading_files
+from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.location import Folder
 from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, ranges_of
@@ -59,7 +58,7 @@ class Opened:
     @classmethod
     def at(cls, table: Folder, version: int | None = None) -> Opened:
         """Open the table at a version, by default the newest."""
-        return cls(table, load_log.window_files(load_log.file_actions(table, version)))
+        return cls(table, holdings.window_files(holdings.actions(table, version)))
 
     def partition_rows(self, key: str) -> dict[int, PartitionRows]:
         """Return counts and bounds by partition from the files' columns; memory is flat."""
@@ -78,10 +77,10 @@ class Opened:
         return _split(self._batches(key, ["kafka_partition", "kafka_offset"]))
 
     def _batches(self, key: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        for path in self.files.get(key, load_log.NO_FILES).paths:
+        for path in self.files.get(key, holdings.NO_FILES).paths:
             # Paths in a log are percent-encoded.
             with reading_files(self.table, key), self.table.open(unquote(path)) as file:
-                yield from parquet.blocks(parquet.opened(file), _BLOCK_ROWS, columns)
+                yield from parquet.blocks(parquet.opened(file), _BLOCK_ROWS, columns, window=key)
 
 
 def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | None:
@@ -118,7 +117,7 @@ def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
         return _sorted(_split(folder.parquet_files().to_batches(columns=["kafka_partition", "kafka_offset"])))
 
 
-def readable_offsets(table: Folder, paths: Iterable[str]) -> tuple[dict[int, npt.NDArray[np.int64]], bool]:
+def readable_offsets(table: Folder, key: str, paths: Iterable[str]) -> tuple[dict[int, npt.NDArray[np.int64]], bool]:
     """Return every offset in data files of a window, sorted, by partition. `paths` are in the form of the table's log.
 
     Missing or damaged files are skipped; also returns true if there were none.
@@ -128,7 +127,8 @@ def readable_offsets(table: Folder, paths: Iterable[str]) -> tuple[dict[int, npt
     for path in paths:
         try:
             with reading_files(table, ""), table.open(unquote(path)) as file:
-                found = list(parquet.blocks(parquet.opened(file), _BLOCK_ROWS, ["kafka_partition", "kafka_offset"]))
+                columns = ["kafka_partition", "kafka_offset"]
+                found = list(parquet.blocks(parquet.opened(file), _BLOCK_ROWS, columns, window=key))
         except FilesLostError as e:
             _log.warning("data file %s of %s cannot be read: %s", path, table.name, e.detail)
             whole = False
@@ -137,35 +137,80 @@ def readable_offsets(table: Folder, paths: Iterable[str]) -> tuple[dict[int, npt
     return _sorted(pieces), whole
 
 
-def readable_bounds(table: Folder, paths: Iterable[str]) -> dict[int, PartitionRows]:
+def readable_bounds(table: Folder, key: str, paths: Iterable[str]) -> dict[int, PartitionRows]:
     """Counts and bounds by partition of data files, as the table's log has their paths; those that are gone or damaged passed over."""
-    found, _ = readable_offsets(table, paths)
+    found, _ = readable_offsets(table, key, paths)
     return {p: PartitionRows(len(o), int(o[0]), int(o[-1])) for p, o in found.items()}
 
 
-def readable_topic_id(table: Folder, paths: Iterable[str]) -> str | None:
+def readable_topic_id(table: Folder, key: str, paths: Iterable[str]) -> str | None:
     """The topic id in data files of a window, as the table's log has their paths; None where none of them can be read.
 
     Raises LedgerCorruptError where they name several.
     """
     for path in paths:
-        files = {"": load_log.WindowFiles((path,), 0, None, "")}
+        files = {key: holdings.WindowFiles((path,), 0, None, "")}
         with suppress(FilesLostError):
-            return Opened(table, files).topic_id_of("")
+            return Opened(table, files).topic_id_of(key)
     return None
 
 
 def batches_of(
-    table: Folder, key: str, version: int, columns: Sequence[str], where: pc.Expression | None = None
+    table: Folder,
+    key: str,
+    version: int | None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    *,
+    rows_at_once: int = _BLOCK_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of the rows of one window at a version, all rows or those of `where`, in no order; memory is flat.
 
-    Raises FilesLostError.
+    Without `columns`, they are the table's. Raises FilesLostError. Files of a flat table are read one by one: delta-rs writes some
+    with texts of a type for which a dataset of Arrow has no filter.
     """
-    dataset = _dataset(table, key, version)
-    condition = pc.field("window") == key
+    with table.reading():
+        delta = table.delta(version)
+        is_flat = holdings.is_flat(delta)
     with reading_files(table, key):
-        yield from dataset.to_batches(columns=list(columns), filter=condition if where is None else condition & where)
+        if is_flat:
+            schema = pa.schema(delta.schema().to_arrow())
+            names = schema.names if columns is None else list(columns)
+            files = holdings.files_of(table, key, delta.version())
+            yield from _of_files(
+                table, key, files.paths, pa.schema([schema.field(n) for n in names]), where, rows_at_once
+            )
+            return
+        condition = pc.field("window") == key
+        yield from datasets.of(delta, "window", key).to_batches(
+            columns=None if columns is None else list(columns),
+            filter=condition if where is None else condition & where,
+            batch_size=rows_at_once,
+        )
+
+
+def _of_files(
+    table: Folder, key: str, paths: Sequence[str], wanted: pa.Schema, where: pc.Expression | None, rows_at_once: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a window in a flat table's files, with the columns `wanted`; a column that a file lacks is null."""
+    for path in paths:
+        with table.open(unquote(path)) as opened:
+            file = parquet.opened(opened)
+            # A filter may need other columns.
+            columns = [n for n in wanted.names if n in file.schema_arrow.names] if where is None else None
+            for block in parquet.blocks(file, rows_at_once, columns, window=key):
+                found = block if where is None else _filtered(block, where)
+                if found.num_rows:
+                    arrays = [
+                        found[f.name].cast(f.type) if f.name in found.schema.names else pa.nulls(found.num_rows, f.type)
+                        for f in wanted
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def _filtered(block: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
+    table = pa.Table.from_batches([block]).filter(where).combine_chunks()
+    return table.to_batches()[0] if table.num_rows else block.slice(0, 0)
 
 
 def difference(
@@ -192,26 +237,7 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, npt.NDArray
 
 
 def _offsets(table: Folder, key: str, version: int | None) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    dataset = _dataset(table, key, version)
-    with reading_files(table, key):
-        columns = ["kafka_partition", "kafka_offset"]
-        yield from _split(dataset.to_batches(columns=columns, filter=pc.field("window") == key))
-
-
-@contextmanager
-def reading_files(table: Folder, key: str) -> Iterator[None]:
-    """Wrap a block that reads a window's data files. Raises FilesLostError if one in the log is missing or is not Parquet."""
-    try:
-        with table.reading():
-            yield
-    except TableDamagedError as e:
-        raise FilesLostError("/".join(table.uri.rsplit("/", 2)[-2:]), key, e.reason) from e
-
-
-def _dataset(table: Folder, key: str, version: int | None = None) -> ds.Dataset:
-    """Return the files of one window; those of other windows are not opened."""
-    with table.reading():
-        return datasets.of(table.delta(version), "window", key)
+    yield from _split(batches_of(table, key, version, ["kafka_partition", "kafka_offset"]))
 
 
 def _split(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

@@ -1,21 +1,22 @@
 """Present state of loads in a table's log: their rows, in the files to which OPTIMIZE has moved them since.
 
-A commit that only rearranges declares so for each of its files. Up to the last such commit, the rows are the load's; any
-other commit to the window may have changed them.
+A commit that only rearranges declares so for each of its files, and a load of another window keeps the rows in the files that the
+two shared. Up to the last such commit, the rows are the load's; any other commit to the window may have changed them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from platform_assets.lake import delta_log, load_log
+from platform_assets.errors import FilesLostError
+from platform_assets.lake import delta_log, holdings, load_log
 from platform_assets.lake.delta_log import Commit, DataFile
 from platform_assets.lake.load_log import LoadCommit
-from platform_assets.lake.location import Folder, window_folders
+from platform_assets.lake.location import OF_ONE_WINDOW_OR_LOG, Folder, shared_span, window_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,14 @@ class _Followed:
     begin: Stand
     version: int
     files: dict[str, DataFile] = field(default_factory=dict)
+
+    def move(self, table: Folder, window: str, commit: Commit) -> list[DataFile]:
+        """Follow the rows of the window to the files to which `commit` has moved them; return these files."""
+        lost = [path for path in commit.removes if self.files.pop(path, None) is not None]
+        added = [add for add in (holdings.as_held(table, add, window) for add in commit.adds) if add is not None]
+        if lost:
+            self.files |= {add.path: add for add in added}
+        return added if lost else []
 
     def as_it_stands(self) -> Stand:
         files = tuple(self.files.values())
@@ -70,37 +79,42 @@ def follow(table: Folder, begin: Mapping[str, Stand], newest: int) -> dict[str, 
             begins.setdefault(stand.version, []).append(key)
     found = dict(begin)
     followed: dict[str, _Followed] = {}
-    owner: dict[str, str] = {}
+    owners: dict[str, set[str]] = {}
     oldest = min(begins, default=newest)
     for version in range(oldest, newest + 1):
         commit = delta_log.commit(table, version)
         if commit is None and version != oldest:
             break
-        for window in () if commit is None else _touched(commit, owner):
+        for window in () if commit is None else _touched(table, commit, owners, followed):
             if commit is None or window not in followed:
                 continue
-            if not commit.rearranges:
+            if not load_log.moves_only(commit, window):
                 found[window] = followed.pop(window).as_it_stands()
                 continue
-            files = followed[window].files
-            for path in commit.removes:
-                files.pop(path, None)
-            for add in commit.adds:
-                if add.partition.get("window") == window:
-                    files[add.path] = add
-                    owner[add.path] = window
+            for add in followed[window].move(table, window, commit):
+                owners.setdefault(add.path, set()).add(window)
         for each in followed.values():
             each.version = version
         for key in begins.get(version, ()):
             followed[key] = _Followed(begin[key], version, {f.path: f for f in begin[key].files})
-            owner |= dict.fromkeys(followed[key].files, key)
+            for path in followed[key].files:
+                owners.setdefault(path, set()).add(key)
     return found | {key: each.as_it_stands() for key, each in followed.items()}
 
 
-def _touched(commit: Commit, owner: dict[str, str]) -> set[str]:
-    """Return the windows whose files `commit` names."""
-    added = {add.partition.get("window") or "" for add in commit.adds}
-    return added | {owner[path] for path in commit.removes if path in owner}
+def _touched(table: Folder, commit: Commit, owners: Mapping[str, set[str]], followed: Collection[str]) -> Sequence[str]:
+    """Return the windows of which `commit` removes files or, unless it only rearranges, may add some.
+
+    A commit that only rearranges gives no rows to a window that loses none.
+    """
+    touched = {window for path in commit.removes for window in owners.get(path, ())}
+    if not commit.rearranges:
+        for add in commit.adds:
+            try:
+                touched.update(holdings.held_by(table, add))
+            except FilesLostError:
+                touched.update(window for window in followed if holdings.may_hold(add, window))
+    return sorted(touched)
 
 
 def _rows(files: Sequence[DataFile]) -> int | None:
@@ -116,10 +130,10 @@ def oldest_files(table: Folder, newest: int) -> tuple[int, pa.Table]:
     # The commit before the oldest one may be in a checkpoint.
     candidates = [0] if version < 0 else [number for number in _checkpoints(table) if version <= number < newest]
     for candidate in candidates:
-        actions = load_log.actions_if_kept(table, candidate)
+        actions = holdings.actions_if_kept(table, candidate)
         if actions is not None:
             return candidate, actions
-    return newest, load_log.file_actions(table, newest)
+    return newest, holdings.actions(table, newest)
 
 
 def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
@@ -151,6 +165,14 @@ def _changes(commit: Commit, key: str, folders: tuple[str, ...]) -> bool:
     load = load_log.load_in(commit)
     return (
         (load is not None and load.metadata.window.key == key)
-        or any(add.partition.get("window") == key for add in commit.adds)
-        or any(unquote(path).startswith(folders) for path in commit.removes)
+        or any(holdings.may_hold(add, key) for add in commit.adds)
+        or any(_may_be_of(unquote(path), key, folders) for path in commit.removes)
     )
+
+
+def _may_be_of(name: str, key: str, folders: tuple[str, ...]) -> bool:
+    """Return false if the name of a removed file, which is not percent-encoded, shows that it has no row of a window."""
+    if name.startswith(OF_ONE_WINDOW_OR_LOG):
+        return name.startswith(folders)
+    span = shared_span(name)
+    return span is None or span[0] <= key <= span[1]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.checks.findings import counted
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.store import Ledger
@@ -148,7 +148,7 @@ def _without_files(folder: Folder, rows: pa.Table) -> pa.Array:
     with_rows = pc.unique(rows.filter(pc.greater(rows["rows"], 0))["window"])
     if not len(with_rows) or not load_log.exists(folder):
         return with_rows
-    held = load_log.file_actions(folder)["partition.window"].combine_chunks()
+    held = holdings.actions(folder)[holdings.WINDOW].combine_chunks()
     return with_rows.filter(pc.invert(pc.is_in(with_rows, pc.unique(held))))
 
 

@@ -24,7 +24,7 @@ from deltalake import DeltaTable, write_deltalake
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
@@ -82,7 +82,7 @@ class Case:
 
     def files(self, key: str) -> list[Path]:
         """The data files that the table's log names for a window."""
-        return [self.lake.table / unquote(name) for name in load_log.files_of(Folder.at(self.lake.table), key).paths]
+        return [self.lake.table / unquote(name) for name in holdings.files_of(Folder.at(self.lake.table), key).paths]
 
     def rows(self, where: str) -> pa.Table:
         found = self.table.to_pyarrow_table()

@@ -26,7 +26,7 @@ from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.decoding.rows import RowMaker
 from platform_assets.errors import SparkUnreachableError
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.ledger.decisions import Author
 from platform_assets.model.windows import Span
 from platform_assets.orchestration import decoded_checks
@@ -200,7 +200,7 @@ def test_a_parked_window_is_named_as_such(tmp_path: Path) -> None:
 def rewrite(topic: DecodedTopic, change: Callable[[pa.Table], pa.Table], kind: str = "decoded") -> None:
     """Damage that no log tells of: a file of the third window, or of dead letters, with its name and its size."""
     folder = topic.lake.table(next(t for t in topic.declaration.tables if t.kind == kind))
-    (name,) = load_log.files_of(folder, topic.windows[2 if kind == "decoded" else 1].key).paths
+    (name,) = holdings.files_of(folder, topic.windows[2 if kind == "decoded" else 1].key).paths
     path = folder.path / unquote(name)
     size = path.stat().st_size
     pq.write_table(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platform_assets.engines.choice import choose_engine
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.decisions import unfinished_erasures
 from platform_assets.model.declaration import EngineName
@@ -103,7 +103,7 @@ def test_a_key_is_erased_and_neither_engine_brings_it_back(lake: LakeMaker, shel
         assert [loaded_by(lk, name, w) for w in (first, second)] == ["unchanged", "unchanged"]
     for damaged in (first, second):
         for name in reversed(ENGINES):
-            (path,) = load_log.files_of(lk.ledger.lake.table(lk.declaration.raw_table), damaged).paths[:1]
+            (path,) = holdings.files_of(lk.ledger.lake.table(lk.declaration.raw_table), damaged).paths[:1]
             (lk.table / path.replace("%25", "%")).unlink()
             assert loaded_by(lk, name, damaged) == "healed"
     for needle in (WHO, NEEDLE):

@@ -14,8 +14,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from platform_assets.errors import CommitOutcomeUnknownError, ConcurrentLoadError, FilesLostError, TableRefusedError
-from platform_assets.lake import data_files, delta_log, load_log, raw_table
-from platform_assets.lake.commits import NewFile, WindowCommit
+from platform_assets.lake import data_files, delta_log, holdings, load_log, raw_table
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.ledger.entries import SealedWindow
@@ -243,7 +244,7 @@ def test_statistics_are_those_of_the_rows(lake: Lake) -> None:
     assert file.statistics["maxValues"]["kafka_offset"] == 18
     assert (file.rows, file.statistics["nullCount"]["kafka_partition"]) == (9, 0)
     WindowCommit(lake, TABLE).replace(metadata(window(1), "a"), (file,))
-    (entry,) = load_log.file_actions(lake.table(TABLE)).to_pylist()
+    (entry,) = holdings.actions(lake.table(TABLE)).to_pylist()
     stamp = rows(window(1).key, {0: [0]})["kafka_timestamp"][0].as_py()
     assert (entry["min.kafka_timestamp"], entry["max.kafka_timestamp"]) == (stamp, stamp)
     assert entry["size_bytes"] == lake.table(TABLE).size(file.path)
@@ -271,14 +272,14 @@ def test_files_of_a_past_version_are_named_again(lake: Lake) -> None:
     found = rows(first.key, {0: range(10)})
     metadata_of = CommitProperties(custom_metadata={"userMetadata": metadata(first, "a").to_json()})
     write_deltalake(folder.uri, found, mode="append", partition_by=["window"], commit_properties=metadata_of)
-    before = load_log.files_of(folder, first.key)
+    before = holdings.files_of(folder, first.key)
     assert "%" in before.paths[0]
     folder.delta().delete(f"window = '{first.key}'")
     assert held(lake) == {}
     again = data_files.past_files(folder, first.key, 1, "new")
     WindowCommit(lake, TABLE).replace(replace(metadata(first, "b"), run_id="s"), again)
     assert held(lake) == {first.key: 10}
-    assert load_log.files_of(folder, first.key).digest == before.digest
+    assert holdings.files_of(folder, first.key).digest == before.digest
 
 
 def test_a_past_file_that_is_gone_is_said_to_be(lake: Lake) -> None:
@@ -298,9 +299,9 @@ def test_files_that_a_past_version_shares_with_the_newest_one_stay(
     first, folder = window(0), lake.table(TABLE)
     parts = (*files(lake, first, "a", 5), *files_from(lake, first, "b", 5))
     WindowCommit(lake, TABLE).replace(metadata(first, "a"), parts)
-    before = load_log.files_of(folder, first.key)
+    before = holdings.files_of(folder, first.key)
     change(folder.delta(), first.key)
-    damaged = load_log.files_of(folder, first.key)
+    damaged = holdings.files_of(folder, first.key)
     assert set(damaged.paths) & set(before.paths)
     assert damaged.digest != before.digest
     made = WindowCommit(lake, TABLE).replace(metadata(first, "b"), data_files.past_files(folder, first.key, 1, "new"))

@@ -24,7 +24,7 @@ from platform_assets.errors import (
     PlatformError,
     TableRefusedError,
 )
-from platform_assets.lake import delta_log, load_log, raw_table, rows
+from platform_assets.lake import delta_log, holdings, load_log, raw_table, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.failures import (
     BucketMissingError,
@@ -146,7 +146,7 @@ def test_a_table_that_cannot_be_read_is_named_with_the_way_on(
     table = root / "raw" / TOPIC
     damage(table)
     for read in (
-        lambda: load_log.file_actions(Folder.at(table)),
+        lambda: holdings.actions(Folder.at(table)),
         lambda: rows.offsets_of(Folder.at(table), "2026-01-01-00:00"),
     ):
         with pytest.raises(error, match=says) as e:
@@ -214,7 +214,7 @@ def test_a_table_that_is_gone_is_said_to_be(root: Path) -> None:
     shutil.rmtree(table.path)
     for read in (
         lambda: load_log.version(table),
-        lambda: load_log.file_actions(table),
+        lambda: holdings.actions(table),
         lambda: rows.offsets_of(table, "w"),
     ):
         with pytest.raises(TableGoneError, match=f"no Delta table at {table}: .*load its windows again"):

@@ -15,7 +15,7 @@ import pytest
 from platform_assets.backup import taking
 from platform_assets.checks.baseline import snapshot
 from platform_assets.checks.registry import CHECKS
-from platform_assets.lake import datasets, load_log
+from platform_assets.lake import datasets, holdings, load_log
 from platform_assets.lake.failures import TableUnsupportedError
 from platform_assets.lake.vacuum import vacuum
 from platform_assets_tests.support.erasures import MadeTopic, evaluation_of, proved
@@ -113,7 +113,7 @@ def test_a_table_that_may_have_deletion_vectors_and_has_none_is_as_any_other(top
     folder, (first, second) = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)
     of_second = datasets.of(folder.delta(), "window", second.key).to_table()
     assert (of_second.num_rows, set(of_second["window"].to_pylist())) == (10, {second.key})
-    (path,) = load_log.files_of(folder, first.key).paths
+    (path,) = holdings.files_of(folder, first.key).paths
     (folder.path / unquote(path)).unlink()
     assert loader_of(topic, MadeCluster(topic)).load(first.key).outcome == "healed"
     assert held(topic) == values
@@ -125,7 +125,7 @@ def test_rows_that_a_vector_hides_are_refused_until_no_file_has_one(tmp_path: Pa
     topic.fill(topic.seal([{0: [(b"k", b"%d/%d" % (w, i)) for i in range(40)]} for w in range(2)]))
     folder, (first, second) = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)
     protocol(topic, "deletionVectors")
-    (add,) = (f for f in load_log.data_files(load_log.file_actions(folder))[first.key])
+    (add,) = (f for f in holdings.data_files(holdings.actions(folder))[first.key])
     action = {"path": add.path, "partitionValues": {"window": first.key}, "size": add.bytes, "modificationTime": 1}
     inline = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
     vector = {"storageType": "i", "pathOrInlineDv": inline, "sizeInBytes": 44, "cardinality": 6}
@@ -141,7 +141,7 @@ def test_rows_that_a_vector_hides_are_refused_until_no_file_has_one(tmp_path: Pa
     # Once it is purged, here by taking the file away, past versions with vectors are passed over.
     lines = [{"remove": {"path": add.path, "dataChange": True, "deletionTimestamp": 1, "deletionVector": vector}}]
     folder.write(f"_delta_log/{version + 1:020}.json", json.dumps(lines[0]).encode())
-    assert load_log.files_if_kept(folder, first.key, version) is None
+    assert holdings.files_if_kept(folder, first.key, version) is None
     kafka = MadeCluster(topic)
     kafka.expire(0, 40)
     assert loader_of(topic, kafka).load(first.key).outcome == "restored"

@@ -12,7 +12,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from platform_assets.errors import LedgerCorruptError
-from platform_assets.lake import load_log, raw_table
+from platform_assets.lake import holdings, load_log, raw_table
+from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
@@ -161,14 +162,14 @@ def test_files_of_a_window_are_known_by_path_and_size(tmp_path: Path, table: Pat
     first, second = windows(0, 1)
     overwrite(tmp_path, first)
     overwrite(tmp_path, second, {0: [12]})
-    before = load_log.files_of(Folder.at(table), first.key)
+    before = holdings.files_of(Folder.at(table), first.key)
     assert (before.rows, len(before.paths)) == (10, 1)
     assert before.bytes == sum((table / unquote(p)).stat().st_size for p in before.paths)
-    assert load_log.window_files(load_log.file_actions(Folder.at(table))) == {
+    assert holdings.window_files(holdings.actions(Folder.at(table))) == {
         first.key: before,
-        second.key: load_log.files_of(Folder.at(table), second.key),
+        second.key: holdings.files_of(Folder.at(table), second.key),
     }
-    assert load_log.files_of(Folder.at(table), "2026-01-01-09:00") == load_log.NO_FILES
+    assert holdings.files_of(Folder.at(table), "2026-01-01-09:00") == holdings.NO_FILES
 
 
 def test_any_change_to_the_files_of_a_window_changes_their_digest_and_that_alone(tmp_path: Path, table: Path) -> None:
@@ -176,34 +177,34 @@ def test_any_change_to_the_files_of_a_window_changes_their_digest_and_that_alone
     overwrite(tmp_path, first)
     overwrite(tmp_path, second)
     version = DeltaTable(table).version()
-    before, other = load_log.files_of(Folder.at(table), first.key), load_log.files_of(Folder.at(table), second.key)
+    before, other = holdings.files_of(Folder.at(table), first.key), holdings.files_of(Folder.at(table), second.key)
     append(tmp_path, "t", rows(first.key, {0: [3]}))
-    appended = load_log.files_of(Folder.at(table), first.key)
+    appended = holdings.files_of(Folder.at(table), first.key)
     DeltaTable(table).optimize.compact(partition_filters=[("window", "=", first.key)])
-    folded = load_log.files_of(Folder.at(table), first.key)
+    folded = holdings.files_of(Folder.at(table), first.key)
     DeltaTable(table).delete(f"window = '{first.key}' and kafka_offset = 3")
-    deleted = load_log.files_of(Folder.at(table), first.key)
+    deleted = holdings.files_of(Folder.at(table), first.key)
     assert len({before.digest, appended.digest, folded.digest, deleted.digest}) == 4
     assert (before.rows, appended.rows, folded.rows, deleted.rows) == (10, 11, 11, 9)
-    assert load_log.files_of(Folder.at(table), second.key) == other
-    assert load_log.files_of(Folder.at(table), first.key, version) == before
+    assert holdings.files_of(Folder.at(table), second.key) == other
+    assert holdings.files_of(Folder.at(table), first.key, version) == before
 
 
 def test_the_same_rows_written_again_are_other_files(tmp_path: Path, table: Path) -> None:
     """Of the same size: what tells them apart is their names."""
     (first,) = windows(0)
     overwrite(tmp_path, first)
-    before = load_log.files_of(Folder.at(table), first.key)
+    before = holdings.files_of(Folder.at(table), first.key)
     overwrite(tmp_path, first, load_id="again")
-    after = load_log.files_of(Folder.at(table), first.key)
+    after = holdings.files_of(Folder.at(table), first.key)
     assert (after.bytes, after.rows) == (before.bytes, before.rows)
     assert after.digest != before.digest
 
 
 def test_rows_are_unknown_where_a_file_has_no_statistics() -> None:
-    files = [("a", 10, 3), ("b", 20, None)]
-    assert load_log._window_files(list(files)).rows is None
-    assert load_log._window_files(files[:1]).rows == 3
+    files = [DataFile("a", {}, 10, {"numRecords": 3}), DataFile("b", {}, 20, None)]
+    assert holdings.files_of_adds(files).rows is None
+    assert holdings.files_of_adds(files[:1]).rows == 3
 
 
 def test_metadata_say_what_a_derived_window_was_made_from() -> None:

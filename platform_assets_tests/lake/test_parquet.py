@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from platform_assets.lake import data_files, load_log, parquet
+from platform_assets.lake import data_files, holdings, load_log, parquet
 from platform_assets.lake.location import Folder
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.recover.rebuild import rebuild
@@ -99,7 +99,7 @@ def rewritten(topic: MadeTopic, write: Writer) -> None:
     """Each window of each table in one file of another writer, as OPTIMIZE does; the old ones are gone, as after a VACUUM."""
     for kind in KINDS:
         folder = topic.root / kind / topic.topic
-        held = load_log.window_files(load_log.file_actions(Folder.at(folder)))
+        held = holdings.window_files(holdings.actions(Folder.at(folder)))
         actions = list[dict[str, Any]]()
         for key, files in held.items():
             old = [folder / unquote(path) for path in files.paths]

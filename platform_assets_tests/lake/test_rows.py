@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.location import Folder
 from platform_assets.lake.rows import PartitionRows
 from platform_assets.model.offsets import OffsetRange, ranges_of
@@ -46,7 +46,7 @@ def bounds(*files: Offsets) -> dict[int, PartitionRows]:
 
 
 def statistics(table: Path, key: str = KEY) -> list[dict[str, Any]]:
-    return load_log.files_at(Folder.at(table), key, load_log.version(Folder.at(table)))[1]
+    return holdings.files_at(Folder.at(table), key, load_log.version(Folder.at(table)))[1]
 
 
 def plain(found: dict[int, np.ndarray[Any, np.dtype[np.int64]]]) -> Offsets:
@@ -111,7 +111,7 @@ def test_offsets_in_plain_files(tmp_path: Path) -> None:
 
 def test_a_data_file_that_is_gone_is_an_error_and_no_gap(tmp_path: Path) -> None:
     table = put(tmp_path, {0: [1, 2]})
-    (file,) = load_log.files_of(Folder.at(table), KEY).paths
+    (file,) = holdings.files_of(Folder.at(table), KEY).paths
     (table / unquote(file)).unlink()
     opened = rows.Opened.at(Folder.at(table))
     for read in (lambda: rows.offsets_of(Folder.at(table), KEY), lambda: opened.partition_rows(KEY)):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from platform_assets.lake import delta_log, load_log
+from platform_assets.lake import delta_log, holdings, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.lake.vacuum import vacuum
 from platform_assets_tests.support.lost_answers import Loss, LostAnswers, What, losing_answers
@@ -115,7 +115,7 @@ def test_two_platforms_write_one_window_once_while_answers_are_lost(
                 receipt = lk.ledger.receipts(table, [key])[key]
                 assert receipt.rows == count
                 assert receipt.table_version == number + 1
-                assert receipt.files_digest == load_log.files_of(lk.folder, key).digest
+                assert receipt.files_digest == holdings.files_of(lk.folder, key).digest
         lost: Counter[str] = Counter()
         for proxy in proxies:
             lost.update(proxy.counts)

@@ -30,9 +30,9 @@ from platform_assets.errors import (
     Retryable,
     Terminal,
 )
-from platform_assets.lake import load_log, object_files, raw_table
-from platform_assets.lake.commits import FOREVER, NewFile, WindowCommit
-from platform_assets.lake.data_files import write_rows
+from platform_assets.lake import holdings, object_files, raw_table
+from platform_assets.lake.commits import FOREVER, WindowCommit
+from platform_assets.lake.data_files import NewFile, write_rows
 from platform_assets.lake.failures import BucketMissingError, LakeNotReadableError
 from platform_assets.lake.files import files_below
 from platform_assets.lake.load_log import LoadMetadata
@@ -234,7 +234,7 @@ def test_directory_markers_are_no_files(store: ObjectStore, lake: Lake) -> None:
     assert not vacuum(TABLE, folder, dry_run=True).files
     assert not vacuum(TABLE, folder).files
     folder.erase([f"{dead}/empty"])
-    assert not WindowCommit(lake, TABLE).has_old_files(window.key, load_log.files_of(folder, window.key))
+    assert not WindowCommit(lake, TABLE).has_old_files(window.key, holdings.files_of(folder, window.key))
 
 
 def test_a_file_whose_writer_was_killed_is_no_file(lake: Lake) -> None:

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.engines.spark import raw
-from platform_assets.lake import load_log, raw_table
-from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake import holdings, raw_table
+from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange, TopicRanges
@@ -66,7 +66,7 @@ class ControlLoader:
             self.faults.reach("between the writes")
             self._append(frame)
         else:
-            before = load_log.file_actions(Folder.at(lake.table))["path"]
+            before = holdings.actions(Folder.at(lake.table))["path"]
             self._append(frame)
             self.faults.reach("between the writes")
             lake.ledger.record_receipts([_with_files(planned, self._files_since(key, before))])
@@ -87,9 +87,9 @@ class ControlLoader:
         frame.write.format("delta").mode("append").save(str(self.lake.table))
 
     def _files_since(self, key: str, before: pa.ChunkedArray) -> WindowFiles:
-        actions = load_log.file_actions(Folder.at(self.lake.table))
+        actions = holdings.actions(Folder.at(self.lake.table))
         own = actions.filter(pc.invert(pc.is_in(actions["path"], before)))
-        return load_log.window_files(own).get(key, load_log.NO_FILES)
+        return holdings.window_files(own).get(key, holdings.NO_FILES)
 
 
 def _planned(frame: DataFrame, sealed: SealedWindow, ranges: TopicRanges) -> Receipt:

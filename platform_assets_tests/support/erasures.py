@@ -79,9 +79,11 @@ class MadeTopic:
     def load(self, window: SealedWindow, before_commit: Callable[[], None] = lambda: None) -> Loaded:
         """What a load of a window does, but for asking Kafka: it leaves out what the ledger says."""
         without = self.ledger.accepted_losses(self.declaration.raw_table, window.key)
-        records = Records(window.topic, window.topic_id, window.key, window.ranges, without)
         replacer = self.replacer
         commit, receipt = replacer.open(), replacer.receipt(window.key)
+        records = Records(
+            window.topic, window.topic_id, window.key, window.ranges, without, window_column=commit.is_flat
+        )
         metadata = LoadMetadata(
             window.topic, window.topic_id, window.generation, window.window, window.ranges, f"load-{len(self.log)}", "run",
             cut_ranges.first_cut(self.ledger, window.topic, window.generation, window.window.start),
@@ -105,7 +107,7 @@ class MadeTopic:
                 metadata = LoadMetadata(
                     w.topic, w.topic_id, w.generation, w.window, w.ranges, f"load of {w.key}", "run", first
                 )
-                records = Records(w.topic, w.topic_id, w.key, w.ranges)
+                records = Records(w.topic, w.topic_id, w.key, w.ranges, window_column=opened.is_flat)
                 written = self.engine.write(records, table, metadata.load_id, rows)
                 made = opened.of_new_window().replace(replace(metadata, engine=written.engine), written.files)
                 receipts.append(receipt_of(self.lake, table, made, written.measured, kind="load", seconds=0.1))

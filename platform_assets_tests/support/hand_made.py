@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake.holdings import WindowFiles
 from platform_assets.model.offsets import HeldOffsets, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 

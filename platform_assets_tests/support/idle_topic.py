@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
@@ -85,7 +85,7 @@ class IdleTopic:
     def shorten(self, number: int) -> None:
         """Take the last row out of a window's file, which no log tells of: the file keeps its name and its size."""
         folder = self.ledger.lake.table(self.table)
-        (path,) = load_log.files_of(folder, self.windows[number].key).paths
+        (path,) = holdings.files_of(folder, self.windows[number].key).paths
         file = folder.path / unquote(path)
         size = file.stat().st_size
         found = pq.ParquetFile(file).read()

@@ -14,8 +14,8 @@ from platform_assets.engines.columnar.files import FileSeries
 from platform_assets.engines.decoding.rows import by_partition
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
 from platform_assets.errors import FilesLostError, PlatformError
-from platform_assets.lake import data_files, load_log
-from platform_assets.lake.commits import NewFile
+from platform_assets.lake import data_files, holdings
+from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
@@ -58,7 +58,8 @@ class LocalEngine:
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
         """As LoadEngine has it."""
         below = load_folder(records.window, load_id)
-        series = FileSeries(self.lake.table(table).content, below, "00000", records_per_file)
+        window = records.window if records.window_column else None
+        series = FileSeries(self.lake.table(table).content, below, "00000", records_per_file, window=window)
         places = [(p, r) for piece in records.pieces for p, r in piece.items()]
         kept = [record for p, r in sorted(places) for record in self._between((p, r.start), (p, r.end))]
         if kept:
@@ -86,7 +87,7 @@ class LocalEngine:
         folder = self.lake.table(table)
         for key in keys:
             try:
-                paths = load_log.files_of(folder, key, version).paths
+                paths = holdings.files_of(folder, key, version).paths
                 yield key, sum((measured(b) for p in paths for b in data_files.blocks(folder, p, key, _ROWS)), NO_ROWS)
             except FilesLostError as error:
                 yield key, error

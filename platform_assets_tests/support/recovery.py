@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -29,7 +31,7 @@ from platform_assets.errors import (
     UnrecordedLoadError,
     WindowError,
 )
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
@@ -102,12 +104,18 @@ def lose_ledger(topic: MadeTopic) -> None:
 def lose_file(topic: MadeTopic, key: str) -> None:
     """Delete one data file of a window, if it has any."""
     folder = topic.root / "raw" / topic.topic
-    for path in load_log.files_of(Folder.at(folder), key).paths[:1]:
+    for path in holdings.files_of(Folder.at(folder), key).paths[:1]:
         (folder / unquote(path)).unlink(missing_ok=True)
 
 
 def rebuilt(topic: MadeTopic) -> Rebuilt:
     return rebuild(topic.declaration, topic.ledger, topic.engine)
+
+
+def files_that_may_hold(delta: DeltaTable, key: str) -> list[dict[str, Any]]:
+    """The files of a flat table whose statistics do not rule a window out."""
+    files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+    return [f for f in files if f.get("min.window") is None or f["min.window"] <= key <= f["max.window"]]
 
 
 @dataclass
@@ -325,15 +333,21 @@ class History:
         return set[Place]().union(*(self.rows(window.key, version) or () for version in versions))
 
     def rows(self, key: str, version: int | None = None) -> dict[Place, bytes] | None:
-        """The rows of a window at a version, by delta-rs alone; None where it cannot be read."""
+        """The rows of a window at a version, by delta-rs and Parquet alone; None where they cannot be read."""
+        folder = self.topic.root / "raw" / self.topic.topic
+        columns = ["kafka_partition", "kafka_offset", "value"]
         try:
-            delta = DeltaTable(self.topic.root / "raw" / self.topic.topic, version=version)
-            rows = delta.to_pyarrow_table(
-                filters=[("window", "=", key)], columns=["kafka_partition", "kafka_offset", "value"]
-            )
+            delta = DeltaTable(folder, version=version)
+            if delta.metadata().partition_columns:
+                rows = delta.to_pyarrow_table(filters=[("window", "=", key)], columns=columns).to_pylist()
+            else:
+                # delta-rs's dataset opens no file that cannot hold the window, but cannot filter texts that its Z-order wrote.
+                files = [unquote(file["path"]) for file in files_that_may_hold(delta, key)]
+                read = [pq.ParquetFile(folder / name).read([*columns, "window"]).to_pylist() for name in files]
+                rows = [row for some in read for row in some if row["window"] == key]
         except (DeltaError, OSError):
             return None
-        return {(r["kafka_partition"], r["kafka_offset"]): r["value"] for r in rows.to_pylist()}
+        return {(r["kafka_partition"], r["kafka_offset"]): r["value"] for r in rows}
 
     def said(self, window: SealedWindow | None, what: object) -> str:
         """For a failing test."""

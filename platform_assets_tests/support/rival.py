@@ -29,7 +29,7 @@ from platform_assets.engines.columnar.work import Work
 from platform_assets.engines.decoding.rows import in_order
 from platform_assets.engines.protocol import NO_ROWS
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
-from platform_assets.lake import data_files, load_log
+from platform_assets.lake import data_files, holdings
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
@@ -117,7 +117,7 @@ class _Engine(ColumnarEngine):
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
         folder = self.lake.table(table)
-        held = load_log.window_files(pa.table(folder.delta(version).get_add_actions(flatten=True)))
+        held = holdings.window_files(pa.table(folder.delta(version).get_add_actions(flatten=True)))
         for key in keys:
             blocks = (b for path in held[key].paths for b in data_files.blocks(folder, path, key, _BLOCK_ROWS))
             yield key, sum((measured(in_order(block)) for block in blocks), NO_ROWS)

@@ -12,7 +12,7 @@ import pytest
 from platform_assets.errors import ConcurrentLoadError, LedgerConflictError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.ledger import decisions, known_files
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import ACCEPTED_LOSS, RecordedCut
@@ -202,7 +202,7 @@ def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
     monkeypatch.setattr(Ledger, "record_cuts", after_a_load)
     decided.decide("cluster")
     decided.check_in_force("cluster")
-    assert not load_log.files_of(decided.topic.lake.table(TableRef.raw("t")), decided.waiting.key).paths
+    assert not holdings.files_of(decided.topic.lake.table(TableRef.raw("t")), decided.waiting.key).paths
 
 
 # --- what is left of a window that is lost for good -----------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
 def remains(decided: Decided) -> accept_partial.Remains:
     """Of the loaded window, whose file is lost, and of which Kafka has the last two of four records."""
     folder = decided.topic.lake.table(TableRef.raw("t"))
-    (path,) = load_log.files_of(folder, decided.loaded.key).paths
+    (path,) = holdings.files_of(folder, decided.loaded.key).paths
     (folder.path / path.replace("%25", "%")).unlink()
     found = accept_partial.find(loader_of(decided.topic, KeptCluster("t", {0: 12}, starts={0: 2})), decided.loaded)
     assert found is not None
@@ -222,7 +222,7 @@ def remains(decided: Decided) -> accept_partial.Remains:
 
 def test_a_window_whose_files_are_lost_names_no_offsets_since_a_load_may_heal_it(decided: Decided) -> None:
     folder, settings = decided.topic.lake.table(TableRef.raw("t")), ClientSettings("127.0.0.1:1", {})
-    (path,) = load_log.files_of(folder, decided.loaded.key).paths
+    (path,) = holdings.files_of(folder, decided.loaded.key).paths
     (folder.path / path.replace("%25", "%")).unlink()
     decided.ledger.record_receipts([replace(decided.topic.receipts()[decided.loaded.key], holes=None)])
     cluster = cast(Cluster, KeptCluster("t", {0: 12}, starts={0: 2}))

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.engines.columnar.digests import measured
-from platform_assets.lake import load_log, raw_table
+from platform_assets.lake import holdings, raw_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -54,7 +54,7 @@ class Tables:
             {p: offsets_in(made, p) for p in window.ranges.by_partition},
             version=DeltaTable(path).version(),
             content_digest=digests.content.total,
-            files_digest=load_log.files_of(Folder.at(path), window.key).digest,
+            files_digest=holdings.files_of(Folder.at(path), window.key).digest,
         )
         ledger.record_receipts([entry])
 

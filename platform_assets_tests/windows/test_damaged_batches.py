@@ -12,7 +12,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import DamagedBatchError, LostForGoodError
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
@@ -94,7 +94,7 @@ def test_a_loaded_window_whose_batch_is_damaged_later_keeps_its_rows_and_then_wh
     assert "accept-loss" not in str(damaged.value), "the table has the records"
     with pytest.raises(DamagedBatchError):
         accept_partial.find(lk.loader(), sealed(lk, key))
-    for path in load_log.files_of(lk.ledger.lake.table(lk.declaration.raw_table), key).paths:
+    for path in holdings.files_of(lk.ledger.lake.table(lk.declaration.raw_table), key).paths:
         (lk.table / path.replace("%25", "%")).unlink()
     with pytest.raises(LostForGoodError, match="offset 0 is damaged"):
         lk.load(key)

@@ -27,7 +27,7 @@ from platform_assets.errors import (
     OffsetsExpiredError,
     UnprovedRowsError,
 )
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions, erasure_rules
@@ -208,7 +208,7 @@ class Decisions(RuleBasedStateMachine):
 
     def _damage(self) -> None:
         folder = self.topic.lake.table(self.topic.declaration.raw_table)
-        files = load_log.window_files(load_log.file_actions(folder))
+        files = holdings.window_files(holdings.actions(folder))
         for each in list(files.values())[:1]:
             for path in each.paths:
                 (folder.path / path.replace("%25", "%")).unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from platform_assets.checks import decoded as checks
 from platform_assets.components.decode_block import decode_declaration
 from platform_assets.engines.decoding.engine import DecodedFiles, DecodeOrder
 from platform_assets.errors import ConcurrentLoadError, ReplacedRowsError, SchemaChangeError
-from platform_assets.lake import decoded_table, load_log
+from platform_assets.lake import decoded_table, holdings, load_log
 from platform_assets.lake.dead_letters import rows as dead_rows
 from platform_assets.lake.decoded_table import fingerprint
 from platform_assets.lake.location import Folder
@@ -259,7 +259,7 @@ def test_a_window_whose_load_has_left_the_log_is_decoded_sent_and_has_a_way_back
     topic.decode()
     expire(tmp_path / "dead_letters" / "orders", load_log.version(letters) - 1)
     assert receipt.table_version is not None
-    version = load_log.version_with(letters, first, receipt.files_digest, receipt.table_version)
+    version = holdings.version_with(letters, first, receipt.files_digest, receipt.table_version)
     assert [row["value"] for row in dead_rows(letters, first, version)] == [b"broken"]
 
     # Damaged, with no version in the log that has it: said so by None, and not by an error.
@@ -267,7 +267,7 @@ def test_a_window_whose_load_has_left_the_log_is_decoded_sent_and_has_a_way_back
     held = topic.ledger.receipts(topic.declaration.raw_table)[first]
     DeltaTable(raw).delete(f"window = '{first}'")
     assert held.table_version is not None
-    assert load_log.files_if_kept(folder, first, held.table_version) is None
+    assert holdings.files_if_kept(folder, first, held.table_version) is None
 
 
 def test_a_window_that_an_accepted_loss_left_fewer_rows_is_decoded_again_where_the_check_says_so(
@@ -314,7 +314,7 @@ def test_the_version_with_the_raw_rows_is_found_by_reading_the_tables_files_once
     topic.fill([window], decode=False)
     folder, raw = topic.lake.table(topic.declaration.raw_table), topic.receipts()[window.key]
     read: list[str] = []
-    file_actions = load_log.file_actions
+    file_actions = holdings.actions
 
     def counted(path: Folder, version: int | None = None) -> Any:
         read.append(path.name)

@@ -14,7 +14,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.report.heatmap import State, heatmap_of
 from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
@@ -142,7 +142,7 @@ def test_a_load_from_kafka_which_still_has_the_records_finds_the_window_unchange
 def test_a_window_that_is_damaged_afterwards_heals_without_them(topic: MadeTopic, windows: list[SealedWindow]) -> None:
     erase(topic)
     folder = topic.lake.table(topic.declaration.raw_table)
-    (path,) = load_log.files_of(folder, windows[A].key).paths
+    (path,) = holdings.files_of(folder, windows[A].key).paths
     (folder.path / path.replace("%25", "%")).unlink()
     assert topic.load(windows[A]).outcome == "healed"
     check_gone(topic)
@@ -185,7 +185,7 @@ def test_old_versions_of_touched_windows_go_and_those_of_others_stay(
     version = load_log.version(folder)
     for window in windows:  # written again: the files of before are those of a past version
         receipt = topic.receipts()[window.key]
-        path = folder.path / load_log.files_of(folder, window.key).paths[0].replace("%25", "%")
+        path = folder.path / holdings.files_of(folder, window.key).paths[0].replace("%25", "%")
         kept = path.read_bytes()
         path.unlink()
         assert topic.load(window).outcome == "healed"
@@ -305,7 +305,7 @@ def test_a_window_whose_rows_are_not_its_receipts_waits_and_no_other_does(
     erasure = topic.erasure
     selected = erasure.of_keys([WHO])
     folder = topic.lake.table(topic.declaration.raw_table)
-    (path,) = load_log.files_of(folder, windows[A].key).paths
+    (path,) = holdings.files_of(folder, windows[A].key).paths
     lost = folder.path / path.replace("%25", "%")
     content = lost.read_bytes()
     lost.unlink()

@@ -114,6 +114,6 @@ def test_a_key_has_one_digest_for_all_rules_of_one_salt(topic: MadeTopic, monkey
 
 
 def paths_of(folder: Folder, window: str) -> tuple[str, ...]:
-    from platform_assets.lake import load_log
+    from platform_assets.lake import holdings
 
-    return load_log.files_of(folder, window).paths
+    return holdings.files_of(folder, window).paths

@@ -11,7 +11,7 @@ import pytest
 from platform_assets.errors import ConcurrentLoadError, ErasureUnfinishedError, LostForGoodError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.ledger.entries import ACCEPTED_LOSS, ERASED, SealedWindow
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.offsets import OffsetRange
@@ -37,7 +37,7 @@ def damaged(topic: MadeTopic) -> SealedWindow:
     whole, lost = topic.seal([{0: [OURS, OURS]}, {0: [OURS, HERS, OURS]}])
     topic.fill([whole, lost], decode=False)
     folder = topic.lake.table(topic.declaration.raw_table)
-    (path,) = load_log.files_of(folder, lost.key).paths
+    (path,) = holdings.files_of(folder, lost.key).paths
     (folder.path / path.replace("%25", "%")).unlink()
     topic.records[:] = [r for r in topic.records if r.offset >= 3]
     return lost
@@ -98,7 +98,7 @@ def test_rows_of_past_files_at_erased_offsets_are_left_out(topic: MadeTopic) -> 
     folder = topic.lake.table(topic.declaration.raw_table)
     folder.delta().delete("kafka_offset = 2")
     # Nothing has the recorded rows any more: the first file is gone, and the table lacks a row.
-    first = load_log.files_of(folder, window.key, 1).paths[0]
+    first = holdings.files_of(folder, window.key, 1).paths[0]
     (folder.path / first.replace("%25", "%")).unlink()
     with pytest.raises(ErasureUnfinishedError):
         deciding(topic).erasure({0: (OffsetRange(3, 4),)}, [])

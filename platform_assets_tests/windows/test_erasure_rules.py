@@ -10,7 +10,7 @@ import pytest
 
 from platform_assets.backup import restoring, taking
 from platform_assets.errors import ConfigurationError, ErasureUnfinishedError
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.entries import ERASED, SealedWindow
 from platform_assets.ledger.erasure_rules import erased_of
@@ -63,7 +63,7 @@ def check_gone(topic: MadeTopic) -> None:
 def damage(topic: MadeTopic, window: SealedWindow) -> None:
     """Have the table lose the file of a window, as a failing disk does."""
     folder = topic.lake.table(topic.declaration.raw_table)
-    (path,) = load_log.files_of(folder, window.key).paths
+    (path,) = holdings.files_of(folder, window.key).paths
     (folder.path / path.replace("%25", "%")).unlink()
 
 
@@ -341,7 +341,7 @@ def test_a_rule_counts_all_records_of_earlier_logs_as_sent_before_it(topic: Made
     erase(topic)
     topic.load(waiting)
     folder = topic.lake.table(topic.declaration.raw_table)
-    assert erased_keys.record_found(topic.ledger, folder, load_log.files_of(folder, waiting.key).paths, waiting)
+    assert erased_keys.record_found(topic.ledger, folder, holdings.files_of(folder, waiting.key).paths, waiting)
     assert erased_of(topic.ledger, "people") == {waiting.key: {0: (OffsetRange(1, 2),)}}
 
 

@@ -19,7 +19,7 @@ from platform_assets.errors import (
     OffsetsExpiredError,
     UnrecordedLoadError,
 )
-from platform_assets.lake import data_files, load_log
+from platform_assets.lake import data_files, holdings
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
@@ -59,7 +59,7 @@ def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
 def lose_rows(topic: MadeTopic, window: SealedWindow, partition: int) -> None:
     """Delete the data files of one partition."""
     folder = topic.root / "raw" / topic.topic
-    for file in load_log.files_at(Folder.at(folder), window.key, table(topic).version())[1]:
+    for file in holdings.files_at(Folder.at(folder), window.key, table(topic).version())[1]:
         if file["min.kafka_partition"] == partition:
             (folder / unquote(file["path"])).unlink()
 

@@ -11,7 +11,7 @@ import pytest
 
 from platform_assets.engines.protocol import Records, StagedFiles
 from platform_assets.errors import BatchTooLargeError
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
@@ -36,7 +36,7 @@ def window(topic: MadeTopic) -> SealedWindow:
 
 def damage(topic: MadeTopic, window: SealedWindow) -> None:
     folder = topic.lake.table(TableRef.raw("t"))
-    for path in load_log.files_of(folder, window.key).paths:
+    for path in holdings.files_of(folder, window.key).paths:
         (folder.path / path.replace("%25", "%")).unlink()
 
 

@@ -15,7 +15,7 @@ from infra import platform, spark_server
 from infra.platform import UpOptions
 from infra.process import ProcessRecord
 from infra.spark_server import SparkSettings
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.location import Folder, window_folder
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName
@@ -51,7 +51,7 @@ def assert_exact(lk: TopicLake) -> None:
     """The table holds what the topic holds, and the ledger what the table does."""
     assert records(lk.rows()) == records(lk.committed())
     for key, receipt in lk.ledger.receipts(lk.declaration.raw_table).items():
-        assert receipt.files_digest == load_log.files_of(Folder.at(lk.table), key).digest
+        assert receipt.files_digest == holdings.files_of(Folder.at(lk.table), key).digest
         assert receipt.rows == len(lk.rows(key))
 
 

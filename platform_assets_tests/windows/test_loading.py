@@ -22,7 +22,7 @@ from platform_assets.errors import (
     UnreadableTimestampError,
 )
 from platform_assets.kafka.timestamps import LAST_READABLE_MS
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import holdings, rows
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import Receipt
@@ -121,11 +121,11 @@ def change_rows(lk: TopicLake, key: str) -> None:
 
 def remove_file(lk: TopicLake, key: str) -> None:
     """A commit by hand that takes a data file of the window out of the table."""
-    path = load_log.files_of(Folder.at(lk.table), key).paths[0]
+    path = holdings.files_of(Folder.at(lk.table), key).paths[0]
     version = lk.version() + 1
     action = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True, "extendedFileMetadata": False}}
     (lk.table / "_delta_log" / f"{version:020}.json").write_text(json.dumps(action) + "\n")
-    assert path not in load_log.files_of(Folder.at(lk.table), key).paths
+    assert path not in holdings.files_of(Folder.at(lk.table), key).paths
 
 
 def rewrite_files(lk: TopicLake, key: str) -> None:

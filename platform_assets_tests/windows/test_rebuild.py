@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.errors import LedgerCorruptError
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import Receipt, RecordedCut, SealedWindow, windows_between
@@ -209,7 +209,7 @@ def opens(root: Path, windows: int, in_log: int, monkeypatch: pytest.MonkeyPatch
         k: (w.ranges, 4) for k, w in made.items()
     }
     assert {r.files_digest for r in found.values()} == {
-        files.digest for files in load_log.window_files(load_log.file_actions(Folder.at(table))).values()
+        files.digest for files in holdings.window_files(holdings.actions(Folder.at(table))).values()
     }
     return opened.count("clicks")
 

@@ -22,7 +22,7 @@ from platform_assets.errors import (
     ReloadDiffersError,
     UnprovedRowsError,
 )
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.windows.load import sealing
@@ -329,7 +329,7 @@ def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
     values, ranges = topic.values(), {w.key: w.ranges for w in windows}
     clean_log(table(topic))
     for number in (0, 2):
-        path = load_log.files_of(Folder.at(topic.root / "raw" / topic.topic), windows[number].key).paths[0]
+        path = holdings.files_of(Folder.at(topic.root / "raw" / topic.topic), windows[number].key).paths[0]
         (topic.root / "raw" / topic.topic / unquote(path)).unlink()
     lose_ledger(topic)
     done = rebuilt(topic)

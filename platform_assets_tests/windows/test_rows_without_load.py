@@ -24,7 +24,7 @@ from platform_assets.errors import (
     UnprovedRowsError,
     UnrecordedLoadError,
 )
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
@@ -286,7 +286,7 @@ def test_a_table_of_which_nothing_can_be_read_is_named_with_a_way_on(
     kept = topic.root.parent / "backup"
     shutil.copytree(folder, kept)
     for window in windows:
-        for path in load_log.files_of(Folder.at(folder), window.key).paths:
+        for path in holdings.files_of(Folder.at(folder), window.key).paths:
             (folder / unquote(path)).unlink()
     lose_ledger(topic)
     with pytest.raises(

@@ -26,7 +26,7 @@ from infra.platform import UpOptions
 from platform_assets.engines.protocol import Records, StagedFiles
 from platform_assets.errors import TruncationError
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
@@ -165,7 +165,7 @@ def test_a_log_that_is_cut_off_while_it_is_read_is_not_committed(
     if again:
         assert loader.load(window.key).receipt.rows == 10
         cluster.elected = False
-    version = load_log.exists(loader.table) and load_log.files_of(loader.table, window.key).paths
+    version = load_log.exists(loader.table) and holdings.files_of(loader.table, window.key).paths
     monkeypatch.setattr(truncation, "_epoch_ends", lambda *_: {0: ends})
     if ends == 10:
         assert loader.load(window.key).receipt.rows == 10
@@ -173,7 +173,7 @@ def test_a_log_that_is_cut_off_while_it_is_read_is_not_committed(
     with pytest.raises(TruncationError, match=r"now ends at offset 7: .* Offsets \[7, 10\) may hold other records"):
         loader.load(window.key)
     assert cluster.elected, "it was read"
-    assert load_log.files_of(loader.table, window.key).paths == (version or ())
+    assert holdings.files_of(loader.table, window.key).paths == (version or ())
     folder = Path(str(loader.table))
     assert len(list(folder.rglob("*.parquet"))) == (1 if again else 0), "what was written is deleted"
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from platform_assets.checks.findings import Finding
-from platform_assets.lake.load_log import NO_FILES
+from platform_assets.lake.holdings import NO_FILES
 from platform_assets.lake.location import Lake
 from platform_assets.model import names
 from platform_assets.model.logs import logger

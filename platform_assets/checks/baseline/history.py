@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.model.windows import key_of
 
 Numbers = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ class _Cuts:
 class History:
     """The windows between the edges `edges`, ascending: one fewer than edges.
 
-    `cuts` and `receipts` are rows of the ledgers, newest entries only, and `files` rows of `load_log.file_actions`: all
+    `cuts` and `receipts` are rows of the ledgers, newest entries only, and `files` rows of `holdings.actions`: all
     of these windows, and whatever else lies between the edges. `version` is the newest of the table. Numbers are given
     with a row a window, and by partition with a column for each of `partitions`, ascending.
     """
@@ -153,10 +153,10 @@ class History:
     @cached_property
     def files_as_recorded(self) -> Mask:
         """The window's data files are those that its receipt names, with as many rows."""
-        found = load_log.window_files(self.files)
+        found = holdings.window_files(self.files)
         expected = zip(self.keys, self.by_window("files_digest"), self.rows.tolist(), strict=True)
         return np.array(
-            [found.get(key, load_log.NO_FILES).match(digest, rows) for key, digest, rows in expected], dtype=bool
+            [found.get(key, holdings.NO_FILES).match(digest, rows) for key, digest, rows in expected], dtype=bool
         )
 
     # --- places in the columns --------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class History:
         """False for a window during which there is a receipt or a file that belongs to no window, or to no partition."""
         found = np.ones(len(self.keys), dtype=bool)
         stray = self.receipts.filter(pa.array(self._places[0] == ABSENT))
-        keys = {*stray["window"].to_pylist(), *self.files["partition.window"].to_pylist()} - set(self.keys)
+        keys = {*stray["window"].to_pylist(), *self.files[holdings.WINDOW].to_pylist()} - set(self.keys)
         keys |= set(stray["window"].to_pylist())
         for key in keys:
             at = bisect_left(self.keys, key)

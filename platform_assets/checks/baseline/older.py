@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.checks.baseline.history import History
+from platform_assets.lake import holdings
 from platform_assets.model.windows import key_of
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def find(
     """The windows from the first on that each of `checks` lets be counted, the `recent` newest left out.
 
     NONE where they are fewer than `recent`: they are not worth a step. `cuts` and `receipts` are rows of the ledgers,
-    newest entries only, `files` come from `load_log.file_actions`, and `version` is the newest of the table.
+    newest entries only, `files` come from `holdings.actions`, and `version` is the newest of the table.
     """
     edges = pc.unique(cuts["edge"]).sort()
     most = len(edges) - 1 - recent
@@ -92,7 +93,7 @@ def _between(edges: pa.Array, cuts: pa.Table, receipts: pa.Table, files: pa.Tabl
         edges,
         cuts.filter(pc.less_equal(cuts["edge"], last)),
         receipts.filter(pc.less(receipts["window_start"], last)),
-        files.filter(pc.less(files["partition.window"], key_of(last.as_py()))),
+        files.filter(pc.less(files[holdings.WINDOW], key_of(last.as_py()))),
         version,
     )
 

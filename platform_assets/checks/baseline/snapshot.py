@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from platform_assets.checks.baseline.older import Older
-from platform_assets.lake import delta_log, load_log
-from platform_assets.lake.delta_log import Anchor, Commit
+from platform_assets.errors import FilesLostError
+from platform_assets.lake import delta_log, holdings, load_log
+from platform_assets.lake.delta_log import Anchor, Commit, DataFile
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import pruning
@@ -32,24 +33,31 @@ if TYPE_CHECKING:
     from platform_assets.checks.check import Check
 
 _log = logger(__name__)
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One data file of the table; `rows` is None where the log does not say."""
+    """One data file of the table and a window in it; `rows` are those of the window, None if the log does not have them.
+
+    `share` are the bytes that the window counts for if others share the file, else all of them. `reaches_back` is true if windows
+    that are only counted share it.
+    """
 
     window: str
     path: str
     bytes: int
     rows: int | None
+    share: int
+    shared: bool = False
+    reaches_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """`older` windows were only counted when the logs of the table and of both ledgers ended with these commits.
 
-    `files` are those of all later windows, by path, and `loads` the newest load of each of them among the commits from
+    `files` are those of all later windows, by path and window, and `loads` the newest load of each of them among the commits from
     version `since` on.
     """
 
@@ -57,20 +65,22 @@ class Baseline:
     cuts: Anchor
     commits: Anchor
     table: Anchor
-    files: Mapping[str, File]
+    files: Mapping[tuple[str, str], File]
     loads: Mapping[str, LoadCommit]
     since: int
 
     @property
     def actions(self) -> pa.Table:
-        """The files, with the columns of `load_log.file_actions` that checks read."""
-        files = sorted(self.files.values(), key=lambda f: f.path)
+        """The files, with the columns of `holdings.actions` that checks read."""
+        files = sorted(self.files.values(), key=lambda f: (f.path, f.window))
         return pa.table(
             {
                 "path": pa.array([f.path for f in files], pa.string()),
                 "size_bytes": pa.array([f.bytes for f in files], pa.int64()),
                 "num_records": pa.array([f.rows for f in files], pa.int64()),
-                "partition.window": pa.array([f.window for f in files], pa.string()),
+                "share_bytes": pa.array([f.share for f in files], pa.int64()),
+                "shared": pa.array([f.shared for f in files], pa.bool_()),
+                holdings.WINDOW: pa.array([f.window for f in files], pa.string()),
             }
         )
 
@@ -79,10 +89,15 @@ class Baseline:
         if older.until is None:
             return self
         first = key_of(older.until)
+        back = {path for path, window in self.files if window < first}
         return replace(
             self,
             older=older,
-            files={p: f for p, f in self.files.items() if f.window >= first},
+            files={
+                place: replace(f, reaches_back=True) if f.path in back else f
+                for place, f in self.files.items()
+                if f.window >= first
+            },
             loads={k: load for k, load in self.loads.items() if k >= first},
         )
 
@@ -97,9 +112,10 @@ def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
         return None
     cuts, commits, log = (a for a in anchors if a is not None)
     path = lake.table(table)
-    actions = load_log.file_actions(path, log.version)
-    columns = (actions[name].to_pylist() for name in ("partition.window", "path", "size_bytes", "num_records"))
-    files = {file.path: file for file in map(File, *columns)}
+    actions = holdings.actions(path, log.version)
+    names = (holdings.WINDOW, "path", "size_bytes", "num_records", "share_bytes")
+    shared = actions["shared"].to_pylist() if "shared" in actions.column_names else [False] * actions.num_rows
+    files = {(f.path, f.window): f for f in map(File, *(actions[name].to_pylist() for name in names), shared)}
     loads = {key: replace(load, adds=None) for key, load in load_log.newest_loads(path, recent).items()}
     return Baseline(Older(), cuts, commits, log, files, loads, max(log.version - recent + 1, 0))
 
@@ -131,18 +147,41 @@ def advance(known: Baseline, table: Folder) -> Baseline | None:
     first = "" if known.older.until is None else key_of(known.older.until)
     files, loads = dict(known.files), dict(known.loads)
     for commit in commits:
-        for path in commit.removes:
-            if files.pop(path, None) is None:
+        gone = set(commit.removes)
+        if gone:
+            removed = [file for file in files.values() if file.path in gone]
+            if gone - {file.path for file in removed} or any(file.reaches_back for file in removed):
                 return None
+            files = {place: file for place, file in files.items() if place[0] not in gone}
         for add in commit.adds:
-            window = add.partition.get("window") or ""
-            if window < first:
+            added = _files(table, add)
+            if added is None or any(file.window < first for file in added):
                 return None
-            files[add.path] = File(window, add.path, add.bytes, add.rows)
+            files |= {(file.path, file.window): file for file in added}
         load = load_log.load_in(commit)
         if load is not None:
             loads[load.metadata.window.key] = replace(load, adds=None)
     return replace(known, table=commits[-1].anchor, files=files, loads=loads)
+
+
+def _files(table: Folder, add: DataFile) -> list[File] | None:
+    """Return a file that a commit has added, for each window that it holds; None if it can no longer be read."""
+    try:
+        held = holdings.held_by(table, add)
+    except FilesLostError:
+        return None
+    total, shared = sum(rows or 0 for rows in held.values()), len(held) > 1
+    return [
+        File(
+            window,
+            add.path,
+            add.bytes,
+            rows,
+            add.bytes * (rows or 0) // total if shared and total else add.bytes,
+            shared,
+        )
+        for window, rows in held.items()
+    ]
 
 
 def save(lake: Lake, table: TableRef, baseline: Baseline, checks: Collection[Check]) -> None:
@@ -211,7 +250,7 @@ def _read(folder: Folder, name: str, checks: AbstractSet[str]) -> Baseline | Non
         cuts=Anchor(**document["cuts"]),
         commits=Anchor(**document["commits"]),
         table=Anchor(**document["table"]),
-        files={f["path"]: File(**f) for f in document["files"]},
+        files={(f["path"], f["window"]): File(**f) for f in document["files"]},
         loads=_loads(document["loads"]),
         since=document["since"],
     )

@@ -19,7 +19,7 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.checks.proving import Proved, name_differences, prove_by_reading
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 
 NAME = "deep_audit"
 
@@ -91,7 +91,7 @@ def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
         return None
     if not known.found:
         return standing(e.facts(), known, {}, {})
-    files = {k: f.digest for k, f in load_log.window_files(load_log.file_actions(e.table)).items()}
+    files = {k: f.digest for k, f in holdings.window_files(holdings.actions(e.table)).items()}
     keys = sorted({f.finding.window for f in known.found})
     receipts = {k: r.files_digest for k, r in e.ledger.receipts(e.declaration.raw_table, keys).items()}
     return standing(e.facts(), known, files, receipts)
@@ -121,7 +121,7 @@ def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: M
 def _standing(known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> Iterator[Finding]:
     for found in known.found:
         window = found.finding.window
-        now = files.get(window, load_log.NO_FILES.digest)
+        now = files.get(window, holdings.NO_FILES.digest)
         if now == found.files_digest:
             yield replace(found.finding, detail=f"{found.finding.detail} (audited {found.at:%Y-%m-%d %H:%M}Z)")
         elif now != receipts.get(window):

@@ -26,7 +26,7 @@ from platform_assets.errors import (
     WorkerLostError,
 )
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake.commits import NewFile
+from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.digest import Measured
 from platform_assets.model.logs import logger
@@ -83,7 +83,7 @@ class Plan:
             below = load_folder(order.records.window, order.load_id)
             source = Source(order.records.topic, order.records.topic_id, folder(order.table))
             pieces = shares(ranges, records_per_file, most)
-            own = [Share(order.records.window, below, some, source) for some in pieces]
+            own = [Share(order.records.window, below, some, source, order.records.window_column) for some in pieces]
             found += own
             owners += [index] * len(own)
             total += size

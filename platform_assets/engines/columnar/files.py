@@ -14,12 +14,13 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from platform_assets.engines.columnar.digests import measured, numbers
 from platform_assets.engines.columnar.reports import Rows, WrittenFile
 from platform_assets.lake.files import Files
-from platform_assets.lake.parquet import leaves
+from platform_assets.lake.parquet import WINDOW, leaves
 from platform_assets.model.digest import Measured
 
 CODEC: Final = "zstd"
@@ -27,7 +28,7 @@ ROW_GROUP_BYTES: Final = 8 << 20
 """Bytes of columns that are gathered before they are written, which bounds a task's memory."""
 FILE_BYTES: Final = 512 << 20
 """Bytes of columns after which a new file is started."""
-CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type")
+CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type", WINDOW)
 """Columns of a raw table with few values, for which a dictionary pays off."""
 COUNTING: Final = ("kafka_offset", "kafka_timestamp")
 """Columns of a raw table that are written as differences from value to value."""
@@ -45,7 +46,7 @@ _FEWEST_ROWS: Final = 1 << 10
 _MOST_ROWS: Final = 1 << 14
 """Pages of small columns have 20,000 rows."""
 DELTAS: Final = "DELTA_BINARY_PACKED"
-_STATISTICS = ["kafka_partition", "kafka_offset", "kafka_timestamp"]
+_STATISTICS = ["kafka_partition", "kafka_offset", "kafka_timestamp", WINDOW]
 Measure = Callable[[pa.RecordBatch], Measured]
 
 
@@ -56,7 +57,7 @@ class FileSeries:
     A partition with `rows_apart` rows or more has its own files; smaller ones share a file. Files are in the folder `below` of
     the table, whose files are `table`, with names that start with `stem`. `measure` takes the digests of rows. `dictionaries`
     names the columns with dictionary encoding, `deltas` those with delta encoding, both by the paths of their leaves.
-    `seconds` is the time spent on each step. Raises OSError.
+    `window` is added to the rows as a column, if it is given. `seconds` is the time spent on each step. Raises OSError.
     """
 
     table: Files
@@ -68,6 +69,7 @@ class FileSeries:
     measure: Measure = measured
     dictionaries: tuple[str, ...] = CONSTANT
     deltas: tuple[str, ...] = COUNTING
+    window: str | None = None
     written: list[WrittenFile] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"digest": 0.0, "write": 0.0})
     _open: _OpenFile | None = None
@@ -75,6 +77,8 @@ class FileSeries:
     def add(self, block: pa.RecordBatch) -> None:
         """Append rows of one partition."""
         partition = block["kafka_partition"][0].as_py()
+        if self.window is not None:
+            block = block.append_column(WINDOW, _constant(self.window, block.num_rows))
         now = self._open
         if now is not None and (
             now.size >= FILE_BYTES or (partition not in now.partitions and now.measured.rows >= self.rows_apart)
@@ -108,6 +112,7 @@ class _OpenFile:
         self._name, self._table, self._seconds = path, table, series.seconds
         self._sink: pa.NativeFile | None = None
         self._oldest, self._newest = 1 << 63, -1 << 63
+        self._windows: tuple[str, str] | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._measure = series.measure
         self._row_group_bytes = series.row_group_bytes
@@ -116,6 +121,13 @@ class _OpenFile:
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, partition: int, block: pa.RecordBatch) -> None:
+        if WINDOW in block.schema.names:
+            found = pc.unique(block[WINDOW]).to_pylist()
+            self._windows = (
+                (min(*self._windows, *found), max(*self._windows, *found))
+                if self._windows
+                else (min(found), max(found))
+            )
         offsets, rows = block["kafka_offset"], block.num_rows
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         before = self.partitions.get(partition)
@@ -142,7 +154,8 @@ class _OpenFile:
             self._sink.close()
         self._seconds["write"] += time.perf_counter() - began
         size = self._table.size(self._name)
-        return WrittenFile(self._name, size, self.partitions, (self._oldest, self._newest), self.measured)
+        times = (self._oldest, self._newest)
+        return WrittenFile(self._name, size, self.partitions, times, self.measured, self._windows)
 
     def discard(self) -> None:
         self._waiting.clear()
@@ -175,12 +188,16 @@ class _OpenFile:
             ),
             use_dictionary=list(self._series.dictionaries),
             column_encoding=dict.fromkeys(self._series.deltas, DELTAS),
-            write_statistics=_STATISTICS,
+            write_statistics=[name for name in _STATISTICS if name in self._schema.names],
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
             write_batch_size=_rows_of(self._waiting, _BATCH_BYTES),
         )
+
+
+def _constant(value: str, rows: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([value], pa.string()))
 
 
 def _rows_of(blocks: Sequence[pa.RecordBatch], size: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from platform_assets import errors
 from platform_assets.errors import PlatformError
+from platform_assets.lake.parquet import WINDOW
 from platform_assets.model.digest import Digest, Measured
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,7 +35,8 @@ class Rows:
 class WrittenFile:
     """A data file that is in no commit yet.
 
-    `path` is relative to the table's folder, `timestamps` are the oldest and the newest in microseconds.
+    `path` is relative to the table's folder, `timestamps` are the oldest and the newest in microseconds, `windows` the first and the
+    last, if it has a column of windows.
     """
 
     path: str
@@ -42,6 +44,7 @@ class WrittenFile:
     partitions: Mapping[int, Rows]
     timestamps: tuple[int, int]
     measured: Measured
+    windows: tuple[str, str] | None = None
 
     @property
     def rows(self) -> int:
@@ -63,6 +66,8 @@ class WrittenFile:
         oldest, newest = self.timestamps
         if oldest >= _FIRST_DATE and newest <= _LAST_DATE:
             least["kafka_timestamp"], most["kafka_timestamp"] = _moment(oldest), _moment(newest)
+        if self.windows is not None:
+            least[WINDOW], most[WINDOW] = self.windows
         return {"minValues": least, "maxValues": most, "nullCount": dict.fromkeys(least, 0)}
 
 
@@ -129,6 +134,7 @@ def file_to_json(file: WrittenFile) -> dict[str, Any]:
         "rows": m.rows,
         # As texts, since sums of 64-bit hashes are too wide for other readers of JSON.
         "digests": [str(m.offsets.total), str(m.content.total)],
+        "windows": file.windows,
     }
 
 
@@ -141,6 +147,7 @@ def file_from_json(value: Mapping[str, Any]) -> WrittenFile:
         {int(p): Rows(**rows) for p, rows in value["partitions"].items()},
         (value["timestamps"][0], value["timestamps"][1]),
         Measured(offsets, content),
+        None if value.get("windows") is None else (value["windows"][0], value["windows"][1]),
     )
 
 

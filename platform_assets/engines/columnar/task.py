@@ -143,7 +143,13 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 def _written(work: Work, share: Share) -> FileSeries:
     """Write the files of a share and close them. Any failure is raised as an error of the platform, and no file is left."""
-    series = FileSeries(files_at(share.source.table), share.folder, f"{share.pieces[0].partition:05d}", work.rows_apart)
+    series = FileSeries(
+        files_at(share.source.table),
+        share.folder,
+        f"{share.pieces[0].partition:05d}",
+        work.rows_apart,
+        window=share.window if share.window_column else None,
+    )
     brokers = Brokers(
         work.settings(os.environ),
         share.source.topic,

@@ -90,12 +90,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The offsets that one task reads, and its output folder: `folder` is relative to the table's."""
+    """The offsets that one task reads, and its output folder: `folder` is relative to the table's.
+
+    `window_column` is true if files get a column of windows.
+    """
 
     window: str
     folder: str
     pieces: tuple[Piece, ...]
     source: Source
+    window_column: bool = False
 
 
 @dataclass(frozen=True, slots=True)

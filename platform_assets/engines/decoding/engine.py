@@ -28,9 +28,9 @@ from platform_assets.errors import (
     UnknownOutcome,
     WorkerLostError,
 )
-from platform_assets.lake import load_log, rows
-from platform_assets.lake.commits import NewFile
-from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake import failures, holdings, parquet
+from platform_assets.lake.data_files import NewFile
+from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.digest import Measured
@@ -54,7 +54,8 @@ _SHARES_A_TASK: Final = 8
 class DecodeOrder:
     """A window of a topic's raw table at `version`, to be decoded by the load with this id.
 
-    `layout` and `dead_layout` are the columns of the two output tables, including their partition column.
+    `layout` and `dead_layout` are the columns of the two output tables, with that of windows. `window_columns` are true for a table,
+    decoded rows first, if its files get that column too.
     """
 
     topic: str
@@ -66,6 +67,7 @@ class DecodeOrder:
     dead_layout: pa.Schema
     load_id: str
     records_per_file: int
+    window_columns: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class DecodeEngine:
         Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, what decoders raise, and others.
         """
         raw = self.lake.table(TableRef.raw(order.topic))
-        pieces = self._pieces(order, load_log.files_of(raw, order.window, order.version))
+        pieces = self._pieces(order, holdings.files_of(raw, order.window, order.version))
         try:
             try:
                 outcome = self._only(order, pieces)
@@ -196,10 +198,11 @@ class DecodeEngine:
         for path in files.paths:
             # Paths in a log are percent-encoded.
             name = unquote(path)
-            with rows.reading_files(folder, order.window), folder.open(name) as opened:
-                footer = pq.ParquetFile(opened).metadata
-            groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-            found += [Piece(name, n, g.num_rows, g.total_byte_size) for n, g in enumerate(groups) if g.num_rows]
+            with failures.reading_files(folder, order.window), folder.open(name) as opened:
+                file = pq.ParquetFile(opened)
+                numbers = [n for n in range(file.num_row_groups) if parquet.may_have(file, n, order.window)]
+            groups = ((number, file.metadata.row_group(number)) for number in numbers)
+            found += [Piece(name, n, g.num_rows, g.total_byte_size) for n, g in groups if g.num_rows]
         return found
 
     def _pieces_of_many(
@@ -211,9 +214,9 @@ class DecodeEngine:
         for order in orders:
             if order.version not in files:
                 folder = self.lake.table(TableRef.raw(order.topic))
-                files[order.version] = load_log.window_files(load_log.file_actions(folder, order.version))
+                files[order.version] = holdings.window_files(holdings.actions(folder, order.version))
             try:
-                found.append((order, self._pieces(order, files[order.version].get(order.window, load_log.NO_FILES))))
+                found.append((order, self._pieces(order, files[order.version].get(order.window, holdings.NO_FILES))))
             except PlatformError as error:
                 refused[order.load_id] = error
         return found
@@ -306,6 +309,7 @@ class DecodeEngine:
             dead_layout=files_layout(first.dead_layout),
             shares=plan.shares,
             rows_apart=first.records_per_file,
+            window_columns=first.window_columns,
         )
 
     def _written(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pyarrow.compute as pc
-
 from platform_assets.engines.protocol import NO_ROWS
-from platform_assets.lake import datasets
 from platform_assets.lake.location import Folder
-from platform_assets.lake.rows import reading_files
+from platform_assets.lake.rows import batches_of
 from platform_assets.model.digest import Measured
 
 
@@ -17,9 +14,7 @@ def measured_window(table: Folder, key: str, version: int) -> Measured:
     from platform_assets.engines.decoding.digests import measured
 
     found = NO_ROWS
-    with reading_files(table, key):
-        dataset = datasets.of(table.delta(version), "window", key)
-        for batch in dataset.to_batches(filter=pc.field("window") == key):
-            if batch.num_rows:
-                found += measured(batch)
+    for batch in batches_of(table, key, version):
+        if batch.num_rows:
+            found += measured(batch)
     return found

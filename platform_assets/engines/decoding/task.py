@@ -25,7 +25,7 @@ from platform_assets.engines.decoding.work import Piece, Report, Share, Work
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
 from platform_assets.lake import parquet
 from platform_assets.lake.files import files_at, files_below
-from platform_assets.lake.parquet import leaves, python_values
+from platform_assets.lake.parquet import WINDOW, leaves, python_values
 from platform_assets.model.expectations import MOST_SAMPLES, Expectation, FailingRow, Figures
 from platform_assets.model.untrusted import shown_value
 
@@ -112,8 +112,9 @@ def _written(work: Work, share: Share, maker: RowMaker, measurer: Measurer) -> t
 
     Any failure is raised as an error of the platform, and no file is left.
     """
-    decoded = _series(work.decoded, work.layout, share, work.rows_apart)
-    dead = _series(work.dead_letters, work.dead_layout, share, work.rows_apart)
+    in_decoded, in_dead = work.window_columns
+    decoded = _series(work.decoded, work.layout, share, work.rows_apart, window_column=in_decoded)
+    dead = _series(work.dead_letters, work.dead_layout, share, work.rows_apart, window_column=in_dead)
     try:
         for piece in share.pieces:
             for records, whole in _blocks(work, share.window, piece, maker.needed):
@@ -134,7 +135,7 @@ def _written(work: Work, share: Share, maker: RowMaker, measurer: Measurer) -> t
     return decoded, dead
 
 
-def _series(table: str, layout: pa.Schema, share: Share, rows_apart: int) -> FileSeries:
+def _series(table: str, layout: pa.Schema, share: Share, rows_apart: int, *, window_column: bool) -> FileSeries:
     dictionaries, deltas = encodings(layout)
     return FileSeries(
         files_at(table),
@@ -142,8 +143,9 @@ def _series(table: str, layout: pa.Schema, share: Share, rows_apart: int) -> Fil
         f"{share.number:05d}",
         rows_apart,
         measure=measured,
-        dictionaries=dictionaries,
+        dictionaries=(*dictionaries, WINDOW) if window_column else dictionaries,
         deltas=deltas,
+        window=share.window if window_column else None,
     )
 
 
@@ -180,6 +182,7 @@ def _blocks(
         parquet.opened(opened, read_dictionary=["topic_id"]) as file,
     ):
         whole_schema = _with_topic_numbers(parquet.plain_schema(file))
+        wanted = [*columns, WINDOW] if WINDOW in whole_schema.names else columns
 
         @cache
         def others() -> pa.Table:
@@ -187,20 +190,30 @@ def _blocks(
                 found = file.read_row_group(piece.group, rest, use_threads=False)
                 return found.cast(parquet.among(whole_schema, found.schema))
 
-        def whole(block: pa.RecordBatch, begin: int, order: pa.Array | None) -> pa.RecordBatch:
+        def whole(
+            block: pa.RecordBatch, begin: int, read: int, own: pa.BooleanArray | None, order: pa.Array | None
+        ) -> pa.RecordBatch:
             found = {name: block[name] for name in columns}
             if rest:
-                more = others().slice(begin, block.num_rows).combine_chunks()
+                more = others().slice(begin, read)
+                more = (more if own is None else more.filter(own)).combine_chunks()
                 found |= {name: more[name].combine_chunks() for name in rest}
             records = pa.RecordBatch.from_pydict({name: found[name] for name in RAW_COLUMNS})
             return records if order is None else records.take(order)
 
         begin = 0
-        for read in file.iter_batches(most, [piece.group], columns, use_threads=False):
+        for read in file.iter_batches(most, [piece.group], wanted, use_threads=False):
             block = read.cast(parquet.among(whole_schema, read.schema))
-            order = order_of(block)
-            yield block if order is None else block.take(order), partial(whole, block, begin, order)
-            begin += block.num_rows
+            own = None
+            if wanted is not columns:
+                # A shared file has rows of other windows too.
+                own = pc.fill_null(pc.equal(block[WINDOW], window), False)
+                block = block.filter(own).select(columns)
+            if block.num_rows:
+                order = order_of(block)
+                rows = partial(whole, block, begin, read.num_rows, own, order)
+                yield block if order is None else block.take(order), rows
+            begin += read.num_rows
 
 
 def _with_topic_numbers(whole: pa.Schema) -> pa.Schema:

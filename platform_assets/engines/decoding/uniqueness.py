@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from platform_assets.engines.decoding.digests import row_hashes
 from platform_assets.engines.protocol import StagedFiles
+from platform_assets.lake.failures import reading_files
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import python_values
-from platform_assets.lake.rows import reading_files
 from platform_assets.model.expectations import MOST_SAMPLES, Expectation, FailingRow, Figures
 from platform_assets.model.untrusted import shown_value
 

@@ -96,6 +96,7 @@ class Work:
     `raw`, `decoded` and `dead_letters` are the tables' folders. `schemas` is the folder of the schemas read from a registry, and
     `registry` its address, for workers whose environment has none. `layout` and `dead_layout` are the columns of files, including
     `topic_id` and those before it; `rows_apart` is the number of rows from which a partition gets its own file.
+    `window_columns` are true for a table, decoded rows first, if its files also get a column of windows.
     """
 
     topic: str
@@ -109,6 +110,7 @@ class Work:
     dead_layout: pa.Schema
     shares: tuple[Share, ...]
     rows_apart: int
+    window_columns: tuple[bool, bool] = (False, False)
 
 
 def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ...]:

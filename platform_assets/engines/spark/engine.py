@@ -54,7 +54,9 @@ class SparkEngine:
             configure_codegen(spark, records.ranges.size)
             frame = raw.kafka_frame(
                 spark, self.settings().java(), records.topic, records.topic_id, records.window, records.pieces
-            ).drop("window")
+            )
+            if not records.window_column:
+                frame = frame.drop("window")
             files = -(-records.ranges.size // records_per_file)
             # Few files for small windows; a large one has a file per Kafka partition, whose statistics are then complete.
             if files < len(records.ranges.non_empty().by_partition):

@@ -11,7 +11,7 @@ from platform_assets.engines.protocol import Records
 from platform_assets.errors import FilesLostError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import SealedWindow
@@ -125,12 +125,12 @@ def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
     accepted = ledger.accepted_losses(table, sealed.key)
     receipt = ledger.receipts(table, [sealed.key]).get(sealed.key)
     if receipt is None:
-        if load_log.exists(folder) and load_log.files_of(folder, sealed.key).paths:
+        if load_log.exists(folder) and holdings.files_of(folder, sealed.key).paths:
             return None
         return accepted
     if receipt.holes is not None and not receipt.holes.get("below log start"):
         return None
-    if load_log.files_of(folder, sealed.key).digest != receipt.files_digest:
+    if holdings.files_of(folder, sealed.key).digest != receipt.files_digest:
         return None
     try:
         offsets = rows.offsets_of(folder, sealed.key) if receipt.rows else {}

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.protocol import NO_ROWS
 from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
@@ -128,7 +129,7 @@ def _empty(window: SealedWindow, ledger: Ledger) -> None:
         run_id="",
         first_cut=cut_ranges.first_cut(ledger, window.topic, window.generation, window.window.start),
     )
-    made = WindowCommit(ledger.lake, table).replace(metadata, ())
+    made = WindowCommit(ledger.lake, table, measure_of(table.kind)).replace(metadata, ())
     erased = erased_of(ledger, window.topic, [window.key]).get(window.key, {})
     gone = sum(size_of(parts) for parts in erased.values())
     holes = {ACCEPTED_LOSS: window.ranges.size - gone, ERASED: gone}

@@ -20,7 +20,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -91,7 +91,7 @@ class Deciding:
         if losses:
             return
         receipt = self.ledger.receipts(table, [window]).get(window)
-        held = load_log.files_if_any(self.ledger.lake.table(table), window)
+        held = holdings.files_if_any(self.ledger.lake.table(table), window)
         if not held.paths if receipt is None else not receipt.rows:
             self.report(f"{table} {window}: nothing prevents it from being loaded; nothing was accepted")
         elif self.author is None:

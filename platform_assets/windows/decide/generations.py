@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from platform_assets.errors import BrokerUnreachableError, ConfigurationError, FilesLostError, LedgerConflictError
 from platform_assets.kafka.cluster import Cluster, TopicState
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.location import Folder
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author, Decision
@@ -200,14 +200,14 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
     folder = ledger.lake.table(table)
     windows = [w for w in ledger.windows(newest.topic) if w.generation == newest.generation and w.ranges.size]
     receipts = ledger.receipts(table)
-    files = load_log.window_files(load_log.file_actions(folder)) if load_log.exists(folder) else {}
+    files = holdings.window_files(holdings.actions(folder)) if load_log.exists(folder) else {}
     same = first.topic_id == newest.topic_id
     beyond: list[tuple[SealedWindow, Ranges]] = []
     for window in windows:
         receipt = receipts.get(window.key)
         if receipt is not None and receipt.holes is not None and not receipt.holes.get("below log start"):
             continue
-        if receipt is not None and files.get(window.key, load_log.NO_FILES).digest != receipt.files_digest:
+        if receipt is not None and files.get(window.key, holdings.NO_FILES).digest != receipt.files_digest:
             # Damaged, or rewritten by others: its next load reports what is left.
             continue
         gone = {p: r.minus([r.before(first.cut.at(p) if same else r.start)]) for p, r in window.ranges.items()}

@@ -30,7 +30,7 @@ from platform_assets.errors import (
     RepairOffsetError,
     ReplacedRowsError,
 )
-from platform_assets.lake import dead_letter_table, decoded_table, load_log
+from platform_assets.lake import dead_letter_table, decoded_table, holdings
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.ledger import decisions
@@ -259,7 +259,7 @@ class WindowDecoder:
     def _version_with(self, raw: Receipt, loaded: int) -> int:
         """Return a version of the raw table that has the rows of `raw`; if its files are gone, verify the newest rows first."""
         folder, key = self.ledger.lake.table(raw.table), raw.window.key
-        version, matches = load_log.version_and_match(folder, key, raw.files_digest, loaded)
+        version, matches = holdings.version_and_match(folder, key, raw.files_digest, loaded)
         if not matches:
             replacer = WindowReplacer(raw.table, self.ledger, self.engine, self.run_id)
             if replacer.proved(raw) is None:
@@ -269,6 +269,7 @@ class WindowDecoder:
     def _decode(self, raw: Receipt, order: DecodeOrder, erased: Ranges, decided: int | None) -> DecodedWindow:
         began = time.monotonic()
         letters, rows = self.open(order.layout, order.window)
+        order = replace(order, window_columns=(rows.is_flat, letters.is_flat))
         known = self.receipts(order.window)
         window = Prepared(raw, order, self.metadata(raw, order), letters, rows, known, erased, decided)
         with self.named_conflicts(window):

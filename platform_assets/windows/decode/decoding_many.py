@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from platform_assets.engines.batching import batched_windows
 from platform_assets.engines.decoding.engine import DecodedFiles
 from platform_assets.errors import ConcurrentLoadError, PlatformError
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
@@ -175,7 +175,7 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
         dead, decoded = (ledger.receipts(table, list(left)) for table in (d.dead_letter_table, d.decoded_table))
         folder = ledger.lake.table(d.raw_table)
         version = load_log.version(folder)
-        files = load_log.window_files(load_log.file_actions(folder, version))
+        files = holdings.window_files(holdings.actions(folder, version))
     except PlatformError as e:
         _log.info("windows of %s are decoded one by one: %s", d.topic, e)
         return {}
@@ -185,9 +185,9 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
         if receipt.table_version is None:
             found[key] = _Done(key, decoder.empty(receipt, known), is_new=not known.are_there)
             continue
-        if files.get(key, load_log.NO_FILES).digest != receipt.files_digest or decoder.is_current(receipt, known):
+        if files.get(key, holdings.NO_FILES).digest != receipt.files_digest or decoder.is_current(receipt, known):
             continue
-        order = decoder.order(receipt, version, layout)
+        order = replace(decoder.order(receipt, version, layout), window_columns=(rows.is_flat, letters.is_flat))
         found[key] = Prepared(
             receipt,
             order,
@@ -209,5 +209,5 @@ def _fits(decoder: WindowDecoder, raw: Receipt) -> bool:
     return True
 
 
-def _of_window(opened: WindowCommit, held: Mapping[str, load_log.WindowFiles], key: str) -> WindowCommit:
-    return opened.of_window(held.get(key, load_log.NO_FILES))
+def _of_window(opened: WindowCommit, held: Mapping[str, holdings.WindowFiles], key: str) -> WindowCommit:
+    return opened.of_window(held.get(key, holdings.NO_FILES))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from platform_assets.errors import ConcurrentLoadError
-from platform_assets.lake import data_files, load_log
+from platform_assets.lake import data_files, holdings, load_log
 from platform_assets.lake.location import Folder, window_folders
 from platform_assets.ledger import erasure_rules
 from platform_assets.ledger.entries import ERASED, SealedWindow
@@ -62,7 +62,7 @@ def fence_loads(eraser: WindowEraser) -> None:
     concerned = {w.key: w.window for w in ledger.windows(table.topic) if rules.keys_for(w)}
     for attempt in range(_RACES):
         begun = set(folder.folders())
-        held = load_log.window_files(load_log.file_actions(folder))
+        held = holdings.window_files(holdings.actions(folder))
         waiting = [key for key in concerned if key not in held and begun.intersection(window_folders(key))]
         loaded = {key for key, receipt in ledger.receipts(table, waiting).items() if receipt.kind != "empty"}
         try:

@@ -14,14 +14,15 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
 from platform_assets.errors import LedgerConflictError
-from platform_assets.lake import delta_log, load_log
+from platform_assets.lake import delta_log, holdings, load_log
+from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.redaction import redact, replaced_files, without_columns
 from platform_assets.ledger import known_files
 from platform_assets.ledger.store import FOLDED, Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
-_PLACES: Final = frozenset({"kafka_partition", "kafka_offset", "kafka_timestamp"})
+_PLACES: Final = frozenset({"kafka_partition", "kafka_offset", "kafka_timestamp", holdings.WINDOW})
 """Columns whose bounds say where records are, not what is in them."""
 _ATTEMPTS: Final = 20
 
@@ -48,7 +49,8 @@ def clean(ledger: Ledger, tables: Sequence[TableRef], windows: Mapping[str, Rang
 def _bounds(
     windows: Mapping[str, Ranges], partition: Mapping[str, str | None], known: dict[str, Any]
 ) -> dict[str, Any]:
-    if partition.get("window") not in windows:
+    file = DataFile("", partition, 0, known)
+    if not any(holdings.may_hold(file, window) for window in windows):
         return known
     return without_columns(known, lambda column: column not in _PLACES)
 

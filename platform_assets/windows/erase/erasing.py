@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles
 from platform_assets.errors import (
     ConcurrentLoadError,
@@ -25,9 +26,11 @@ from platform_assets.errors import (
     PlatformError,
     TableRefusedError,
 )
-from platform_assets.lake import data_files, load_log
-from platform_assets.lake.commits import NewFile, WindowCommit
-from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata, WindowFiles
+from platform_assets.lake import data_files, holdings, load_log
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.data_files import NewFile
+from platform_assets.lake.holdings import WindowFiles
+from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, load_folder
 from platform_assets.lake.standing import standing
 from platform_assets.ledger import cut_ranges
@@ -120,15 +123,17 @@ class WindowEraser:
         self, table: TableRef, windows: Mapping[str, Ranges], sealed: Mapping[str, Window]
     ) -> Iterator[ErasedWindow | PlatformError]:
         # Opened before the receipts are read: a later commit by others is a conflict.
-        opened = WindowCommit(self.ledger.lake, table)
+        opened = WindowCommit(self.ledger.lake, table, measure_of(table.kind))
         held, receipts = opened.files(), self.ledger.receipts(table, list(windows))
         raw = receipts if table.kind == "raw" else self.ledger.receipts(self.declaration.raw_table, list(windows))
         made = list[Receipt]()
         try:
             for key, erased in windows.items():
-                files, receipt = held.get(key, load_log.NO_FILES), receipts.get(key)
+                before, receipt = held.get(key, holdings.NO_FILES), receipts.get(key)
+                # The window before may have moved its rows.
+                files = opened.files_now(key) if opened.is_flat and before.paths else before
                 work = _Window(self, table, key, erased, files, receipt, raw.get(key), sealed.get(key))
-                outcome = work.written_again(opened.of_window(files))
+                outcome = work.written_again(opened.of_window(before))
                 if isinstance(outcome, Receipt):
                     made.append(outcome)
                     gone = 0 if receipt is None else receipt.rows - outcome.rows
@@ -314,11 +319,7 @@ class _Window:
 
     def _measure(self) -> Any:
         """Return the measure that takes the digests of the table's rows."""
-        if self.table.kind == "raw":
-            from platform_assets.engines.columnar.digests import measured
-        else:
-            from platform_assets.engines.decoding.digests import measured
-        return measured
+        return measure_of(self.table.kind)
 
     def _of_commit(self, began: float) -> Receipt | None:
         """Return the receipt of a commit that removed the rows, if the ledger lacks it because a run ended between the two."""

@@ -22,7 +22,7 @@ from platform_assets.errors import (
     FilesLostError,
     PlatformError,
 )
-from platform_assets.lake import data_files, load_log, rows
+from platform_assets.lake import data_files, holdings, load_log, rows
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import ERASED, SealedWindow
@@ -130,19 +130,21 @@ class Erasure:
             return []
         found: dict[str, dict[int, list[Offsets]]] = {}
         wanted, passed = pa.array(list(keys), pa.binary()), set[str]() if searched is None else searched
-        for window, files in load_log.window_files(load_log.file_actions(folder)).items():
-            for path in [path for path in files.paths if path not in passed]:
-                try:
-                    for block in data_files.blocks(folder, path, window, _BLOCK_ROWS, ["key", *_PLACE]):
-                        hits = block.filter(pc.is_in(block["key"].cast(pa.binary()), wanted))
-                        for partition, offsets in rows.split_by_partition(hits):
-                            found.setdefault(window, {}).setdefault(partition, []).append(offsets)
-                except FilesLostError:
-                    if unreadable is None:
-                        raise
-                    unreadable.add(window)
-                else:
-                    passed.add(path)
+        for path, windows in holdings.windows_by_path(holdings.actions(folder)).items():
+            if path in passed:
+                continue
+            try:
+                # A file that several windows share is read once.
+                for window, block in data_files.blocks_by_window(folder, path, windows, _BLOCK_ROWS, ["key", *_PLACE]):
+                    hits = block.filter(pc.is_in(block["key"].cast(pa.binary()), wanted))
+                    for partition, offsets in rows.split_by_partition(hits):
+                        found.setdefault(window, {}).setdefault(partition, []).append(offsets)
+            except FilesLostError:
+                if unreadable is None:
+                    raise
+                unreadable.update(windows)
+            else:
+                passed.add(path)
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
         if unknown := sorted(set(found) - set(sealed)):
             raise ConfigurationError(
@@ -193,7 +195,7 @@ class Erasure:
         changed = [
             key
             for key, receipt in sorted(self.ledger.receipts(table).items())
-            if opened.files.get(key, load_log.NO_FILES).digest != receipt.files_digest
+            if opened.files.get(key, holdings.NO_FILES).digest != receipt.files_digest
             and _digest(opened, key) != receipt.offsets
         ]
         return sorted({*changed, *unreadable})
@@ -277,7 +279,7 @@ class Erasure:
             decisions.record(self.ledger.lake, decision)
         erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
         folder = self.ledger.lake.table(self.declaration.raw_table)
-        files = load_log.window_files(load_log.file_actions(folder)) if load_log.exists(folder) else {}
+        files = holdings.window_files(holdings.actions(folder)) if load_log.exists(folder) else {}
         for window in self.ledger.windows(self.topic):
             if window.key in files:
                 erased_keys.record_found(self.ledger, folder, files[window.key].paths, window)

@@ -243,7 +243,7 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
             found[window.key] = e
             continue
         metadata = replace(loader.metadata(window, first_cut), erased=erased.get(window.key, {}))
-        order = Order(loader.records(window, without), metadata.load_id, table)
+        order = Order(loader.records(opened, window, without), metadata.load_id, table)
         check = loader.last_check(window, needed, without, decided)
         found[window.key] = _Prepared(window, metadata, opened.of_new_window(), order, check)
     return found

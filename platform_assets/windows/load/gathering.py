@@ -28,7 +28,7 @@ from platform_assets.errors import (
     TruncationError,
 )
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.lake import data_files, load_log, rows
+from platform_assets.lake import data_files, holdings, load_log, rows
 from platform_assets.lake.location import load_folder
 from platform_assets.ledger.entries import ERASED, Receipt, SealedWindow
 from platform_assets.model.digest import digest_of
@@ -60,13 +60,14 @@ class Left:
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Gathers rows of one window for `replacer`."""
+    """Gathers rows of one window for `replacer`. `window_column` is true if the table is flat: files then get a column of windows."""
 
     replacer: WindowReplacer
     cluster: Cluster
     engine: LoadEngine
     records_per_file: int
     sealed: SealedWindow
+    window_column: bool
 
     def gathered(self, receipt: Receipt, load_id: str, ways: Sequence[Ranges]) -> StagedFiles | Left:
         """Return the rows of `receipt`, written to new files that the caller commits, or what is left of them.
@@ -116,7 +117,8 @@ class Gatherer:
             return self._read({p: (*parts, *damaged.get(p, ())) for p, parts in without.items()}, load_id)
 
     def _records(self, without: Ranges) -> Records:
-        return Records(self.sealed.topic, self.sealed.topic_id, self.sealed.key, self.sealed.ranges, without)
+        s = self.sealed
+        return Records(s.topic, s.topic_id, s.key, s.ranges, without, window_column=self.window_column)
 
     def _read(self, without: Ranges, load_id: str) -> StagedFiles:
         try:
@@ -138,7 +140,7 @@ class Gatherer:
         first = [] if receipt.table_version is None else [receipt.table_version]
         seen: set[str] = set()
         for version in dict.fromkeys((*first, load_log.version(table), *self.replacer.past_versions(receipt))):
-            files = load_log.files_if_kept(table, key, version)
+            files = holdings.files_if_kept(table, key, version)
             for path in () if files is None else files.paths:
                 if path not in seen:
                     seen.add(path)
@@ -147,7 +149,7 @@ class Gatherer:
     def _chosen(self, kafka: StagedFiles, receipt: Receipt, load_id: str, ways: Sequence[Ranges]) -> StagedFiles | Left:
         table = self.replacer.folder
         of_kafka, of_table = [quote(f.path) for f in kafka.files], list(self.past_paths(receipt))
-        read = [rows.readable_offsets(table, paths)[0] for paths in (of_kafka, of_table)]
+        read = [rows.readable_offsets(table, receipt.window.key, paths)[0] for paths in (of_kafka, of_table)]
         for left_out in ways:
             found = [_of_window(offsets, receipt, left_out) for offsets in read]
             wanted = {p: _loaded(receipt, p, found[0][p], found[1][p]) for p in receipt.partitions}
@@ -175,10 +177,11 @@ class Gatherer:
         left, found = dict(wanted), NO_ROWS
         try:
             for number, path in enumerate(paths):
-                part = data_files.readable_rows(table, path)
+                part = data_files.readable_rows(table, path, receipt.window.key)
                 chosen = None if part is None else _rows_at(part, receipt.topic_id, left)
                 if chosen is not None and chosen.num_rows:
-                    data_files.write_rows(table, f"{below}/gathered-{number:05}.parquet", chosen)
+                    key = receipt.window.key if self.window_column else None
+                    data_files.write_rows(table, f"{below}/gathered-{number:05}.parquet", chosen, key)
                     found += sum((measured(batch) for batch in chosen.to_batches()), NO_ROWS)
         except BaseException:
             (table / below).delete()

@@ -31,7 +31,7 @@ from platform_assets.errors import (
     ranges_text,
 )
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.lake import load_log, raw_table, rows
+from platform_assets.lake import holdings, raw_table, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Folder
@@ -86,9 +86,10 @@ class Loader:
         """The replacer of the raw table's windows."""
         return WindowReplacer(self.declaration.raw_table, self.ledger, self.engine, self.run_id)
 
-    def gatherer(self, sealed: SealedWindow) -> Gatherer:
-        """The gatherer of what is left of a window."""
-        return Gatherer(self.replacer, self.cluster, self.engine, self.declaration.records_per_file, sealed)
+    def gatherer(self, sealed: SealedWindow, commit: WindowCommit) -> Gatherer:
+        """The gatherer of what is left of a window, which `commit` replaces."""
+        per_file = self.declaration.records_per_file
+        return Gatherer(self.replacer, self.cluster, self.engine, per_file, sealed, commit.is_flat)
 
     def load(self, key: str) -> Loaded:
         """Load the window with this key, so that the table holds it exactly once.
@@ -120,7 +121,7 @@ class Loader:
         came_back = loaded.outcome in ("restored", "kept", "healed")
         if loaded.outcome in ("restored", "kept"):
             # These rows were not just read from Kafka, and so not searched for erased keys.
-            files = load_log.files_of(self.table, sealed.key).paths
+            files = holdings.files_of(self.table, sealed.key).paths
             erased_keys.record_found(self.ledger, self.table, files, sealed)
         if came_back and (erased := self.erased(sealed)) and eraser.erase_pending(sealed.key, erased):
             # A damaged window was restored to its state before the erasure.
@@ -156,12 +157,12 @@ class Loader:
             self._check_only_in_kafka(sealed, commit, e)
             raise
         check = self.last_check(sealed, needed, accepted, decided)
-        return replacer.first(commit, metadata, self._writer(sealed, accepted), check)
+        return replacer.first(commit, metadata, self._writer(commit, sealed, accepted), check)
 
     def _check_only_in_kafka(self, sealed: SealedWindow, commit: WindowCommit, expired: OffsetsExpiredError) -> None:
         """Raise UnprovedRowsError, from `expired`, if the table has, or may have, rows at the expired offsets."""
-        files = commit.files_of(sealed.key) if commit.holds(sealed.key) else load_log.NO_FILES
-        held, whole = rows.readable_offsets(self.table, files.paths)
+        files = commit.files_of(sealed.key) if commit.holds(sealed.key) else holdings.NO_FILES
+        held, whole = rows.readable_offsets(self.table, sealed.key, files.paths)
         lost = merge_named(expired.lost)
         if not whole or any(common(ranges_of(held.get(p, ())), parts) for p, parts in lost.items()):
             name = self.declaration.raw_table.name
@@ -191,7 +192,7 @@ class Loader:
                 raise
             cause = e
         ways = [*self._left_out(sealed, accepted), *self._left_out_before(sealed, accepted)]
-        found = self.gatherer(sealed).gathered(receipt, metadata.load_id, ways)
+        found = self.gatherer(sealed, commit).gathered(receipt, metadata.load_id, ways)
         if isinstance(found, Left):
             raise (
                 cause if isinstance(cause, UnrecordedLoadError) else found.refusal(receipt, cause, self.erased(sealed))
@@ -231,7 +232,7 @@ class Loader:
         for out in self._left_out(sealed, accepted):
             without = {p: (start, *out.get(p, ())) for p, start in below.items()}
             try:
-                return self.replacer.again(commit, receipt, metadata, self._writer(sealed, without), check)
+                return self.replacer.again(commit, receipt, metadata, self._writer(commit, sealed, without), check)
             except DamagedBatchError as e:
                 if refused is not None:
                     raise refused from e
@@ -369,14 +370,14 @@ class Loader:
         )
         return OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy, why)
 
-    def records(self, sealed: SealedWindow, without: Losses) -> Records:
-        """Return the records to read for a window: all that are still in the topic's log, except `without`."""
+    def records(self, commit: WindowCommit, sealed: SealedWindow, without: Losses) -> Records:
+        """Return the records to read for a window that `commit` replaces: all that are still in the topic's log, except `without`."""
         beyond = generations.beyond_log(self.ledger, sealed)
         skipped = {p: (*without.get(p, ()), *beyond.get(p, ())) for p in sealed.ranges.by_partition}
-        return Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped)
+        return Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped, window_column=commit.is_flat)
 
-    def _writer(self, sealed: SealedWindow, without: Losses) -> Callable[[str], StagedFiles]:
-        return partial(self._write, sealed, self.records(sealed, without))
+    def _writer(self, commit: WindowCommit, sealed: SealedWindow, without: Losses) -> Callable[[str], StagedFiles]:
+        return partial(self._write, sealed, self.records(commit, sealed, without))
 
     def _write(self, sealed: SealedWindow, records: Records, load_id: str) -> StagedFiles:
         table = self.declaration.raw_table

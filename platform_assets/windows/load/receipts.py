@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from platform_assets.errors import LoadError
-from platform_assets.lake import load_log, rows
-from platform_assets.lake.load_log import LoadCommit, WindowFiles
+from platform_assets.lake import holdings, load_log, rows
+from platform_assets.lake.holdings import WindowFiles
+from platform_assets.lake.load_log import LoadCommit
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import ERASED, CommitKind, PartitionReceipt, Receipt, SealedWindow
 from platform_assets.model.digest import Measured, dense_digest
@@ -47,7 +48,7 @@ def receipt_of(
     number of rows than the files hold.
     """
     m, path = commit.metadata, lake.table(table)
-    files, statistics = load_log.added_files(commit) or load_log.files_at(path, m.window.key, commit.version)
+    files, statistics = load_log.added_files(commit) or holdings.files_at(path, m.window.key, commit.version)
     # These are all of the window's files, so the table, which may be large, is not opened again.
     opened = opened or rows.Opened(path, {m.window.key: files})
     found = rows.from_statistics(statistics)
@@ -127,7 +128,7 @@ def empty_receipt(table: TableRef, sealed: SealedWindow | Receipt, run_id: str) 
         proved_at=datetime.now(UTC),
         bytes=0,
         table_version=None,
-        files_digest=load_log.NO_FILES.digest,
+        files_digest=holdings.NO_FILES.digest,
         load_id=str(uuid.uuid4()),
         run_id=run_id,
         seconds=0.0,

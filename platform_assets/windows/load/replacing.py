@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles, TableReader
 from platform_assets.errors import (
     BatchTooLargeError,
@@ -27,10 +28,11 @@ from platform_assets.errors import (
     UnprovedRowsError,
     UnrecordedLoadError,
 )
-from platform_assets.lake import load_log, rows
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.data_files import past_files
-from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
+from platform_assets.lake.holdings import WindowFiles
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, load_folder
 from platform_assets.lake.standing import standing, versions_of
 from platform_assets.ledger.entries import ERASED, Receipt
@@ -96,7 +98,7 @@ class WindowReplacer:
 
     def open(self) -> WindowCommit:
         """Open the table. Call this before reading the receipt: a later commit by others is then a conflict."""
-        return WindowCommit(self.ledger.lake, self.table)
+        return WindowCommit(self.ledger.lake, self.table, measure_of(self.table.kind))
 
     def receipt(self, key: str) -> Receipt | None:
         """Return the receipt of a window; None if it was never loaded."""
@@ -177,7 +179,7 @@ class WindowReplacer:
             if not same(measured, receipt):
                 continue
             below = load_folder(receipt.window.key, metadata.load_id)
-            files = past_files(self.folder, receipt.window.key, version, below)
+            files = past_files(self.folder, receipt.window.key, version, below, flat=commit.is_flat)
             return self.restored(commit, receipt, metadata, StagedFiles(below, files, measured, receipt.engine), began)
         table, key = receipt.table.name, receipt.window.key
         if receipt.is_found:
@@ -202,7 +204,7 @@ class WindowReplacer:
     def drop_lost_files(self, commit: WindowCommit, metadata: LoadMetadata) -> None:
         """Have the table name no file of a window without offsets, if none of its files can be read."""
         key = metadata.window.key
-        if not rows.readable_offsets(self.folder, commit.files_of(key).paths)[0]:
+        if not rows.readable_offsets(self.folder, key, commit.files_of(key).paths)[0]:
             _log.warning(
                 "no file of window %s of %s can be read; its offsets come with a later window", key, self.table
             )
@@ -222,7 +224,7 @@ class WindowReplacer:
             return None
         began = time.monotonic()
         for load in self._as_it_stands(replace(commit, table_id=opened.table_id)):
-            if load_log.files_if_kept(self.folder, key, load.version) is None:
+            if holdings.files_if_kept(self.folder, key, load.version) is None:
                 continue
             ((_, measured),) = self.engine.measure(self.table, [key], load.version)
             if isinstance(measured, FilesLostError):
@@ -259,7 +261,7 @@ class WindowReplacer:
     def _held(self, receipt: Receipt) -> _Held:
         """Read the window in the table: files may be damaged, or made by OPTIMIZE."""
         version = load_log.version(self.folder)
-        files = load_log.files_of(self.folder, receipt.window.key, version)
+        files = holdings.files_of(self.folder, receipt.window.key, version)
         measured = self._measured_at(receipt, version)
         as_recorded = files.digest == receipt.files_digest
         if isinstance(measured, FilesLostError):
@@ -280,13 +282,13 @@ class WindowReplacer:
         """
         current, key = load_log.version(self.folder), receipt.window.key
         recorded = [] if receipt.table_version is None else [receipt.table_version]
-        seen = {load_log.files_of(self.folder, key).digest, load_log.NO_FILES.digest}
+        seen = {holdings.files_of(self.folder, key).digest, holdings.NO_FILES.digest}
         tried = {current}
         for version in itertools.chain(recorded, versions_of(self.folder, key, current)):
             if version in tried or not 0 <= version < current:
                 continue
             tried.add(version)
-            files = load_log.files_if_kept(self.folder, key, version)
+            files = holdings.files_if_kept(self.folder, key, version)
             if files is not None and files.digest not in seen:
                 seen.add(files.digest)
                 yield version
@@ -317,7 +319,7 @@ class WindowReplacer:
         if not commit.holds(key):
             return
         files, found = commit.files_of(key), written.measured.rows
-        held, whole = rows.readable_offsets(self.folder, files.paths)
+        held, whole = rows.readable_offsets(self.folder, key, files.paths)
         new = rows.offsets_in_files(self.folder / written.folder) if written.files else {}
         gone = rows.difference(held, new)
         named = rows.named({p: subtract(parts, metadata.erased.get(p, ())) for p, parts in gone.items()})

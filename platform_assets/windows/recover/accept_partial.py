@@ -176,19 +176,21 @@ def _written(
     loader: Loader, sealed: SealedWindow, receipt: Receipt, commit: WindowCommit, metadata: LoadMetadata, cause: str
 ) -> Remains:
     table = loader.table
-    gatherer = loader.gatherer(sealed)
+    gatherer = loader.gatherer(sealed, commit)
     accepted = loader.ledger.accepted_losses(loader.declaration.raw_table, sealed.key)
     without = {p: (*parts, *accepted.get(p, ())) for p, parts in gatherer.not_in_kafka().items()}
     read = gatherer.read(without, metadata.load_id)
     found = rows.offsets_in_files(table / read.folder) if read.files else {}
     held, kept = dict(found), 0
     for number, path in enumerate(gatherer.past_paths(receipt)):
-        part = data_files.readable_rows(table, path)
+        part = data_files.readable_rows(table, path, sealed.key)
         if part is None:
             continue
         new = _without_held(part, receipt, held, metadata.erased)
         if new.num_rows:
-            data_files.write_rows(table, f"{read.folder}/kept-{number:05}.parquet", new)
+            data_files.write_rows(
+                table, f"{read.folder}/kept-{number:05}.parquet", new, sealed.key if commit.is_flat else None
+            )
             kept += new.num_rows
     erased = metadata.erased
     gone = {p: r.minus([*ranges_of(held.get(p, ())), *erased.get(p, ())]) for p, r in sealed.ranges.items()}

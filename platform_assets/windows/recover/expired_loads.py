@@ -15,8 +15,9 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from platform_assets.errors import FilesLostError, LoadError
-from platform_assets.lake import load_log, rows
-from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
+from platform_assets.lake import holdings, load_log, rows
+from platform_assets.lake.holdings import WindowFiles
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.lake.standing import Stand, follow, oldest_files
 from platform_assets.ledger.entries import SealedWindow
@@ -76,19 +77,27 @@ def _found(table: Folder, known: set[str]) -> dict[str, _SurvivingRows]:
     """Return windows with rows whose loads are not in `known`, by key, ascending."""
     newest = load_log.version(table)
     version, actions = oldest_files(table, newest)
-    now = actions if version == newest else load_log.file_actions(table, newest)
-    begin = {key: Stand(version, files) for key, files in load_log.data_files(actions).items() if key not in known}
+    now = actions if version == newest else holdings.actions(table, newest)
+    begin = {
+        key: Stand(version, files)
+        for key, files in holdings.data_files(actions).items()
+        if key not in known and holdings.is_key(key)
+    }
     # Rows that others have added since are in no older version.
-    late = {key: files for key, files in load_log.data_files(now).items() if key not in known and key not in begin}
+    late = {
+        key: files
+        for key, files in holdings.data_files(now).items()
+        if key not in {*known, *begin} and holdings.is_key(key)
+    }
     begin |= {key: Stand(newest, files) for key, files in late.items()}
     stood = follow(table, begin, newest)
-    today = load_log.window_files(now)
-    return {key: _read(table, key, begin[key], stood[key], today.get(key, load_log.NO_FILES)) for key in sorted(begin)}
+    today = holdings.window_files(now)
+    return {key: _read(table, key, begin[key], stood[key], today.get(key, holdings.NO_FILES)) for key in sorted(begin)}
 
 
 def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFiles) -> _SurvivingRows:
     for stand in (stood, begin):
-        files = load_log.files_of_adds(stand.files)
+        files = holdings.files_of_adds(stand.files)
         try:
             bounds = rows.Opened(table, {key: files}).partition_rows(key)
         except FilesLostError:
@@ -96,12 +105,12 @@ def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFile
         return _SurvivingRows(begin, files, bounds, True)
     # Some files are lost: take rows that can be read in any version, and the log's statistics of files with one partition.
     paths = {f.path for stand in (stood, begin) for f in stand.files} | set(today.paths)
-    bounds = rows.readable_bounds(table, sorted(paths))
+    bounds = rows.readable_bounds(table, key, sorted(paths))
     for file in (f for stand in (stood, begin) for f in stand.files):
-        stated = rows.from_statistics(load_log.statistics_of_adds([file]))
+        stated = rows.from_statistics(holdings.statistics_of_adds([file]))
         for partition, part in (stated or {}).items():
             bounds[partition] = bounds[partition] + part if partition in bounds else part
-    return _SurvivingRows(begin, load_log.files_of_adds(begin.files), bounds, False)
+    return _SurvivingRows(begin, holdings.files_of_adds(begin.files), bounds, False)
 
 
 def _logs_of(
@@ -122,7 +131,7 @@ def _logs_of(
         else:
             ids = {key: opened.topic_id_of(key) for key in whole}
     elif not known:
-        readable = ((key, rows.readable_topic_id(table, each.files.paths)) for key, each in found.items())
+        readable = ((key, rows.readable_topic_id(table, key, each.files.paths)) for key, each in found.items())
         ids = {key: topic_id for key, topic_id in readable if topic_id is not None}
     if not ids and not known:
         raise LoadError(

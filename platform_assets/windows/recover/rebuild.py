@@ -15,8 +15,9 @@ from datetime import datetime
 from platform_assets.engines.batching import batched_windows
 from platform_assets.engines.protocol import LoadEngine, TableReader
 from platform_assets.errors import FilesLostError, LedgerConflictError, LedgerCorruptError, PlatformError
-from platform_assets.lake import load_log, rows
-from platform_assets.lake.load_log import LoadCommit, LoadMetadata, WindowFiles
+from platform_assets.lake import holdings, load_log, rows
+from platform_assets.lake.holdings import WindowFiles
+from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Lake
 from platform_assets.lake.standing import standing
 from platform_assets.ledger.entries import ERASED, Receipt, RecordedCut
@@ -244,7 +245,7 @@ def measured_at(
 ) -> Iterator[tuple[str, Measured | PlatformError]]:
     """Yield the measures of `reader`; FilesLostError for each window of a version that the log no longer has."""
     folder = lake.table(table)
-    if version < load_log.version(folder) and load_log.files_if_kept(folder, keys[0], version) is None:
+    if version < load_log.version(folder) and holdings.files_if_kept(folder, keys[0], version) is None:
         for key in keys:
             yield key, FilesLostError(table.name, key, f"the table's log no longer has version {version}")
         return
@@ -254,7 +255,7 @@ def measured_at(
 def is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
     """Return true if the version `newest` of the table, which has `files`, has the window as this load left it."""
     added = load_log.added_files(load)
-    now = files.get(load.metadata.window.key, load_log.NO_FILES)
+    now = files.get(load.metadata.window.key, holdings.NO_FILES)
     return load.version == newest or (added is not None and added[0].digest == now.digest)
 
 

@@ -23,7 +23,7 @@ from platform_assets.errors import (
     UnknownWindowError,
     ranges_text,
 )
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt, RecordedCut, SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -231,8 +231,8 @@ def _with_timestamps(selection: ByTimestamps, topic: str, ledger: Ledger) -> Ite
     folder = ledger.lake.table(TableRef.raw(topic))
     spans: dict[str, bool] = {}
     if load_log.exists(folder):
-        actions = load_log.file_actions(folder)
-        names = ("partition.window", "min.kafka_timestamp", "max.kafka_timestamp")
+        actions = holdings.actions(folder)
+        names = (holdings.WINDOW, "min.kafka_timestamp", "max.kafka_timestamp")
         columns = [actions[n].to_pylist() if n in actions.column_names else [None] * actions.num_rows for n in names]
         for key, oldest, newest in zip(*columns, strict=True):
             # A file without statistics of its timestamps may hold any.

@@ -21,7 +21,7 @@ from platform_assets.checks.facts import Orchestration, collect
 from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.choice import choose_engine
-from platform_assets.lake import load_log, raw_table
+from platform_assets.lake import holdings, raw_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import Receipt, RecordedCut
 from platform_assets.ledger.store import Ledger
@@ -48,7 +48,7 @@ def lake(root: Path, change: Callable[[list[Receipt]], list[Receipt]] = lambda r
     raw_table.create(Folder.at(root / "raw" / TOPIC), TOPIC)
     held = {w.key: {0: _offsets(w.ranges, 0), 1: _offsets(w.ranges, 1)[:1]} for w in windows}
     append(root, TOPIC, pa.concat_tables([rows(key, offsets) for key, offsets in held.items()]))
-    files = load_log.window_files(load_log.file_actions(Folder.at(root / "raw" / TOPIC)))
+    files = holdings.window_files(holdings.actions(Folder.at(root / "raw" / TOPIC)))
     receipts = [
         receipt(
             w,

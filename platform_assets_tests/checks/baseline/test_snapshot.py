@@ -18,7 +18,7 @@ from platform_assets.checks.facts import Facts, collect
 from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.rules import accounted, no_duplicates, no_gaps
-from platform_assets.lake import load_log
+from platform_assets.lake import holdings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -87,7 +87,7 @@ def test_the_log_of_the_table_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     before = gathered(facts(tmp_path))
     load_next(tmp_path, WINDOWS)
     asked: list[Any] = []
-    monkeypatch.setattr(load_log, "file_actions", lambda *args: asked.append(args))
+    monkeypatch.setattr(holdings, "actions", lambda *args: asked.append(args))
     after = facts(tmp_path)
     assert not asked
     assert after.older.windows == OLDER

@@ -24,7 +24,7 @@ from platform_assets.checks.report.heatmap import (
 )
 from platform_assets.cli.audit_table import STYLES
 from platform_assets.kafka.evidence.partition import OFFSET_KINDS
-from platform_assets.lake.load_log import WindowFiles
+from platform_assets.lake.holdings import WindowFiles
 from platform_assets.ledger.entries import Hole
 from platform_assets_tests.support.tables import facts, finding, key
 

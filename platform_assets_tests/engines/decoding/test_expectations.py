@@ -22,7 +22,7 @@ from platform_assets.engines.decoding.digests import row_hashes
 from platform_assets.engines.decoding.task import Measurer
 from platform_assets.engines.decoding.work import Report
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles
-from platform_assets.lake.commits import NewFile
+from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.location import Folder
 from platform_assets.model import expectations
 from platform_assets.model.digest import Digest, Measured

@@ -17,7 +17,7 @@ from platform_assets.engines.protocol import Records, StagedFiles
 from platform_assets.engines.spark import raw, session
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.errors import ReloadDiffersError
-from platform_assets.lake import load_log, raw_table
+from platform_assets.lake import holdings, load_log, raw_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.digest import Measured
@@ -80,7 +80,7 @@ def test_a_table_says_what_it_holds_and_keeps_statistics_that_help(lake: LakeMak
     comments = {f.name: f.metadata.get("comment") for f in table.schema().fields}
     assert list(comments) == list(raw_table.COLUMN_NAMES)
     assert all(comments.values())
-    columns = set(load_log.file_actions(Folder.at(lk.table)).column_names)
+    columns = set(holdings.actions(Folder.at(lk.table)).column_names)
     for name in ("kafka_partition", "kafka_offset", "kafka_timestamp"):
         assert {f"min.{name}", f"max.{name}"} <= columns
     for name in ("key", "value", "headers", "topic_id"):
@@ -146,7 +146,7 @@ def test_small_windows_have_few_files_and_large_ones_a_file_a_partition(lake: La
     for per_partition, files in ((1, 1), (25, 1), (26, 2), (200, 4)):
         key = lk.window_of(Record(partition=p) for p in range(4) for _ in range(per_partition))
         receipt = lk.load(key).receipt
-        assert len(load_log.files_of(Folder.at(lk.table), key).paths) == files
+        assert len(holdings.files_of(Folder.at(lk.table), key).paths) == files
         # Counts and bounds a partition are right whether they come from statistics or from the files.
         last = {p: r.end for p, r in receipt.ranges.items()}
         for partition, part in receipt.partitions.items():

@@ -1,0 +1,26 @@
+"""The measure of a table's rows in this process. It loads compiled code when it is first called, which few callers need."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from platform_assets.lake.kept_rows import Measure
+from platform_assets.model.digest import Measured
+from platform_assets.model.tables import TableKind
+
+
+def measure_of(kind: TableKind) -> Measure:
+    """Return the measure that takes the digests of rows of a table of this kind."""
+    return _raw if kind == "raw" else _typed
+
+
+def _raw(rows: pa.RecordBatch) -> Measured:
+    from platform_assets.engines.columnar.digests import measured
+
+    return measured(rows)
+
+
+def _typed(rows: pa.RecordBatch) -> Measured:
+    from platform_assets.engines.decoding.digests import measured
+
+    return measured(rows)

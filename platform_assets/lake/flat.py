@@ -1,0 +1,122 @@
+"""Replacing a window of a flat table: which files a commit removes, and the rows of other windows that it has to keep.
+
+Files that hold only the window are removed. Files that other windows share are removed too, and the rows of the others are added in
+new files, in the same commit. delta-rs would not notice a removed path that the table does not have, so the files come from the very
+version that the commit is based on; and its overwrite with a filter would remove files without statistics, so it is not used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from platform_assets.errors import FilesLostError, TableRefusedError
+from platform_assets.lake import holdings, kept_rows, load_log
+from platform_assets.lake.data_files import NewFile, delta_statistics
+from platform_assets.lake.delta_log import Commit, DataFile
+from platform_assets.lake.kept_rows import NOTHING_KEPT, Kept, Measure
+from platform_assets.lake.location import Folder, shared_span
+
+_ROUND_TRIP: Final = re.compile(r"(?:[A-Za-z0-9_.=/-]|%25|%20)+")
+"""Paths that delta-rs encodes again as they are in the log, after they were decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The files of a window that a commit removes, and the copies of other windows' rows that it adds."""
+
+    folder: Folder
+    removed: tuple[DataFile, ...] = ()
+    kept: Kept = NOTHING_KEPT
+
+    def actions(self, new: Iterable[NewFile], now: int) -> list[AddAction | RemoveAction]:
+        """Return the actions of the commit that also adds the files `new` of the window; `now` is in ms.
+
+        All of them change data: if only the copies did not, a feed of changes would take the kept rows for deleted.
+        """
+        removes = [RemoveAction(unquote(f.path), True, now, f.bytes, {}) for f in self.removed]
+        adds = [AddAction(f.path, f.bytes, {}, now, True, delta_statistics(f)) for f in (*new, *self.kept.files)]
+        return [*removes, *adds]
+
+    def discard(self) -> None:
+        """Delete the copies, which no commit names."""
+        kept_rows.discard(self.folder, self.kept.files)
+
+
+def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure | None) -> Change:
+    """Return the change that replaces a window in the version of `handle`, and copy the rows of other windows that it keeps.
+
+    Raises TableRefusedError if delta-rs cannot remove a file.
+    """
+    with folder.reading():
+        files = pa.table(handle.get_add_actions(flatten=True))
+    found = holdings.by_window(folder, files, flat=True, among=(window,))
+    removed, shared = list[DataFile](), list[DataFile]()
+    for file, is_shared in holdings.files_in(found):
+        if not _ROUND_TRIP.fullmatch(file.path):
+            raise TableRefusedError(
+                folder.name, f"delta-rs cannot remove the file {file.path!r}, whose name has other characters"
+            )
+        removed.append(file)
+        shared += [file] if is_shared else []
+    if not shared:
+        return Change(folder, tuple(removed))
+    if measure is None:
+        raise TypeError("a table with shared files needs a measure of its rows")
+    return Change(folder, tuple(removed), kept_rows.copied(folder, shared, window, measure))
+
+
+@dataclass
+class Following:
+    """The files of a window in a flat table, followed from commit to commit."""
+
+    folder: Folder
+    window: str
+    files: set[str]
+
+    def is_changed_by(self, commit: Commit) -> bool:
+        """Return true if a commit changed the rows of the window, or may have; follow them if it only moved them."""
+        if load_log.moves_only(commit, self.window):
+            if not self.files.isdisjoint(commit.removes):
+                held = {add.path for add in commit.adds if self._holds(add)}
+                self.files = (self.files - set(commit.removes)) | held
+            return False
+        return not self.files.isdisjoint(commit.removes) or any(self._holds(add) for add in commit.adds)
+
+    def _holds(self, file: DataFile) -> bool:
+        return holdings.may_hold(file, self.window) and _holds(self.folder, file, self.window)
+
+
+def files_on_disk(folder: Folder, names: Iterable[str], window: str) -> list[str]:
+    """Return those of `names`, files on disk outside of loads' folders, that hold rows of a window or may hold some.
+
+    Names are not percent-encoded. Files that are not Parquet may be half-written ones: only their folder shows what they may hold.
+    """
+    found = []
+    for name in names:
+        span = shared_span(name)
+        if not name.endswith(".parquet") or (span is not None and not span[0] <= window <= span[1]):
+            continue
+        size = folder.size(name)
+        if size is None:
+            continue
+        try:
+            is_held = window in holdings.held_by(folder, DataFile(holdings.in_log(name), {}, size, None))
+        except FilesLostError:
+            is_held = span is not None
+        found += [name] if is_held else []
+    return found
+
+
+def _holds(folder: Folder, file: DataFile, window: str) -> bool:
+    try:
+        return window in holdings.held_by(folder, file)
+    except FilesLostError:
+        return True

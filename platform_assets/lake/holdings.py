@@ -1,0 +1,395 @@
+"""The data files that hold each window of a table, and the windows that each data file holds.
+
+The one module that knows a table's layout. In a partitioned table, a file holds one window, which the log names. In a flat table,
+without partition columns, `window` is an ordinary column: a file may hold many windows, and is then shared. The log's statistics show
+which windows a file may hold; if they leave it open which it does hold, the file's `window` column is read, once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from platform_assets.errors import FilesLostError
+from platform_assets.lake import delta_log, failures, parquet
+from platform_assets.lake.delta_log import DataFile
+from platform_assets.lake.failures import TableDamagedError, TableUnsupportedError, VersionGoneError
+from platform_assets.lake.location import Folder
+from platform_assets.lake.remembered import Remembered
+from platform_assets.model.logs import logger
+
+_log = logger(__name__)
+
+WINDOW: Final = parquet.WINDOW
+_PARTITION: Final = f"partition.{WINDOW}"
+_KEY: Final = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d")
+_FIRST, _LAST = "0001-01-01-00:00", "9999-12-31-23:59"
+_PLACES: Final = ("kafka_partition", "kafka_offset")
+_REMEMBERED_BYTES: Final = 32 << 20
+_BYTES_A_WINDOW: Final = 128
+_remembered: Remembered[tuple[Folder, str], Mapping[str, int]] = Remembered(_REMEMBERED_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFiles:
+    """The data files of one window at one version of the table, and the digest that identifies them.
+
+    `bytes` is their size; a shared file counts by its share of rows. `shared` are the paths of files that hold other windows too.
+    """
+
+    paths: tuple[str, ...]
+    bytes: int
+    rows: int | None
+    digest: str
+    shared: frozenset[str] = frozenset()
+
+    def match(self, digest: str, rows: int) -> bool:
+        """Return true if these files have this digest and, as far as statistics show, this many rows."""
+        return self.digest == digest and self.rows in (None, rows)
+
+
+new_tables_are_flat = False
+"""True if tables are created without partition columns. Only tests set it: flat tables are not the default yet."""
+
+
+def partition_of_new_tables() -> str | None:
+    """Return the partition column of tables of windows that are created now; None for flat ones."""
+    return None if new_tables_are_flat else WINDOW
+
+
+def is_flat(table: DeltaTable) -> bool:
+    """Return true if a table of windows is not partitioned."""
+    return WINDOW not in table.metadata().partition_columns
+
+
+def actions(table: Folder, version: int | None = None, *, among: Collection[str] | None = None) -> pa.Table:
+    """Return one row per data file and window of the table, by default of its newest version; with `among`, of these windows.
+
+    It has the columns of delta-rs's flattened actions, `window`, and `share_bytes`; `num_records` are those of the window. A shared
+    file has no bounds of partition and offset, which are those of all its windows. A shared file that cannot be read counts for
+    each window of `among` that it may hold or, without `among`, for the least and the greatest window that it may hold.
+    """
+    with table.reading():
+        delta = table.delta(version)
+        found = pa.table(delta.get_add_actions(flatten=True))
+    return by_window(table, found, flat=is_flat(delta), among=among)
+
+
+def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[str] | None = None) -> pa.Table:
+    """Return `actions`, from delta-rs's flattened actions `files`."""
+    if not flat:
+        keys = files[_PARTITION] if _PARTITION in files.column_names else pa.nulls(files.num_rows, pa.string())
+        found = _with(_without(files, _PARTITION), WINDOW, keys)
+        found = _with(found, "share_bytes", files["size_bytes"])
+        return found if among is None else found.filter(pc.is_in(found[WINDOW], pa.array(list(among), pa.string())))
+    wanted = None if among is None else set(among)
+    if wanted:
+        files = files.filter(_may_hold_some(files, min(wanted), max(wanted)))
+    at, keys_of, rows_of, bytes_of, shared_of = list[int](), list[str](), list[int | None](), list[int](), list[bool]()
+    for number, file in enumerate(_in_log(files)):
+        if wanted is not None and not any(may_hold(file, key) for key in wanted):
+            continue
+        held = _held(table, file, wanted)
+        total = sum(rows or 0 for rows in held.values())
+        for key, rows in held.items():
+            if wanted is None or key in wanted:
+                at.append(number)
+                keys_of.append(key)
+                rows_of.append(rows)
+                bytes_of.append(file.bytes if len(held) == 1 or not total else file.bytes * (rows or 0) // total)
+                shared_of.append(len(held) > 1)
+    found = files.take(pa.array(at, pa.int64()))
+    is_shared = pa.array(shared_of, pa.bool_())
+    for name in (f"{kind}.{place}" for kind in ("min", "max") for place in _PLACES):
+        if name in found.column_names:
+            nothing = pa.nulls(found.num_rows, found[name].type)
+            found = _with(_without(found, name), name, pc.if_else(is_shared, nothing, found[name]))
+    found = _with(_without(found, "num_records"), "num_records", pa.array(rows_of, pa.int64()))
+    found = _with(found, "share_bytes", pa.array(bytes_of, pa.int64()))
+    found = _with(found, "shared", is_shared)
+    return _with(found, WINDOW, pa.array(keys_of, pa.string()))
+
+
+def _may_hold_some(files: pa.Table, first: str, last: str) -> Any:
+    """Mark the files of a flat table that may hold a window from `first` to `last`."""
+    if f"min.{WINDOW}" not in files.column_names or f"max.{WINDOW}" not in files.column_names:
+        return pa.repeat(pa.scalar(True), files.num_rows)
+    low, high = files[f"min.{WINDOW}"], files[f"max.{WINDOW}"]
+    return pc.and_(pc.fill_null(pc.less_equal(low, last), True), pc.fill_null(pc.greater_equal(high, first), True))
+
+
+def _held(table: Folder, file: DataFile, among: Collection[str] | None) -> Mapping[str, int | None]:
+    try:
+        return held_by(table, file)
+    except FilesLostError as e:
+        _log.warning("%s", e)
+        bounds = _bounds(file)
+        if among is not None:
+            return dict.fromkeys([key for key in sorted(among) if may_hold(file, key)], None)
+        return dict.fromkeys(() if bounds is None else bounds, None)
+
+
+def _in_log(files: pa.Table) -> Iterator[DataFile]:
+    """Yield a flat table's files in the form of the commits that added them, with the statistics of `window` alone."""
+    columns = [
+        files[name].to_pylist() if name in files.column_names else [None] * files.num_rows
+        for name in ("path", "size_bytes", "num_records", f"min.{WINDOW}", f"max.{WINDOW}", f"null_count.{WINDOW}")
+    ]
+    for path, size, rows, low, high, nulls in zip(*columns, strict=True):
+        statistics = {
+            "numRecords": rows,
+            "minValues": {WINDOW: low},
+            "maxValues": {WINDOW: high},
+            "nullCount": {WINDOW: nulls},
+        }
+        yield DataFile(path, {}, size, statistics)
+
+
+def _bounds(file: DataFile) -> tuple[str, str] | None:
+    """Return the least and the greatest window that a file may hold, by its statistics; None if it may hold any."""
+    known = file.statistics or {}
+    low, high = ((known.get(name) or {}).get(WINDOW) for name in ("minValues", "maxValues"))
+    return None if low is None or high is None else (str(low), str(high))
+
+
+def may_hold(file: DataFile, window: str) -> bool:
+    """Return false if the log shows that a file has no row of a window."""
+    if WINDOW in file.partition:
+        return file.partition[WINDOW] == window
+    bounds = _bounds(file)
+    return bounds is None or bounds[0] <= window <= bounds[1]
+
+
+def newest_in(file: DataFile) -> str | None:
+    """Return the newest window that a file may hold, according to the log; None if it does not say."""
+    if WINDOW in file.partition:
+        return file.partition[WINDOW] or ""
+    bounds = _bounds(file)
+    return None if bounds is None else bounds[1]
+
+
+def only_window(file: DataFile) -> str | None:
+    """Return the one window that a file holds, according to the log; None if it may be shared."""
+    if WINDOW in file.partition:
+        return file.partition[WINDOW] or ""
+    bounds, nulls = _bounds(file), ((file.statistics or {}).get("nullCount") or {}).get(WINDOW)
+    is_one = bounds is not None and bounds[0] == bounds[1] and nulls == 0 and _KEY.fullmatch(bounds[0])
+    return bounds[0] if bounds is not None and is_one else None
+
+
+def as_held(table: Folder, file: DataFile, window: str) -> DataFile | None:
+    """Return a file with the rows and statistics of one window in it; None if it holds no row of it.
+
+    If the file cannot be read, it may be one that holds no row of the window.
+    """
+    if not may_hold(file, window):
+        return None
+    if only_window(file) == window:
+        return file
+    try:
+        held = held_by(table, file)
+    except FilesLostError:
+        return DataFile(file.path, {WINDOW: window}, file.bytes, None)
+    if window not in held:
+        return None
+    if len(held) == 1:
+        return file
+    return DataFile(file.path, {WINDOW: window}, file.bytes, {"numRecords": held[window]})
+
+
+def span_of(table: Folder, file: DataFile) -> tuple[str, str]:
+    """Return the first and the last window that a file holds or, if it cannot be read, may hold."""
+    try:
+        held = sorted(key for key in held_by(table, file) if _KEY.fullmatch(key))
+    except FilesLostError:
+        held = [key for key in _bounds(file) or () if _KEY.fullmatch(key)]
+    return (held[0], held[-1]) if held else (_FIRST, _LAST)
+
+
+def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
+    """Return the windows that a file holds, with their numbers of rows; a number is None if neither log nor file shows it.
+
+    Reads the file's `window` column if it may be shared; the result is remembered. Rows without a window count as of the window ''.
+    Raises FilesLostError if the file is missing or damaged.
+    """
+    only = only_window(file)
+    if only is not None:
+        return {only: file.rows}
+    stamp = str(file.bytes)
+    known = _remembered.get((table, file.path), stamp)
+    if known is None:
+        known = _read(table, file.path)
+        _remembered.keep((table, file.path), stamp, known, _BYTES_A_WINDOW * (len(known) + 1))
+    return known
+
+
+def in_log(name: str) -> str:
+    """Return a file's name as delta-rs writes it into the log."""
+    return quote(name, safe="/=_.-~")
+
+
+def remember(table: Folder, path: str, size: int, held: Mapping[str, int]) -> None:
+    """Remember the windows of a file that this process has just written, so that it is not read for them."""
+    _remembered.keep((table, path), str(size), dict(held), _BYTES_A_WINDOW * (len(held) + 1))
+
+
+def _read(table: Folder, path: str) -> dict[str, int]:
+    with failures.reading_files(table, ""), table.open(unquote(path)) as opened:
+        return parquet.windows_in(parquet.opened(opened))
+
+
+# --- the files of each window
+
+
+def window_files(found: pa.Table) -> dict[str, WindowFiles]:
+    """Return the data files of each window, from `actions`."""
+    grouped: dict[str, list[_File]] = {}
+    columns = (found[name].to_pylist() for name in (WINDOW, "path", "size_bytes", "num_records", "share_bytes"))
+    shared = found["shared"].to_pylist() if "shared" in found.column_names else [False] * found.num_rows
+    for (window, path, size, records, share), is_shared in zip(zip(*columns, strict=True), shared, strict=True):
+        grouped.setdefault(window, []).append((path, size, records, share, is_shared))
+    return {window: _window_files(files) for window, files in grouped.items()}
+
+
+def windows_by_path(found: pa.Table) -> dict[str, list[str]]:
+    """Return the windows of each data file, by its path in the form of the log, from `actions`."""
+    by_path: dict[str, list[str]] = {}
+    for path, window in zip(found["path"].to_pylist(), found[WINDOW].to_pylist(), strict=True):
+        by_path.setdefault(path, []).append(window)
+    return by_path
+
+
+def is_key(window: str | None) -> bool:
+    """Return true for the key of a window; rows that others have added may be of none."""
+    return window is not None and _KEY.fullmatch(window) is not None
+
+
+def data_files(found: pa.Table) -> dict[str, tuple[DataFile, ...]]:
+    """Return the data files of each window in the form of the commits that added them, from `actions`.
+
+    Each names its window like a partition; a shared one is listed for each of its windows, with their rows.
+    """
+    by_key: dict[str, list[DataFile]] = {}
+    for row in found.to_pylist():
+        statistics = {"numRecords": row["num_records"]}
+        for kind, name in (("min", "minValues"), ("max", "maxValues")):
+            statistics[name] = {k.partition(".")[2]: v for k, v in row.items() if k.startswith(f"{kind}.")}
+        window = row[WINDOW]
+        by_key.setdefault(window, []).append(DataFile(row["path"], {WINDOW: window}, row["size_bytes"], statistics))
+    return {window: tuple(files) for window, files in by_key.items()}
+
+
+def files_in(found: pa.Table) -> Iterator[tuple[DataFile, bool]]:
+    """Yield the files of a flat table, from `actions`, in the form of the log, and true for each shared one."""
+    yield from zip(_in_log(found), found["shared"].to_pylist(), strict=True)
+
+
+def files_of(table: Folder, key: str, version: int | None = None) -> WindowFiles:
+    """Return the data files of one window; no files if it has no rows."""
+    return files_at(table, key, version)[0]
+
+
+def files_if_any(table: Folder, key: str) -> WindowFiles:
+    """Return the data files of one window; NO_FILES also if there is no table."""
+    return files_of(table, key) if delta_log.exists(table) else NO_FILES
+
+
+def files_if_kept(table: Folder, key: str, version: int) -> WindowFiles | None:
+    """Return the data files of one window at a past version; None if the log no longer has that version or is damaged there, or if
+    files alone do not determine the version's rows."""
+    found = actions_if_kept(table, version, among=(key,))
+    return None if found is None else files_among(found, key)
+
+
+def actions_if_kept(table: Folder, version: int, *, among: Collection[str] | None = None) -> pa.Table | None:
+    """Return `actions` at a past version; None as in `files_if_kept`."""
+    try:
+        return actions(table, version, among=among)
+    except (TableDamagedError, TableUnsupportedError, VersionGoneError) as e:
+        _log.info("version %d of %s can no longer be read: %s", version, table.name, e)
+        return None
+
+
+def version_with(table: Folder, key: str, digest: str, past: int) -> int:
+    """Return a version of the table in which a window's files have this digest: the newest if possible, since it does not expire.
+
+    Otherwise `past`, which had them, if its files still exist, or else the newest.
+    """
+    return version_and_match(table, key, digest, past)[0]
+
+
+def version_and_match(table: Folder, key: str, digest: str, past: int) -> tuple[int, bool]:
+    """Return the version of `version_with`, and true if the window's files in it have this digest."""
+    newest = delta_log.version(table)
+    if files_of(table, key, newest).digest == digest:
+        return newest, True
+    files = files_if_kept(table, key, past)
+    if files is None or not all(table.has(unquote(name)) for name in files.paths):
+        return newest, False
+    return past, files.digest == digest
+
+
+def files_at(table: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
+    """Return the data files of one window at a version, by default the newest, and the statistics of each."""
+    of_window = actions(table, version, among=(key,))
+    return window_files(of_window).get(key, NO_FILES), of_window.to_pylist()
+
+
+def files_among(found: pa.Table, key: str) -> WindowFiles:
+    """Return the data files of one window, from `actions`; NO_FILES if it has no rows."""
+    return window_files(found.filter(pc.equal(found[WINDOW], key))).get(key, NO_FILES)
+
+
+def files_of_adds(adds: Sequence[DataFile]) -> WindowFiles:
+    """Data files that are all that one window has."""
+    return _window_files([(f.path, f.bytes, f.rows, f.bytes, False) for f in adds])
+
+
+def statistics_of_adds(adds: Sequence[DataFile]) -> list[dict[str, Any]]:
+    """The statistics of data files that hold one window, named as in `actions`."""
+    return [_flat(f) for f in adds]
+
+
+def _flat(file: DataFile) -> dict[str, Any]:
+    known = file.statistics or {}
+    return {
+        "num_records": file.rows,
+        **{f"min.{name}": value for name, value in known.get("minValues", {}).items()},
+        **{f"max.{name}": value for name, value in known.get("maxValues", {}).items()},
+    }
+
+
+_File = tuple[str, int, int | None, int, bool]
+"""Path, size, rows of the window, its share of the size, and whether the file is shared."""
+
+
+def _window_files(files: list[_File]) -> WindowFiles:
+    files = sorted(files)
+    records = [r for _, _, r, _, _ in files]
+    return WindowFiles(
+        paths=tuple(path for path, *_ in files),
+        bytes=sum(share for *_, share, _ in files),
+        rows=None if None in records else sum(r for r in records if r is not None),
+        digest=sha256("\n".join(f"{path} {size}" for path, size, *_ in files).encode()).hexdigest()[:32],
+        shared=frozenset(path for path, *_, is_shared in files if is_shared),
+    )
+
+
+NO_FILES = _window_files([])
+"""The files of a window without rows."""
+
+
+def _without(found: pa.Table, name: str) -> pa.Table:
+    return found.drop_columns([name]) if name in found.column_names else found
+
+
+def _with(found: pa.Table, name: str, column: Any) -> pa.Table:
+    return found.append_column(name, column)
