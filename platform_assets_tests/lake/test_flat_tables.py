@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction
 from platform_assets.errors import ConcurrentLoadError
 from platform_assets.lake import delta_log, holdings, load_log
 from platform_assets.lake.commits import WindowCommit
-from platform_assets.lake.load_log import LoadMetadata
+from platform_assets.lake.load_log import Fence, LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
@@ -186,6 +186,17 @@ def test_of_two_commits_of_one_window_one_is_refused_and_leaves_no_copies(topic:
     assert held(topic) == sent(topic)
 
 
+def test_a_fence_refuses_a_load_of_its_window_and_of_no_other(topic: MadeTopic) -> None:
+    merged(topic)
+    one, two = windows(topic)[1:3]
+    commits = [(topic.replacer.open(), of, written(topic, of, f"load {of.key}")) for of in (one, two)]
+    topic.replacer.open().fence(Fence(one.window, "fence"))
+    with pytest.raises(ConcurrentLoadError):
+        commits[0][0].replace(metadata(one, f"load {one.key}"), commits[0][2])
+    commits[1][0].replace(metadata(two, f"load {two.key}"), commits[1][2])
+    assert held(topic) == sent(topic)
+
+
 @pytest.mark.parametrize("moved", ["compact", "z_order"])
 def test_rows_that_are_only_moved_meanwhile_are_no_conflict(topic: MadeTopic, moved: str) -> None:
     of = windows(topic)[1]
@@ -199,11 +210,17 @@ def test_rows_that_are_only_moved_meanwhile_are_no_conflict(topic: MadeTopic, mo
     assert held(topic) == sent(topic)
 
 
-def test_a_row_that_is_deleted_meanwhile_is_a_conflict(topic: MadeTopic) -> None:
-    merged(topic)
+@pytest.mark.parametrize("rows", ["kafka_offset = 13", "kafka_offset >= 0"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_rows_that_are_deleted_meanwhile_are_a_conflict(topic: MadeTopic, when: str, rows: str) -> None:
+    """Also in a file to which they were moved since, and if no row of the window is left."""
+    if when == "before":
+        merged(topic)
     of = windows(topic)[1]
     commit, files = topic.replacer.open(), written(topic, of, "again")
-    delta(topic).delete(f"window = '{of.key}' AND kafka_partition = 0 AND kafka_offset = 13")
+    if when == "after":
+        merged(topic)
+    delta(topic).delete(f"window = '{of.key}' AND {rows}")
     assert commit.is_overtaken(of.key)
     with pytest.raises(ConcurrentLoadError):
         commit.replace(metadata(of, "again"), files)
@@ -383,6 +400,7 @@ def test_windows_are_decoded_from_and_into_shared_files(topic: MadeTopic) -> Non
     merged(topic)
     decoder = topic.decoder()
     for window in windows(topic):
+        assert topic.load(window).outcome == "unchanged", "from now on, the shared file is that of the receipt"
         decoder.decode(window.key)
     delta(topic, "decoded").optimize.compact()
     before = topic.receipts("decoded")
