@@ -15,6 +15,7 @@ from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.report.heatmap import State, heatmap_of
 from platform_assets.errors import ConcurrentLoadError, ConfigurationError, ErasureUnfinishedError
 from platform_assets.lake import holdings, load_log
+from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Decision
@@ -221,8 +222,11 @@ def test_bounds_of_columns_that_another_writer_put_into_the_log_go(
     for path in sorted(log.glob("*.json")):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         for action in lines:
-            if "add" in action and action["add"]["partitionValues"]["window"] == windows[C].key:
-                statistics = json.loads(action["add"]["stats"])
+            statistics = json.loads(action["add"]["stats"]) if "add" in action else {}
+            if (
+                holdings.only_window(DataFile("", action.get("add", {}).get("partitionValues", {}), 0, statistics))
+                == windows[C].key
+            ):
                 statistics["minValues"]["value"] = statistics["maxValues"]["value"] = bound
                 action["add"]["stats"] = json.dumps(statistics)
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -150,10 +150,10 @@ def test_a_disk_that_is_full_leaves_no_files(
     kafka.expire(1, 30)
     files, write, written = set(topic.root.rglob("*.parquet")), data_files.write_rows, list[str]()
 
-    def once(table: Folder, path: str, found: pa.Table) -> None:
+    def once(table: Folder, path: str, found: pa.Table, window: str | None = None) -> None:
         if written:
             raise LakeNotWritableError(path, "no space left")
-        write(table, path, found)
+        write(table, path, found, window)
         written.append(path)
 
     monkeypatch.setattr(data_files, "write_rows", once)
