@@ -314,14 +314,14 @@ def test_the_version_with_the_raw_rows_is_found_by_reading_the_tables_files_once
     topic.fill([window], decode=False)
     folder, raw = topic.lake.table(topic.declaration.raw_table), topic.receipts()[window.key]
     read: list[str] = []
-    file_actions = holdings.actions
+    actions = holdings.actions
 
-    def counted(path: Folder, version: int | None = None) -> Any:
+    def counted(path: Folder, version: int | None = None, **among: Any) -> Any:
         read.append(path.name)
-        return file_actions(path, version)
+        return actions(path, version, **among)
 
     with monkeypatch.context() as patched:
-        patched.setattr(load_log, "file_actions", counted)
+        patched.setattr(holdings, "actions", counted)
         decoder = topic.decoder()
         found = decoder._version_with(raw, raw.table_version or 0)
     assert (found, read) == (raw.table_version, [folder.name])
