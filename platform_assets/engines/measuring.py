@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from platform_assets.lake.kept_rows import Measure
+from platform_assets.lake.row_copies import Measure
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableKind
 

@@ -40,9 +40,9 @@ from platform_assets.lake.failures import (
     TableUnsupportedError,
 )
 from platform_assets.lake.holdings import WindowFiles
-from platform_assets.lake.kept_rows import Measure
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata
 from platform_assets.lake.location import OF_ONE_WINDOW_OR_LOG, Folder, Lake, begun_loads, load_folder, window_folders
+from platform_assets.lake.row_copies import Measure
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 

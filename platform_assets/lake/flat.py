@@ -18,14 +18,19 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from platform_assets.errors import FilesLostError, TableRefusedError
-from platform_assets.lake import holdings, kept_rows, load_log
+from platform_assets.lake import holdings, load_log, row_copies
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import Commit, DataFile
-from platform_assets.lake.kept_rows import NOTHING_KEPT, Kept, Measure
 from platform_assets.lake.location import Folder, shared_span
+from platform_assets.lake.row_copies import NOTHING_KEPT, Kept, Measure
 
 _ROUND_TRIP: Final = re.compile(r"(?:[A-Za-z0-9_.=/-]|%25|%20)+")
 """Paths that delta-rs encodes again as they are in the log, after they were decoded."""
+
+
+def is_removable(path: str) -> bool:
+    """Return true if delta-rs writes the path of a file in the log in the same form when it removes the file."""
+    return _ROUND_TRIP.fullmatch(path) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Change:
 
     def discard(self) -> None:
         """Delete the copies, which no commit names."""
-        kept_rows.discard(self.folder, self.kept.files)
+        row_copies.discard(self.folder, self.kept.files)
 
 
 def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure | None) -> Change:
@@ -60,7 +65,7 @@ def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure 
     found = holdings.by_window(folder, files, flat=True, among=(window,))
     removed, shared = list[DataFile](), list[DataFile]()
     for file, is_shared in holdings.files_in(found):
-        if not _ROUND_TRIP.fullmatch(file.path):
+        if not is_removable(file.path):
             raise TableRefusedError(
                 folder.name, f"delta-rs cannot remove the file {file.path!r}, whose name has other characters"
             )
@@ -70,7 +75,7 @@ def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure 
         return Change(folder, tuple(removed))
     if measure is None:
         raise TypeError("a table with shared files needs a measure of its rows")
-    return Change(folder, tuple(removed), kept_rows.copied(folder, shared, window, measure))
+    return Change(folder, tuple(removed), row_copies.copied(folder, shared, window, measure))
 
 
 @dataclass

@@ -1,7 +1,6 @@
-"""The rows of other windows in a shared file, copied to a new file before a commit removes the shared one.
+"""Rows of a flat table copied to new files, before a commit removes the files that they were in.
 
-Only flat tables have shared files. The new file is read again and compared with the shared one, by the digests of each window, before
-anything is committed.
+The new file is read again and compared with its sources, by the digests of each window, before anything is committed.
 """
 
 from __future__ import annotations
@@ -29,10 +28,12 @@ _log = logger(__name__)
 _BLOCK_ROWS: Final = 1 << 16
 _STATISTICS: Final = ["kafka_partition", "kafka_offset", "kafka_timestamp", parquet.WINDOW]
 _NOTHING: Final = Measured.of_nothing()
+_ROW_GROUP_BYTES: Final = 8 << 20
+"""Bytes of columns that are gathered before they are written, which bounds the memory."""
 
 Measure = Callable[[pa.RecordBatch], Measured]
 """Takes the digests of rows of the table."""
-_Digests = dict[tuple[str, str], Measured]
+Digests = dict[tuple[str, str], Measured]
 """By window and topic id: no digest covers these two columns."""
 
 
@@ -65,6 +66,70 @@ def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Meas
     return Kept(tuple(files), tuple(lost))
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The rows of several files in a new one, with their digests."""
+
+    file: NewFile
+    digests: Digests
+
+
+def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measure: Measure) -> Merged | None:
+    """Copy all rows of `sources` to one new file with the columns `schema`, in the order of the sources; None without rows.
+
+    Memory is flat. Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; no file is left then.
+    """
+    spans = [holdings.span_of(table, source) for source in sources]
+    below = shared_folder(min(first for first, _ in spans), max(last for _, last in spans), str(uuid.uuid4()))
+    before: Digests = {}
+    written = _Copy(table, below)
+    try:
+        for source in sources:
+            with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
+                for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
+                    _measure_into(before, block, measure)
+                    written.add(_aligned(block, schema))
+        name = written.close()
+        if name is None:
+            return None
+        return Merged(
+            _compared(table, name, before, measure, f"{len(sources)} files of {table.name} were not merged"), before
+        )
+    except BaseException:
+        written.discard()
+        raise
+
+
+def _aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    names = set(block.schema.names)
+    columns = [block[f.name].cast(f.type) if f.name in names else pa.nulls(block.num_rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([f.remove_metadata() for f in schema]))
+
+
+def _measure_into(digests: Digests, block: pa.RecordBatch, measure: Measure) -> None:
+    for place, rows in _by_place(block):
+        digests[place] = digests.get(place, _NOTHING) + measure(rows)
+
+
+def _compared(table: Folder, name: str, before: Digests, measure: Measure, refusal: str) -> NewFile:
+    """Return a new file, once its rows are proved to be those of `before`; remember which windows it holds. Raises LoadError."""
+    after: Digests = {}
+    with failures.reading_files(table, ""), table.open(name) as opened:
+        for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
+            _measure_into(after, block, measure)
+    if before != after:
+        raise LoadError(
+            f"{refusal}: the rows would not have stayed the same in their new file. Nothing was committed. Run it again; if this "
+            "persists, check the disk."
+        )
+    file = described(table, name)
+    held: dict[str, int] = {}
+    for (key, _), measured in after.items():
+        held[key] = held.get(key, 0) + measured.rows
+    holdings.remember(table, holdings.in_log(name), file.bytes, held)
+    return file
+
+
 def discard(table: Folder, files: Sequence[NewFile]) -> None:
     """Delete copies that no commit names; what cannot be deleted is left to `vacuum`."""
     for file in files:
@@ -74,15 +139,16 @@ def discard(table: Folder, files: Sequence[NewFile]) -> None:
 def _copied(table: Folder, source: DataFile, window: str, measure: Measure) -> tuple[NewFile | None, bool]:
     """Return the copy of one shared file, None if nothing is left to copy, and true if all of the file was read."""
     path = source.path
-    before: _Digests = {}
+    before: Digests = {}
     lost = list[str]()
     written = _Copy(table, shared_folder(*holdings.span_of(table, source), str(uuid.uuid4())))
     try:
         for block in _others(table, path, window, lost):
-            for place, rows in _by_place(block):
-                before[place] = before.get(place, _NOTHING) + measure(rows)
+            _measure_into(before, block, measure)
             written.add(block)
         name = written.close()
+        refusal = f"window {window} of {table.name} could not be replaced, because others share the file {path}"
+        file = None if name is None else _compared(table, name, before, measure, refusal)
     except BaseException:
         written.discard()
         raise
@@ -91,24 +157,6 @@ def _copied(table: Folder, source: DataFile, window: str, measure: Measure) -> t
             "shared data file %s of %s is damaged (%s): rows of other windows in it are lost, and their checks name them",
             path, table.name, lost[0],
         )  # fmt: skip
-    if name is None:
-        return None, not lost
-    after: _Digests = {}
-    with failures.reading_files(table, window), table.open(name) as opened:
-        for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
-            for place, rows in _by_place(block):
-                after[place] = after.get(place, _NOTHING) + measure(rows)
-    if before != after:
-        written.discard()
-        raise LoadError(
-            f"window {window} of {table.name} could not be replaced: the rows of other windows in {path} would not have stayed "
-            "the same in their new file. Nothing was committed. Load the window again; if this persists, check the disk."
-        )
-    file = described(table, name)
-    held: dict[str, int] = {}
-    for (key, _), measured in after.items():
-        held[key] = held.get(key, 0) + measured.rows
-    holdings.remember(table, holdings.in_log(name), file.bytes, held)
     return file, not lost
 
 
@@ -152,25 +200,38 @@ class _Copy:
         self._table, self._name = table, f"{below}/part-{uuid.uuid4().hex[:12]}.parquet"
         self._sink: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
 
     def add(self, block: pa.RecordBatch) -> None:
-        """Append rows, as a row group of their own."""
+        """Append rows. They are written once they fill a row group."""
+        self._waiting.append(block)
+        self._waiting_bytes += block.nbytes
+        if self._waiting_bytes >= _ROW_GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
         with self._table.writing():
             if self._writer is None:
                 self._sink = self._table.content.create(self._name)
                 self._writer = pq.ParquetWriter(
                     self._sink,
-                    block.schema,
+                    rows.schema,
                     compression="zstd",
-                    write_statistics=[name for name in _STATISTICS if name in block.schema.names],
+                    write_statistics=[name for name in _STATISTICS if name in rows.schema.names],
                     write_page_index=True,
                     write_page_checksum=True,
                     store_schema=False,
                 )
-            self._writer.write_table(pa.Table.from_batches([block]), row_group_size=block.num_rows)
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def close(self) -> str | None:
         """Return the file's name; None if there were no rows."""
+        self._write()
         if self._writer is None or self._sink is None:
             return None
         with self._table.writing():

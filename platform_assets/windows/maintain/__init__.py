@@ -1,0 +1,1 @@
+"""Upkeep of tables: what happens to their files between loads."""

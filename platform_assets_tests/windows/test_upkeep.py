@@ -1,0 +1,287 @@
+"""Upkeep merges small files of flat tables: rows stay exact and proved, readers see no change, and losers leave nothing behind."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.errors import PlatformError
+from platform_assets.lake import delta_log, holdings, merging
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
+
+LATER = "2030-01-01-00:00"
+WINDOWS, EACH = 6, 20
+Rows = dict[tuple[str, int, int], bytes | None]
+
+
+@pytest.fixture(autouse=True)
+def flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tables are flat."""
+    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    """A topic with two partitions, whose windows have a file each."""
+    made = MadeTopic(tmp_path / "lake")
+    made.fill(
+        made.seal(
+            [{p: [(b"k%d" % n, b"%d/%d/%d" % (w, p, n)) for n in range(EACH)] for p in (0, 1)} for w in range(WINDOWS)]
+        ),
+        decode=False,
+    )
+    return made
+
+
+def table(topic: MadeTopic) -> DeltaTable:
+    return DeltaTable(topic.root / "raw" / topic.topic)
+
+
+def upkeep(topic: MadeTopic, before: str = LATER, target: int = 1 << 20) -> list[MergedFiles]:
+    return list(Upkeep(topic.declaration.raw_table, topic.ledger).merge(before, target))
+
+
+def windows(topic: MadeTopic) -> list[SealedWindow]:
+    return topic.ledger.windows(topic.topic)
+
+
+def held(topic: MadeTopic) -> Rows:
+    """What another reader finds. Fails if a place has two rows."""
+    columns = ["window", "kafka_partition", "kafka_offset", "value"]
+    rows = pl.scan_delta(str(topic.root / "raw" / topic.topic)).select(columns).collect().rows()
+    found = {(key, p, o): value for key, p, o, value in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def sent(topic: MadeTopic) -> Rows:
+    return {
+        (w.key, r.partition, r.offset): r.value
+        for w in windows(topic)
+        for r in topic.records
+        if r.offset in w.ranges.by_partition.get(r.partition, ())
+    }
+
+
+def unnamed(topic: MadeTopic) -> set[str]:
+    """Merged files on disk that the newest version does not have."""
+    root = topic.root / "raw" / topic.topic
+    named = {unquote(p) for p in pa.table(table(topic).get_add_actions(flatten=True))["path"].to_pylist()}
+    return {str(p.relative_to(root)) for p in (root / "windows").rglob("*.parquet")} - named
+
+
+def test_small_files_become_one_in_a_commit_that_changes_no_data(topic: MadeTopic) -> None:
+    (done,) = upkeep(topic)
+    assert done.version == table(topic).version()
+    assert len(table(topic).file_uris()) == 1
+    commit = delta_log.commit(topic.lake.table(topic.declaration.raw_table), done.version)
+    assert commit is not None
+    assert commit.rearranges
+    assert len(commit.removes) == WINDOWS
+    assert held(topic) == sent(topic)
+    proved(topic)
+    assert all(topic.load(w).outcome == "unchanged" for w in windows(topic))
+
+
+def test_rows_are_in_order_and_receipts_name_the_merged_file(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So checks read nothing afterwards."""
+    upkeep(topic)
+    (path,) = (topic.root / "raw" / topic.topic / "windows").rglob("*.parquet")
+    rows = pq.ParquetFile(path).read().select(["window", "kafka_partition", "kafka_offset"]).to_pylist()
+    assert rows == sorted(rows, key=lambda r: (r["window"], r["kafka_partition"], r["kafka_offset"]))
+    assert pq.ParquetFile(path).num_row_groups == 1
+    files = holdings.window_files(holdings.actions(topic.lake.table(topic.declaration.raw_table)))
+    receipts = topic.receipts()
+    assert {k: f.digest for k, f in files.items()} == {k: r.files_digest for k, r in receipts.items()}
+    share = sum(r.bytes for r in receipts.values())
+    assert path.stat().st_size - WINDOWS < share <= path.stat().st_size
+
+
+def test_only_quiet_windows_are_merged_up_to_the_target_size(topic: MadeTopic) -> None:
+    size = max(f["size_bytes"] for f in pa.table(table(topic).get_add_actions(flatten=True)).to_pylist())
+    newest = windows(topic)[-1]
+    done = upkeep(topic, before=newest.key, target=size * 2 + 1)
+    assert [len(d.group.files) for d in done] == [3, 2]
+    assert all(newest.key not in d.group.windows for d in done)
+    assert held(topic) == sent(topic)
+    proved(topic)
+
+
+def test_a_second_upkeep_finds_nothing_to_do(topic: MadeTopic) -> None:
+    upkeep(topic)
+    version = table(topic).version()
+    assert upkeep(topic) == []
+    assert table(topic).version() == version
+
+
+def test_a_damaged_window_is_reported_and_its_group_left_alone(topic: MadeTopic) -> None:
+    of = windows(topic)[2]
+    table(topic).delete(f"window = '{of.key}' AND kafka_offset % 7 = 0")
+    before, version = held(topic), table(topic).version()
+    (done,) = upkeep(topic)
+    assert (done.version, done.damaged) == (None, (of.key,))
+    assert (held(topic), table(topic).version(), unnamed(topic)) == (before, version, set())
+    assert topic.load(of).outcome == "healed"
+    assert all(d.version is not None for d in upkeep(topic))
+    assert held(topic) == sent(topic)
+
+
+def test_a_window_without_a_receipt_stays_out(topic: MadeTopic) -> None:
+    """Nothing proves what it holds: its load may be about to be recorded."""
+    of = windows(topic)[2]
+    ledger = DeltaTable(topic.root / "_ledger" / "commits")
+    ledger.delete(f"\"window\" = '{of.key}'")
+    (done,) = upkeep(topic)
+    assert of.key not in done.group.windows
+    assert held(topic) == sent(topic)
+
+
+Meanwhile = Callable[[MadeTopic, SealedWindow], Any]
+
+
+def load(topic: MadeTopic, of: SealedWindow) -> None:
+    table(topic).delete(f"window = '{of.key}' AND kafka_partition = 0")
+    assert topic.load(of).outcome == "healed"
+
+
+def erase(topic: MadeTopic, of: SealedWindow) -> None:
+    erasure = topic.erasure
+    first = of.ranges.by_partition[0].start
+    erasure.record(erasure.at_offsets({0: (OffsetRange(first, first + 1),)}), AUTHOR)
+    erasure.run(AUTHOR)
+
+
+def another_upkeep(topic: MadeTopic, of: SealedWindow) -> None:
+    assert [d.version is not None for d in upkeep(topic)] == [True]
+
+
+def optimize(topic: MadeTopic, of: SealedWindow) -> None:
+    assert table(topic).optimize.compact()["numFilesRemoved"]
+
+
+@pytest.mark.parametrize("meanwhile", [load, erase, another_upkeep, optimize])
+def test_upkeep_loses_to_whatever_commits_first_and_deletes_its_file(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile
+) -> None:
+    """Between reading the files and the commit."""
+    of, commit = windows(topic)[2], merging.commit
+
+    def late(*arguments: Any) -> int | None:
+        monkeypatch.setattr(merging, "commit", commit)
+        meanwhile(topic, of)
+        return commit(*arguments)
+
+    monkeypatch.setattr(merging, "commit", late)
+    (done,) = upkeep(topic)
+    assert (done.version, done.damaged) == (None, ())
+    wanted = sent(topic)
+    if meanwhile is erase:
+        del wanted[of.key, 0, of.ranges.by_partition[0].start]
+        assert not found_in(topic.root / "raw", b"2/0/0")
+    assert held(topic) == wanted
+    assert unnamed(topic) == set()
+    proved(topic)
+
+
+def test_a_commit_of_others_that_leaves_the_files_is_no_conflict(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = merging.commit
+
+    def late(*arguments: Any) -> int | None:
+        table(topic).alter.set_table_properties({"delta.logRetentionDuration": "interval 40 days"})
+        return commit(*arguments)
+
+    monkeypatch.setattr(merging, "commit", late)
+    (done,) = upkeep(topic)
+    assert done.version == table(topic).version()
+    assert held(topic) == sent(topic)
+
+
+@pytest.mark.parametrize("what", [load, erase])
+def test_a_window_is_replaced_while_upkeep_moves_it(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, what: Meanwhile
+) -> None:
+    """The other way round: upkeep commits between a load's reading and its commit, which begins again from the merged file."""
+    of, version = windows(topic)[2], table(topic).version()
+    opened = topic.replacer.open
+    moved: list[int] = []
+
+    def then_moved() -> Any:
+        commit = opened()
+        if not moved:
+            moved.append(1)
+            upkeep(topic)
+        return commit
+
+    monkeypatch.setattr(type(topic.replacer), "open", lambda self: then_moved())
+    what(topic, of)
+    wanted = sent(topic)
+    if what is erase:
+        del wanted[of.key, 0, of.ranges.by_partition[0].start]
+    assert table(topic).version() > version
+    assert held(topic) == wanted
+    proved(topic)
+
+
+def test_upkeep_races_loads_erasures_and_itself(topic: MadeTopic, rng: random.Random) -> None:
+    """Each loser ends with a clear outcome; nothing is lost or doubled."""
+    barrier, failed = threading.Barrier(4), list[Exception]()
+    gone = windows(topic)[4]
+
+    def heals() -> None:
+        for of in windows(topic)[:3]:
+            topic.replacer.open()
+            assert topic.load(of).outcome in ("unchanged", "healed", "loaded")
+
+    def replaces() -> None:
+        for of in windows(topic)[1:4]:
+            topic.load(of)
+
+    jobs: list[Callable[[], Any]] = [
+        lambda: upkeep(topic),
+        lambda: upkeep(topic, target=4_000),
+        heals,
+        lambda: erase(topic, gone),
+    ]
+    rng.shuffle(jobs)
+
+    def run(job: Callable[[], Any]) -> None:
+        barrier.wait(60)
+        try:
+            job()
+        except PlatformError as e:
+            failed.append(e)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, jobs))
+    assert not [e for e in failed if "Concurrent" not in type(e).__name__], failed
+    topic.erasure.run(AUTHOR)
+    wanted = sent(topic)
+    wanted.pop((gone.key, 0, gone.ranges.by_partition[0].start))
+    assert held(topic) == wanted
+    replaces()
+    upkeep(topic)
+    assert held(topic) == wanted
+    proved(topic)
+
+
+def test_a_partitioned_table_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings, "new_tables_are_flat", False)
+    made = MadeTopic(tmp_path / "partitioned")
+    made.fill(made.seal([{0: [(b"k", b"v")]}, {0: [(b"k", b"v")]}]), decode=False)
+    assert upkeep(made) == []
