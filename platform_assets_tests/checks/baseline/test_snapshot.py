@@ -18,12 +18,15 @@ from platform_assets.checks.facts import Facts, collect
 from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.rules import accounted, no_duplicates, no_gaps
+from platform_assets.engines.columnar.digests import measured
 from platform_assets.lake import holdings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import key_of
+from platform_assets.windows.maintain.merging import Upkeep
 from testbed.samples import append, cut, edge, loaded, recorded, rows
 
 TOPIC = "clicks"
@@ -238,3 +241,22 @@ def test_any_history_is_judged_as_if_nothing_were_kept(
 def judged(found: Facts) -> list[CheckResult]:
     """The same however many windows are only counted."""
     return [no_gaps.check_result(found), no_duplicates.check_result(found), accounted.check_result(found, ())]
+
+
+def test_older_rows_in_a_file_that_newer_windows_share_are_missed_when_they_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newer windows of a flat table's file are remembered, and none of the older ones is in its successor."""
+    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
+    windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
+    for window in windows:
+        all_of_it = rows(window.key, {p: list(range(r.start, r.end)) for p, r in window.ranges.items()})
+        content = measured(all_of_it.combine_chunks().to_batches()[0]).content.total
+        loaded(tmp_path, window, holes={}, proved_by="load digest", content_digest=content)
+    (merged,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).merge(key_of(edge(1000)))
+    assert merged.version == table_of(tmp_path).version()
+    assert facts(tmp_path).older.windows == OLDER
+    table_of(tmp_path).delete(f"window < '{windows[OLDER].key}'")
+    found = facts(tmp_path)
+    assert gathered(found) == gathered(gathered_afresh(tmp_path))
+    assert {w.key for w in windows[:OLDER]} <= set(found.changed)
