@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -94,10 +94,11 @@ def _bounds(row: dict[str, Any]) -> dict[str, Any]:
     return {"minValues": {holdings.WINDOW: low}, "maxValues": {holdings.WINDOW: high}}
 
 
-def commit(folder: Folder, handle: DeltaTable, group: Group, file: NewFile) -> int | None:
-    """Put `file` in the place of the files of `group`; return the table's new version, None if one of them is in it no longer.
+def commit(folder: Folder, handle: DeltaTable, group: Group, new: Sequence[NewFile]) -> int | None:
+    """Put `new` in the place of the files of `group`, which have the same rows; return the table's new version, None if one of the
+    latter is in it no longer.
 
-    Raises TableRefusedError; and CommitOutcomeUnknownError, after which the log may name `file`.
+    Raises TableRefusedError; and CommitOutcomeUnknownError, after which the log may name the new files.
     """
     identity = str(uuid.uuid4())
     span = [group.windows[0], group.windows[-1]]
@@ -110,10 +111,10 @@ def commit(folder: Folder, handle: DeltaTable, group: Group, file: NewFile) -> i
         before = handle.version()
         now = round(time.time() * 1000)
         removes = [RemoveAction(unquote(f.path), False, now, f.bytes, {}) for f in group.files]
-        add = AddAction(file.path, file.bytes, {}, now, False, delta_statistics(file))
+        adds = [AddAction(file.path, file.bytes, {}, now, False, delta_statistics(file)) for file in new]
         try:
             handle.create_write_transaction(
-                [*removes, add],
+                [*removes, *adds],
                 "append",
                 handle.schema(),
                 partition_by=[],

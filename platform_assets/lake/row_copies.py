@@ -6,7 +6,7 @@ The new file is read again and compared with its sources, by the digests of each
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +30,8 @@ _STATISTICS: Final = ["kafka_partition", "kafka_offset", "kafka_timestamp", parq
 _NOTHING: Final = Measured.of_nothing()
 _ROW_GROUP_BYTES: Final = 8 << 20
 """Bytes of columns that are gathered before they are written, which bounds the memory."""
+_SEPARATED_BYTES: Final = 64 << 20
+"""The same for all windows together whose rows are separated."""
 
 Measure = Callable[[pa.RecordBatch], Measured]
 """Takes the digests of rows of the table."""
@@ -98,6 +100,40 @@ def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measur
     except BaseException:
         written.discard()
         raise
+
+
+def separated(table: Folder, source: DataFile, windows: Collection[str], measure: Measure) -> list[NewFile]:
+    """Copy a shared file to one new file for each of `windows` that it holds, and one for the rows of all others.
+
+    Raises FilesLostError if it cannot be read, and LoadError if the copies differ; no file is left then.
+    """
+    copies: dict[str | None, _Copy] = {}
+    before: dict[str | None, Digests] = {}
+    files: list[NewFile] = []
+    try:
+        with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
+            for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
+                for (key, _), rows in _by_place(block):
+                    own = key if key in windows else None
+                    if own not in copies:
+                        span = holdings.span_of(table, source) if own is None else (own, own)
+                        copies[own], before[own] = _Copy(table, shared_folder(*span, str(uuid.uuid4()))), {}
+                    copies[own].add(rows)
+                    _measure_into(before[own], rows, measure)
+                if sum(copy.waiting_bytes for copy in copies.values()) > _SEPARATED_BYTES:
+                    for copy in copies.values():
+                        copy.write()
+        for own, copy in copies.items():
+            name = copy.close()
+            if name is not None:
+                files.append(
+                    _compared(table, name, before[own], measure, f"{source.path} of {table.name} was not separated")
+                )
+    except BaseException:
+        for copy in copies.values():
+            copy.discard()
+        raise
+    return files
 
 
 def _aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -201,20 +237,21 @@ class _Copy:
         self._sink: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
 
     def add(self, block: pa.RecordBatch) -> None:
         """Append rows. They are written once they fill a row group."""
         self._waiting.append(block)
-        self._waiting_bytes += block.nbytes
-        if self._waiting_bytes >= _ROW_GROUP_BYTES:
-            self._write()
+        self.waiting_bytes += block.nbytes
+        if self.waiting_bytes >= _ROW_GROUP_BYTES:
+            self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the rows that wait, as a row group of their own."""
         if not self._waiting:
             return
         rows = pa.Table.from_batches(self._waiting)
-        self._waiting, self._waiting_bytes = [], 0
+        self._waiting, self.waiting_bytes = [], 0
         with self._table.writing():
             if self._writer is None:
                 self._sink = self._table.content.create(self._name)
@@ -231,7 +268,7 @@ class _Copy:
 
     def close(self) -> str | None:
         """Return the file's name; None if there were no rows."""
-        self._write()
+        self.write()
         if self._writer is None or self._sink is None:
             return None
         with self._table.writing():

@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from platform_assets.errors import PlatformError
-from platform_assets.lake import delta_log, holdings, merging
+from platform_assets.engines.columnar.digests import measured
+from platform_assets.errors import LoadError, PlatformError
+from platform_assets.lake import delta_log, holdings, load_log, merging
+from platform_assets.lake.separating import separate
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
@@ -278,6 +280,38 @@ def test_upkeep_races_loads_erasures_and_itself(topic: MadeTopic, rng: random.Ra
     upkeep(topic)
     assert held(topic) == wanted
     proved(topic)
+
+
+def test_erasing_from_many_windows_of_one_file_divides_it_once(topic: MadeTopic) -> None:
+    """Not once for each window: copying the others would take the square of their number."""
+    upkeep(topic)
+    before = table(topic).version()
+    erasure = topic.erasure
+    erasure.record(erasure.of_keys([b"k3"]), AUTHOR)
+    erasure.run(AUTHOR)
+    folder = topic.lake.table(topic.declaration.raw_table)
+    commits = [delta_log.commit(folder, v) for v in range(before + 1, table(topic).version() + 1)]
+    assert [c.rearranges for c in commits if c is not None] == [True] + [False] * WINDOWS
+    loads = [c for c in map(load_log.load_in, filter(None, commits)) if c is not None]
+    assert not any(load.metadata.kept for load in loads)
+    assert held(topic) == {place: v for place, v in sent(topic).items() if not (v or b"").endswith(b"/3")}
+    assert not found_in(topic.root / "raw", b"k3")
+    proved(topic)
+
+
+def test_what_is_separated_is_compared_first(topic: MadeTopic) -> None:
+    upkeep(topic)
+    before, version, on_disk = held(topic), table(topic).version(), unnamed(topic)
+    folder, keys = topic.lake.table(topic.declaration.raw_table), [w.key for w in windows(topic)[:3]]
+    calls: list[int] = []
+
+    def odd(rows: pa.RecordBatch) -> Any:
+        calls.append(1)
+        return measured(rows if len(calls) <= WINDOWS else rows.slice(1))
+
+    with pytest.raises(LoadError, match="was not separated"):
+        separate(folder, keys, odd)
+    assert (held(topic), table(topic).version(), unnamed(topic)) == (before, version, on_disk)
 
 
 def test_a_partitioned_table_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,11 @@ from typing import Final
 
 from platform_assets.engines.batching import batched_windows
 from platform_assets.engines.decoding.engine import DecodedFiles
+from platform_assets.engines.measuring import measure_of
 from platform_assets.errors import ConcurrentLoadError, PlatformError
 from platform_assets.lake import holdings, load_log
 from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.separating import separate
 from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.erasure_rules import erased_of
@@ -198,6 +200,13 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
             {},
             decided,
         )
+    new = [key for key, each in found.items() if isinstance(each, Prepared)]
+    try:
+        for table, commit in ((d.dead_letter_table, letters), (d.decoded_table, rows)):
+            if commit.is_flat:
+                separate(ledger.lake.table(table), new, measure_of(table.kind))
+    except PlatformError as e:
+        _log.info("windows of %s are replaced in the files that they share: %s", d.topic, e)
     return {key: found[key] for key in keys if key in found}
 
 

@@ -32,6 +32,7 @@ from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, load_folder
+from platform_assets.lake.separating import separate
 from platform_assets.lake.standing import standing
 from platform_assets.ledger import cut_ranges
 from platform_assets.ledger.entries import ERASED, Receipt
@@ -125,6 +126,8 @@ class WindowEraser:
         # Opened before the receipts are read: a later commit by others is a conflict.
         opened = WindowCommit(self.ledger.lake, table, measure_of(table.kind))
         held, receipts = opened.files(), self.ledger.receipts(table, list(windows))
+        if opened.is_flat:
+            separate(self.ledger.lake.table(table), [key for key in windows if key in held], measure_of(table.kind))
         raw = receipts if table.kind == "raw" else self.ledger.receipts(self.declaration.raw_table, list(windows))
         made = list[Receipt]()
         try:

@@ -83,7 +83,7 @@ class Upkeep:
         if made is None:
             return MergedFiles(group, None)
         damaged = tuple(key for key, receipt in receipts.items() if not _is_of(made.digests, receipt))
-        version = None if damaged else merging.commit(self.folder, handle, group, made.file)
+        version = None if damaged else merging.commit(self.folder, handle, group, [made.file])
         if version is None:
             row_copies.discard(self.folder, [made.file])
             return MergedFiles(group, None, damaged=damaged if damaged and self._names(group) else ())

@@ -1,0 +1,48 @@
+"""Separating windows of a flat table from the files that they share, before many of them are replaced one by one.
+
+Each replacement would otherwise copy all other windows in the file again. The commit declares that it changes no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from platform_assets.errors import FilesLostError
+from platform_assets.lake import flat, holdings, merging, row_copies
+from platform_assets.lake.location import Folder
+from platform_assets.lake.merging import Group
+from platform_assets.lake.row_copies import Measure
+from platform_assets.model.logs import logger
+
+_log = logger(__name__)
+
+
+def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
+    """Put the rows of each of `windows` into files of its own where several of them share one; return the number of files divided.
+
+    A file that cannot be read, or that another commit has removed meanwhile, stays as it is: whoever replaces a window copes with it.
+    Raises what `merging.commit` raises.
+    """
+    handle, divided = folder.delta(), 0
+    if len(windows) < 2 or not holdings.is_flat(handle):
+        return 0
+    with folder.reading():
+        files = pa.table(handle.get_add_actions(flatten=True))
+    found = holdings.by_window(folder, files, flat=True, among=windows)
+    held = holdings.windows_by_path(found)
+    shared = {f.path: f for f, is_shared in holdings.files_in(found) if is_shared and flat.is_removable(f.path)}
+    for path, file in shared.items():
+        if len(held[path]) < 2:
+            continue
+        try:
+            new = row_copies.separated(folder, file, windows, measure)
+        except FilesLostError as e:
+            _log.info("windows in %s of %s are not separated: %s", path, folder.name, e)
+            continue
+        if merging.commit(folder, folder.delta(), Group((file,), tuple(sorted(held[path]))), new) is None:
+            row_copies.discard(folder, new)
+        else:
+            divided += 1
+    return divided
