@@ -7,10 +7,8 @@ version that the commit is based on; and its overwrite with a filter would remov
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,13 +22,13 @@ from platform_assets.lake.delta_log import Commit, DataFile
 from platform_assets.lake.location import Folder, shared_span
 from platform_assets.lake.row_copies import NOTHING_KEPT, Kept, Measure
 
-_ROUND_TRIP: Final = re.compile(r"(?:[A-Za-z0-9_.=/-]|%25|%20)+")
-"""Paths that delta-rs encodes again as they are in the log, after they were decoded."""
-
 
 def is_removable(path: str) -> bool:
-    """Return true if delta-rs writes the path of a file in the log in the same form when it removes the file."""
-    return _ROUND_TRIP.fullmatch(path) is not None
+    """Return true if delta-rs, which encodes it again, removes the file with this path in the log.
+
+    Another writer may have encoded other characters: then delta-rs would remove nothing, without an error.
+    """
+    return holdings.in_log(unquote(path)) == path
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ _log = logger(__name__)
 WINDOW: Final = parquet.WINDOW
 _PARTITION: Final = f"partition.{WINDOW}"
 _KEY: Final = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d")
+_AS_THEY_ARE: Final = "/=_.-~!$&'()+,:;@"
+"""Characters of names, next to letters and digits, that delta-rs does not percent-encode in the log."""
 _FIRST, _LAST = "0001-01-01-00:00", "9999-12-31-23:59"
 _PLACES: Final = ("kafka_partition", "kafka_offset")
 _REMEMBERED_BYTES: Final = 32 << 20
@@ -233,7 +235,7 @@ def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
 
 def in_log(name: str) -> str:
     """Return a file's name as delta-rs writes it into the log."""
-    return quote(name, safe="/=_.-~")
+    return quote(name, safe=_AS_THEY_ARE)
 
 
 def remember(table: Folder, path: str, size: int, held: Mapping[str, int]) -> None:

@@ -48,7 +48,9 @@ def files(lake: Lake, of: SealedWindow, load_id: str, count: int = 10) -> tuple[
     folder = lake.table(TABLE)
     (folder / below).make()
     start = of.ranges.by_partition[0].start
-    found = rows(of.key, {0: range(start, start + count)}).drop_columns(["window"])
+    found = rows(of.key, {0: range(start, start + count)}).drop_columns(
+        [] if holdings.new_tables_are_flat else ["window"]
+    )
     pq.write_table(found, folder.path / below / "part-0.parquet", row_group_size=4)
     return data_files.written_files(folder, below)
 
@@ -255,7 +257,7 @@ def test_a_timestamp_that_no_text_can_say_has_no_statistics(lake: Lake, micros: 
     below = "2026/odd"
     folder = lake.table(TABLE)
     (folder / below).make()
-    found = rows(window(0).key, {0: [1, 2]}).drop_columns(["window"])
+    found = rows(window(0).key, {0: [1, 2]}).drop_columns([] if holdings.new_tables_are_flat else ["window"])
     stamps = pa.array([0, micros], pa.int64()).cast(pa.timestamp("us", "UTC"))
     at = found.column_names.index("kafka_timestamp")
     pq.write_table(found.set_column(at, "kafka_timestamp", stamps), folder.path / below / "a.parquet")
@@ -316,6 +318,6 @@ def files_from(lake: Lake, of: SealedWindow, load_id: str, start: int) -> tuple[
     below = load_folder(of.key, load_id)
     folder = lake.table(TABLE)
     (folder / below).make()
-    found = rows(of.key, {0: range(start, 10)}).drop_columns(["window"])
+    found = rows(of.key, {0: range(start, 10)}).drop_columns([] if holdings.new_tables_are_flat else ["window"])
     pq.write_table(found, folder.path / below / "part-1.parquet")
     return data_files.written_files(folder, below)

@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
-from deltalake.transaction import AddAction
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, RemoveAction
 
-from platform_assets.errors import ConcurrentLoadError
+from platform_assets.errors import ConcurrentLoadError, TableRefusedError
 from platform_assets.lake import delta_log, holdings, load_log
 from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.flat import is_removable
 from platform_assets.lake.load_log import Fence, LoadMetadata
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import Receipt, SealedWindow
@@ -268,6 +269,32 @@ def test_a_partitioned_table_refuses_files_with_a_column_of_windows(
 
 
 # --- files of others
+
+
+@pytest.mark.parametrize("name", [*" !\"#$%&'()*+,-:;<=>?@[\\]^_`{|}~", "é", "日", "%3A", "a%253Ab"])
+def test_a_file_of_any_name_is_removed_as_it_was_added(tmp_path: Path, name: str) -> None:
+    """Of what delta-rs writes itself, its encoding in the log is known."""
+    schema = Schema.from_arrow(pa.schema([("window", pa.string())]))
+    DeltaTable.create(tmp_path, schema)
+    added = AddAction(f"d/a{name}b.parquet", 1, {}, 0, True, "{}")
+    DeltaTable(tmp_path).create_write_transaction([added], "append", schema)
+    (path,) = pa.table(DeltaTable(tmp_path).get_add_actions())["path"].to_pylist()
+    assert holdings.in_log(added.path) == path
+    assert is_removable(path)
+    DeltaTable(tmp_path).create_write_transaction([RemoveAction(unquote(path), True, 0, 1, {})], "append", schema)
+    assert DeltaTable(tmp_path).file_uris() == []
+
+
+def test_a_file_whose_name_another_writer_encoded_is_not_removed_in_vain(topic: MadeTopic) -> None:
+    """delta-rs writes another path into the log, which nobody notices, and the rows would be there twice."""
+    path = merged(topic)
+    odd = path.replace("-", "%2D")
+    rewrite_log(topic, lambda add: add | {"path": odd})
+    assert not is_removable(odd)
+    of = windows(topic)[1]
+    with pytest.raises(TableRefusedError, match="whose name has other characters"):
+        topic.replacer.open().replace(metadata(of, "again"), written(topic, of, "again"))
+    assert held(topic) == sent(topic)
 
 
 def test_files_without_statistics_are_read_once(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
