@@ -36,6 +36,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.load.replacing import Outcome
+from platform_assets.windows.maintain.merging import Upkeep
 from platform_assets.windows.recover.rebuild import Rebuilt, rebuild
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
@@ -144,7 +145,8 @@ class History:
     def happens(self) -> None:
         """One thing of normal life, or damage to one window."""
         topic, rng, delta = self.topic, self.rng, table(self.topic)
-        what, key = rng.choice(EVENTS), rng.choice(self.windows).key
+        flat = not delta.metadata().partition_columns
+        what, key = rng.choice((*EVENTS, "upkeep", "upkeep") if flat else EVENTS), rng.choice(self.windows).key
         self.story.append(f"{what} {key}")
         match what:
             # Those of delta-rs end with an error where a file is lost.
@@ -181,6 +183,9 @@ class History:
                 self.kafka.forget(rng.randrange(2), range(start, start + 5))
             case "erase":
                 self._erase(rng.randrange(2), rng.randrange(WINDOWS * ROWS))
+            case "upkeep":
+                # A group with a damaged window stays as it is.
+                list(Upkeep(topic.declaration.raw_table, topic.ledger).merge("9999", rng.choice((4_000, 1 << 20))))
             case "restore":
                 with contextlib.suppress(DeltaError):
                     delta.restore(rng.randrange(delta.version() + 1))

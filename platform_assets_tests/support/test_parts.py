@@ -17,7 +17,10 @@ from platform_assets_tests.support.part_runs import Run
 def test_the_first_kind_is_the_default() -> None:
     assert [part.chosen({}) for part in parts.PARTS] == [part.kinds[0] for part in parts.PARTS]
     assert parts.SPARK.chosen({"PLATFORM_TEST_SPARK": "cluster"}) == "cluster"
-    assert parts.line({"PLATFORM_TEST_SPARK": "cluster"}) == "lake root: folder, Spark: cluster, brokers: plain, new tables: partitioned"
+    assert (
+        parts.line({"PLATFORM_TEST_SPARK": "cluster"})
+        == "lake root: folder, Spark: cluster, brokers: plain, new tables: partitioned"
+    )
 
 
 @pytest.mark.parametrize("part", parts.PARTS, ids=lambda part: part.variable)
