@@ -164,9 +164,18 @@ class WindowCommit:
         before = {unquote(path) for path in self._files_of(window)} | self._on_disk(window)
         commit = self._made(metadata, files)
         made = replace(_load_of(commit), table_id=self.table_id)
-        new |= {unquote(add.path) for add in commit.adds}
-        self._folder.erase(sorted((before | self._removed_since(commit, window)) - new))
+        old = (before | self._removed_since(commit, window)) - new
+        # Commits of other windows may have named files that were half-written when they were listed. From now on, none can: each
+        # loader, and upkeep, notices this commit.
+        self._folder.erase(sorted(old - self._named(commit.version) if self.is_flat else old))
         return made
+
+    def _named(self, version: int) -> set[str]:
+        """Return the names of all data files of a version."""
+        handle = self._shared.handle
+        handle = handle if handle.version() == version else self._folder.delta(version)
+        with self._folder.reading():
+            return {unquote(path) for path in pa.table(handle.get_add_actions())["path"].to_pylist()}
 
     def fence(self, fence: Fence) -> None:
         """Commit without a change to a window, and delete the files there that the table does not name.
@@ -244,7 +253,7 @@ class WindowCommit:
                 with self._known(metadata):
                     made = self._made_since(metadata, before)
                 if made is None:
-                    error = self._named(metadata, e)
+                    error = self._error_of(metadata, e)
                     if isinstance(error, LakeNotWritableError):
                         change.discard()
                     raise error from e
@@ -398,7 +407,7 @@ class WindowCommit:
         except (LakeUnavailableError, LakeNotReadableError, BucketMissingError, TableGoneError, TableDamagedError) as e:
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
 
-    def _named(self, metadata: LoadMetadata | Fence, error: Exception) -> PlatformError:
+    def _error_of(self, metadata: LoadMetadata | Fence, error: Exception) -> PlatformError:
         """Return the error for a commit that ended with `error` and is not in the log."""
         named = failures.to_platform_error(error, str(self._folder), writes=True)
         if isinstance(named, LakeNotWritableError):

@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from platform_assets.errors import CommitOutcomeUnknownError, TableRefusedError
-from platform_assets.lake import delta_log, failures, flat, holdings
+from platform_assets.lake import delta_log, failures, flat, holdings, load_log
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.location import Folder
@@ -94,16 +94,23 @@ def _bounds(row: dict[str, Any]) -> dict[str, Any]:
     return {"minValues": {holdings.WINDOW: low}, "maxValues": {holdings.WINDOW: high}}
 
 
-def commit(folder: Folder, handle: DeltaTable, group: Group, new: Sequence[NewFile]) -> int | None:
-    """Put `new` in the place of the files of `group`, which have the same rows; return the table's new version, None if one of the
-    latter is in it no longer.
+def commit(
+    folder: Folder, handle: DeltaTable, group: Group, new: Sequence[NewFile], since: int | None = None
+) -> int | None:
+    """Put `new` in the place of the files of `group`, which have the same rows; return the table's new version.
 
-    Raises TableRefusedError; and CommitOutcomeUnknownError, after which the log may name the new files.
+    `since` is a version from before anything was read or written, by default that of `handle`. Returns None if a commit after it has
+    removed a file of the group, or has loaded or fenced a window from the first to the last one of the group: an erasure deletes files
+    that may hold its window, and cannot tell what a half-written one holds. Raises TableRefusedError; and CommitOutcomeUnknownError,
+    after which the log may name the new files.
     """
     identity = str(uuid.uuid4())
     span = [group.windows[0], group.windows[-1]]
     metadata = json.dumps({UPKEEP_KEY: _VERSION, "id": identity, "windows": span}, separators=(",", ":"))
+    since = handle.version() if since is None else since
     for _ in range(_ATTEMPTS):
+        if _is_overtaken(folder, since, handle.version(), group):
+            return None
         with folder.reading():
             named = set(pa.table(handle.get_add_actions())["path"].to_pylist())
         if not named.issuperset(f.path for f in group.files):
@@ -135,6 +142,16 @@ def commit(folder: Folder, handle: DeltaTable, group: Group, new: Sequence[NewFi
                 raise CommitOutcomeUnknownError(folder.name, span[0], "the table's log does not name it")
             return made
     return None
+
+
+def _is_overtaken(folder: Folder, since: int, newest: int, group: Group) -> bool:
+    """Return true if a commit after `since` loaded or fenced a window that a file of the group may hold."""
+    for version in range(since + 1, newest + 1):
+        found = delta_log.commit(folder, version)
+        of = None if found is None else load_log.identity_in(found)
+        if found is None or (of is not None and group.windows[0] <= of[0] <= group.windows[-1]):
+            return True
+    return False
 
 
 def _made_since(folder: Folder, version: int, identity: str) -> int | None:

@@ -28,6 +28,7 @@ def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
     handle, divided = folder.delta(), 0
     if len(windows) < 2 or not holdings.is_flat(handle):
         return 0
+    since = handle.version()
     with folder.reading():
         files = pa.table(handle.get_add_actions(flatten=True))
     found = holdings.by_window(folder, files, flat=True, among=windows)
@@ -41,7 +42,8 @@ def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
         except FilesLostError as e:
             _log.info("windows in %s of %s are not separated: %s", path, folder.name, e)
             continue
-        if merging.commit(folder, folder.delta(), Group((file,), tuple(sorted(held[path]))), new) is None:
+        span = holdings.span_of(folder, file)
+        if merging.commit(folder, folder.delta(), Group((file,), span), new, since) is None:
             row_copies.discard(folder, new)
         else:
             divided += 1

@@ -18,7 +18,9 @@ from deltalake import DeltaTable
 
 from platform_assets.engines.columnar.digests import measured
 from platform_assets.errors import LoadError, PlatformError
-from platform_assets.lake import delta_log, holdings, load_log, merging
+from platform_assets.lake import delta_log, holdings, load_log, merging, row_copies
+from platform_assets.lake.commits import WindowCommit
+from platform_assets.lake.location import Folder
 from platform_assets.lake.separating import separate
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
@@ -312,6 +314,79 @@ def test_what_is_separated_is_compared_first(topic: MadeTopic) -> None:
     with pytest.raises(LoadError, match="was not separated"):
         separate(folder, keys, odd)
     assert (held(topic), table(topic).version(), unnamed(topic)) == (before, version, on_disk)
+
+
+def big_window(topic: MadeTopic) -> SealedWindow:
+    """The third window has a file that is too large to be merged, so upkeep's files only span it."""
+    return windows(topic)[2]
+
+
+@pytest.fixture
+def uneven(tmp_path: Path, rng: random.Random) -> MadeTopic:
+    """A topic whose third window is large."""
+    made = MadeTopic(tmp_path / "uneven")
+    sizes = [EACH, EACH, 100 * EACH, EACH, EACH]
+    made.fill(
+        made.seal(
+            [
+                {0: [(b"k%d" % n, b"%d/%d-%s" % (w, n, rng.randbytes(20))) for n in range(r)]}
+                for w, r in enumerate(sizes)
+            ]
+        ),
+        decode=False,
+    )
+    return made
+
+
+@pytest.mark.parametrize("moment", ["before its commit", "before it deletes files"])
+def test_an_erasure_deletes_no_file_that_upkeep_commits_meanwhile(
+    uneven: MadeTopic, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It cannot tell what a half-written file holds, only which windows it may hold."""
+    half_written, goes_on = threading.Event(), threading.Event()
+    close, done = row_copies._Copy.close, list[MergedFiles]()
+    made, erased = WindowCommit._made, Folder.erase
+
+    def slow(self: Any) -> Any:
+        monkeypatch.setattr(row_copies._Copy, "close", close)
+        self.write()
+        half_written.set()
+        assert goes_on.wait(60)
+        return close(self)
+
+    def finish() -> None:
+        goes_on.set()
+        running.join(60)
+
+    def commit_after_upkeep(self: Any, *arguments: Any) -> Any:
+        finish()
+        return made(self, *arguments)
+
+    def erase_after_upkeep(self: Any, names: Any) -> Any:
+        finish()
+        return erased(self, names)
+
+    size = max(f["size_bytes"] for f in pa.table(table(uneven).get_add_actions(flatten=True)).to_pylist())
+    monkeypatch.setattr(row_copies._Copy, "close", slow)
+    running = threading.Thread(target=lambda: done.extend(upkeep(uneven, target=size)))
+    running.start()
+    assert half_written.wait(60)
+    if moment == "before its commit":
+        monkeypatch.setattr(WindowCommit, "_made", commit_after_upkeep)
+    else:
+        monkeypatch.setattr(Folder, "erase", erase_after_upkeep)
+    of = big_window(uneven)
+    erase(uneven, of)
+    assert not running.is_alive()
+    (group,) = done
+    assert of.key not in group.group.windows
+    assert group.group.windows[0] < of.key < group.group.windows[-1]
+    assert (group.version is not None) == (moment == "before its commit")
+    wanted = sent(uneven)
+    del wanted[of.key, 0, of.ranges.by_partition[0].start]
+    assert held(uneven) == wanted
+    assert unnamed(uneven) == set()
+    proved(uneven)
 
 
 def test_a_partitioned_table_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
