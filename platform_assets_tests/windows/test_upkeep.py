@@ -316,6 +316,28 @@ def test_what_is_separated_is_compared_first(topic: MadeTopic) -> None:
     assert (held(topic), table(topic).version(), unnamed(topic)) == (before, version, on_disk)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "half-written"])
+def test_erased_bytes_leave_the_files_of_a_dead_upkeep_too(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """No commit names them, and of a half-written one only its folder shows what it may hold."""
+
+    def dies(*arguments: Any) -> int | None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(merging, "commit", dies)
+        with pytest.raises(SystemExit):
+            upkeep(topic)
+    (left,) = (topic.root / "raw" / topic.topic / name for name in unnamed(topic))
+    if not whole:
+        left.write_bytes(left.read_bytes()[:-8])
+    erase(topic, windows(topic)[2])
+    assert not left.exists()
+    assert not found_in(topic.root / "raw", b"2/0/0")
+    proved(topic)
+
+
 def big_window(topic: MadeTopic) -> SealedWindow:
     """The third window has a file that is too large to be merged, so upkeep's files only span it."""
     return windows(topic)[2]
