@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
 from platform_assets.errors import ConcurrentLoadError, TableRefusedError
@@ -365,6 +365,20 @@ def test_a_file_without_windows_does_not_hide_one(topic: MadeTopic) -> None:
     of_none = {(stray["kafka_partition"][0].as_py(), stray["kafka_offset"][0].as_py()): stray["value"][0].as_py()}
     assert found.pop(NO_WINDOW) == of_none
     assert found == sent(topic)
+
+
+def test_a_row_without_a_place_does_not_hold_up_its_neighbours(topic: MadeTopic) -> None:
+    """No load writes one, and the digests of rows know of none: it stays as it is."""
+    one, of = windows(topic)[:2]
+    row = pa.table(delta(topic).to_pyarrow_table()).filter(pc.field("window") == one.key).slice(0, 1)
+    for name in ("kafka_offset", "kafka_timestamp"):
+        row = row.set_column(row.column_names.index(name), name, pa.nulls(1, row[name].type))
+    write_deltalake(str(topic.root / "raw" / topic.topic), row, mode="append")
+    merged(topic)
+    topic.replacer.open().replace(metadata(of, "again"), written(topic, of, "again"))
+    found = pl.scan_delta(str(topic.root / "raw" / topic.topic)).collect()
+    assert found.filter(pl.col("kafka_offset").is_null())["value"].to_list() == row["value"].to_pylist()
+    assert len(found) == sum(map(len, sent(topic).values())) + 1
 
 
 def test_a_damaged_shared_file_loses_no_more_than_what_cannot_be_read(topic: MadeTopic) -> None:
