@@ -171,18 +171,19 @@ def batches_of(
     """
     with table.reading():
         delta = table.delta(version)
-        is_flat = holdings.is_flat(delta)
+        dataset = None if holdings.is_flat(delta) else datasets.of(delta, "window", key)
     with reading_files(table, key):
-        if is_flat:
+        if dataset is None:
             schema = pa.schema(delta.schema().to_arrow())
             names = schema.names if columns is None else list(columns)
-            files = holdings.files_of(table, key, delta.version())
+            held = holdings.by_window(table, pa.table(delta.get_add_actions(flatten=True)), flat=True, among=(key,))
+            files = holdings.files_among(held, key)
             yield from _of_files(
                 table, key, files.paths, pa.schema([schema.field(n) for n in names]), where, rows_at_once
             )
             return
         condition = pc.field("window") == key
-        yield from datasets.of(delta, "window", key).to_batches(
+        yield from dataset.to_batches(
             columns=None if columns is None else list(columns),
             filter=condition if where is None else condition & where,
             batch_size=rows_at_once,
