@@ -93,7 +93,7 @@ def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[s
         found = _with(found, "share_bytes", files["size_bytes"])
         return found if among is None else found.filter(pc.is_in(found[WINDOW], pa.array(list(among), pa.string())))
     wanted = None if among is None else set(among)
-    if wanted:
+    if wanted and "" not in wanted:
         files = files.filter(_may_hold_some(files, min(wanted), max(wanted)))
     at, keys_of, rows_of, bytes_of, shared_of = list[int](), list[str](), list[int | None](), list[int](), list[bool]()
     for number, file in enumerate(_in_log(files)):
@@ -166,6 +166,8 @@ def may_hold(file: DataFile, window: str) -> bool:
     """Return false if the log shows that a file has no row of a window."""
     if WINDOW in file.partition:
         return file.partition[WINDOW] == window
+    if not window:
+        return ((file.statistics or {}).get("nullCount") or {}).get(WINDOW) != 0
     bounds = _bounds(file)
     return bounds is None or bounds[0] <= window <= bounds[1]
 

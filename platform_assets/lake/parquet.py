@@ -136,7 +136,8 @@ def blocks(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file from `opened`, some at a time, in the types of `plain_schema`.
 
-    With `window`, yield only the rows of this window if the file has a column of windows; a partitioned table's files have none.
+    With `window`, yield only the rows of this window, or rows without one for '', if the file has a column of windows; a partitioned
+    table's files have none.
     """
     whole = plain_schema(file)
     if window is None or WINDOW not in whole.names:
@@ -149,7 +150,7 @@ def blocks(
             continue
         for block in file.iter_batches(rows_at_once, [group], wanted, use_threads=False):
             found = block.cast(among(whole, block.schema))
-            found = found.filter(pc.equal(found[WINDOW], window))
+            found = found.filter(pc.equal(found[WINDOW], window) if window else pc.is_null(found[WINDOW]))
             if found.num_rows:
                 yield found if wanted is columns else found.select(columns)
 
@@ -174,6 +175,8 @@ def windows_in(file: pq.ParquetFile) -> dict[str, int]:
 def may_have(file: pq.ParquetFile, group: int, window: str) -> bool:
     """Return false if statistics show that a row group has no row of a window; a partitioned table's files do not show it."""
     found = _window_statistics(file, group) if WINDOW in file.schema_arrow.names else None
+    if not window:
+        return found is None or found.null_count != 0
     return found is None or (found.min <= window <= found.max)
 
 

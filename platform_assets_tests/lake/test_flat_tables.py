@@ -28,6 +28,7 @@ from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.flat import is_removable
 from platform_assets.lake.load_log import Fence, LoadMetadata
 from platform_assets.lake.location import Folder
+from platform_assets.lake.rows import offsets_of
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
@@ -358,6 +359,8 @@ def test_a_file_without_windows_does_not_hide_one(topic: MadeTopic) -> None:
     size = (root / "stray.parquet").stat().st_size
     handle.create_write_transaction([AddAction("stray.parquet", size, {}, now, True, "{}")], "append", handle.schema())
     assert holdings.window_files(holdings.actions(folder(topic)))[""].rows == 1
+    assert holdings.files_of(folder(topic), "").rows == 1
+    assert sum(map(len, offsets_of(folder(topic), "").values())) == 1
     delta(topic).optimize.compact()
     of = windows(topic)[0]
     topic.replacer.open().replace(metadata(of, "again"), written(topic, of, "again"))

@@ -31,10 +31,18 @@ def mask(block: pa.RecordBatch | pa.Table, erased: Mapping[int, tuple[OffsetRang
     return found
 
 
-def without(folder: Folder, written: StagedFiles, erased: Mapping[int, tuple[OffsetRange, ...]]) -> StagedFiles:
+def without(
+    folder: Folder,
+    written: StagedFiles,
+    erased: Mapping[int, tuple[OffsetRange, ...]],
+    window: str,
+    *,
+    window_column: bool,
+) -> StagedFiles:
     """Return `written` without the rows at offsets in `erased`: files that have some are written again, and deleted if they are new.
 
-    `folder` is the table's. Raises FilesLostError if a past file is lost by now, and LakeNotWritableError.
+    `folder` is the table's, and `window_column` is true if files of `window` have a column of windows. Raises FilesLostError if a past
+    file is lost by now, and LakeNotWritableError.
     """
     # Imported here because compiled kernels are slow to load, and a code location does not need them.
     from platform_assets.engines.columnar.digests import measured
@@ -42,14 +50,15 @@ def without(folder: Folder, written: StagedFiles, erased: Mapping[int, tuple[Off
     below, gone, replaced = written.folder, NO_ROWS, dict[str, str]()
     for number, file in enumerate(written.files) if erased else ():
         kept, removed = list[pa.RecordBatch](), NO_ROWS
-        for block in data_files.blocks(folder, quote(file.path), "", _BLOCK_ROWS):
+        for block in data_files.blocks(folder, quote(file.path), window, _BLOCK_ROWS):
             is_erased = mask(block, erased)
             removed += measured(block.filter(pa.array(is_erased)))
             kept.append(block.filter(pa.array(~is_erased)))
         if removed.rows:
             gone += removed
             replaced[file.path] = f"{below}/kept-{number:05}.parquet"
-            data_files.write_rows(folder, replaced[file.path], pa.Table.from_batches(kept))
+            column = window if window_column else None
+            data_files.write_rows(folder, replaced[file.path], pa.Table.from_batches(kept), column)
     if not replaced:
         return written
     folder.erase(path for path in replaced if path.startswith(f"{below}/"))

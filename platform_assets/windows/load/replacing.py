@@ -346,7 +346,9 @@ class WindowReplacer:
         self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, written: StagedFiles, began: float
     ) -> Receipt:
         with self._deleted_if_refused(written):
-            kept = erased_rows.without(self.folder, written, metadata.erased)
+            kept = erased_rows.without(
+                self.folder, written, metadata.erased, metadata.window.key, window_column=commit.is_flat
+            )
         made = self.commit(commit, metadata, kept)
         again = self._receipt(made, kept.measured, began)
         # The same offsets have the same holes: what was proved of them stays proved.
