@@ -24,7 +24,7 @@ from platform_assets.backup.manifest import DAGSTER, LAKE, LEDGER, OWN, REPLACED
 from platform_assets.backup.taking import Progress, backups, check_roots_apart
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import delta_log, load_log
-from platform_assets.lake.commits import FOREVER
+from platform_assets.lake.leftovers import FOREVER
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import rollback
 from platform_assets.model.tables import TableRef

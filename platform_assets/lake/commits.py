@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote
 
@@ -40,6 +39,7 @@ from platform_assets.lake.failures import (
     TableUnsupportedError,
 )
 from platform_assets.lake.holdings import WindowFiles
+from platform_assets.lake.leftovers import FOREVER, Leftovers
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata
 from platform_assets.lake.location import OF_ONE_WINDOW_OR_LOG, Folder, Lake, begun_loads, load_folder, window_folders
 from platform_assets.lake.row_copies import Measure
@@ -48,7 +48,6 @@ from platform_assets.model.tables import TableRef
 
 _log = logger(__name__)
 
-FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 _ATTEMPTS: Final = 100
 """Attempts when commits of other windows come first."""
 
@@ -57,15 +56,12 @@ _ATTEMPTS: Final = 100
 class _Shared:
     """The newest handle of a table, and what was read of its log since it was first opened.
 
-    `commits` are those since then, each with the window and id of its load. `folders` are those that the commits from version
-    `oldest` to `newest` name: loads of many windows would otherwise read the same commits for each window.
+    `commits` are those since then, each with the window and id of its load.
     """
 
     handle: DeltaTable
+    leftovers: Leftovers
     commits: dict[int, tuple[Commit, tuple[str, str] | None] | None] = field(default_factory=dict)
-    folders: set[str] = field(default_factory=set)
-    oldest: int | None = None
-    newest: int | None = None
 
 
 class WindowCommit:
@@ -78,7 +74,7 @@ class WindowCommit:
         """Open `table`. `measure` takes the digests of its rows; a flat table needs it to replace a window that shares files."""
         self._table, self._measure = table, measure
         self._folder: Folder = lake.table(table)
-        self._shared = _Shared(self._open())
+        self._shared = _Shared(self._open(), Leftovers(self._folder))
         self._since = self._shared.handle.version()
         self._columns = self._shared.handle.schema()
         self.is_flat = holdings.is_flat(self._shared.handle)
@@ -149,9 +145,9 @@ class WindowCommit:
         """
         begun, own = begun_loads(self._folder, metadata.window.key), load_folder(metadata.window.key, metadata.load_id)
         made = replace(_load_of(self._made(metadata, files)), table_id=self.table_id)
-        self._delete_unnamed(own, {file.path for file in files})
+        self._shared.leftovers.delete_unnamed(own, {file.path for file in files})
         with self._known(metadata):
-            self._delete_dead(begun - {own})
+            self._shared.leftovers.delete_dead(begun - {own})
         return made
 
     def replace_for_good(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
@@ -351,53 +347,6 @@ class WindowCommit:
                 commit = delta_log.commit(self._folder, version)
                 known[version] = None if commit is None else (commit, load_log.identity_in(commit))
             yield known[version]
-
-    def _delete_dead(self, begun: Set[str]) -> None:
-        """Delete the folders in `begun` that no commit names; they belong to the window that was just replaced.
-
-        Each existed before that commit, so its load opened the table before it and can no longer commit: that would be a
-        conflict. A load that is still running has lost, and notices when its write fails.
-        """
-        left = begun - self._shared.folders
-        for folder in sorted(self._unnamed(left) if left else left):
-            _log.info("deleting the files of a load that ended without a commit: %s", self._folder / folder)
-            (self._folder / folder).delete()
-
-    def _unnamed(self, folders: Set[str]) -> Set[str]:
-        """Return those of `folders` that no commit names: read new commits, then older ones until each folder is found."""
-        shared, newest = self._shared, load_log.version(self._folder)
-        if shared.newest is None or shared.oldest is None:
-            shared.newest, shared.oldest = newest, newest + 1
-        for version in range(shared.newest + 1, newest + 1):
-            self._note_folders(version)
-        shared.newest = newest
-        while folders - shared.folders and self._note_folders(shared.oldest - 1):
-            shared.oldest -= 1
-        return folders - shared.folders
-
-    def _note_folders(self, version: int) -> bool:
-        """Note the folders that a commit names. Return false if the log no longer has the commit."""
-        commit = delta_log.commit(self._folder, version)
-        if commit is None:
-            return False
-        named = (*(add.path for add in commit.adds), *commit.removes)
-        self._shared.folders.update(unquote(path).rpartition("/")[0] for path in named)
-        return True
-
-    def _delete_unnamed(self, own: str, named: Set[str]) -> None:
-        """Delete the files in the folder `own` of a load that its commit does not name.
-
-        They come from a copy of a task that Spark has abandoned, because its executor was lost or another copy was faster. Files
-        that such a copy writes later, and files that cannot be deleted, are left to `vacuum`.
-        """
-        content = self._folder.content
-        with suppress(OSError):
-            # Spark keeps a checksum next to each file, to know that the file is complete.
-            sums = {f"{own}/.{path.rpartition('/')[2]}.crc" for path in named}
-            left = [name for name in content.written_before(FOREVER, own) if name not in named and name not in sums]
-            if left:
-                _log.info("deleting files of tasks that ran twice: %s", ", ".join(left))
-                content.remove(left)
 
     @contextmanager
     def _known(self, metadata: LoadMetadata | Fence) -> Iterator[None]:

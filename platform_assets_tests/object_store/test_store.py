@@ -31,10 +31,11 @@ from platform_assets.errors import (
     Terminal,
 )
 from platform_assets.lake import holdings, object_files, raw_table
-from platform_assets.lake.commits import FOREVER, WindowCommit
+from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.data_files import NewFile, write_rows
 from platform_assets.lake.failures import BucketMissingError, LakeNotReadableError
 from platform_assets.lake.files import files_below
+from platform_assets.lake.leftovers import FOREVER
 from platform_assets.lake.load_log import LoadMetadata
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.lake.object_files import PART_BYTES

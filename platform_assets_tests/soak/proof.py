@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from platform_assets.errors import BrokerUnreachableError
 from platform_assets.lake import delta_log, load_log
-from platform_assets.lake.commits import FOREVER
+from platform_assets.lake.leftovers import FOREVER
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.tables import TableRef

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from platform_assets.lake.commits import FOREVER
+from platform_assets.lake.leftovers import FOREVER
 from platform_assets.lake.location import Folder
 from testbed.loads import TopicLake
 
