@@ -272,6 +272,18 @@ def test_a_partitioned_table_refuses_files_with_a_column_of_windows(
         made.replacer.open().replace(metadata(of, "again"), written(made, of, "again"))
 
 
+def test_delta_rs_does_not_make_a_partitioned_table_flat(tmp_path: Path) -> None:
+    """It says nothing, and windows become null: so the layout of files is checked at each commit."""
+    rows = pa.table({"kafka_offset": pa.array([1, 2], pa.int64()), "window": ["a", "b"]})
+    write_deltalake(str(tmp_path), rows, partition_by=["window"])
+    pq.write_table(rows, tmp_path / "flat.parquet")
+    add = AddAction("flat.parquet", (tmp_path / "flat.parquet").stat().st_size, {}, 0, True, '{"numRecords":2}')
+    handle = DeltaTable(tmp_path)
+    handle.create_write_transaction([add], "overwrite", handle.schema(), partition_by=[])
+    assert DeltaTable(tmp_path).metadata().partition_columns == ["window"]
+    assert DeltaTable(tmp_path).to_pyarrow_table()["window"].to_pylist() == [None, None]
+
+
 # --- files of others
 
 
