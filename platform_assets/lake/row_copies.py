@@ -6,6 +6,7 @@ The new file is read again and compared with its sources, by the digests of each
 from __future__ import annotations
 
 import functools
+import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -92,7 +94,7 @@ def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measur
         for source in sources:
             with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
                 for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
-                    _measure_into(before, block, measure)
+                    measure_into(before, block, measure)
                     written.add(_aligned(block, schema))
         name = written.close()
         if name is None:
@@ -122,7 +124,7 @@ def separated(table: Folder, source: DataFile, windows: Collection[str], measure
                         span = holdings.span_of(table, source) if own is None else (own, own)
                         copies[own], before[own] = _Copy(table, shared_folder(*span, str(uuid.uuid4()))), {}
                     copies[own].add(rows)
-                    _measure_into(before[own], rows, measure)
+                    measure_into(before[own], rows, measure)
                 if sum(copy.waiting_bytes for copy in copies.values()) > _SEPARATED_BYTES:
                     for copy in copies.values():
                         copy.write()
@@ -145,17 +147,33 @@ def _aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([f.remove_metadata() for f in schema]))
 
 
-def _measure_into(digests: Digests, block: pa.RecordBatch, measure: Measure) -> None:
+def measure_into(digests: Digests, block: pa.RecordBatch, measure: Measure) -> None:
+    """Add the digests of rows, by window and topic id."""
     for place, rows in _by_place(block):
-        placed = functools.reduce(pc.and_, [rows[name].is_valid() for name in _NEVER_NULL if name in rows.schema.names])
-        found = measure(rows.filter(placed)) + _plain_measure(rows.filter(pc.invert(placed)))
+        usual = _usual(rows)
+        found = measure(rows) if usual is None else measure(rows.filter(usual)) + _plain_measure(rows, usual)
         digests[place] = digests.get(place, _NOTHING) + found
 
 
-def _plain_measure(rows: pa.RecordBatch) -> Measured:
-    """Return a digest of rows that no load writes, for which the table's measure has none."""
-    total = sum(int.from_bytes(sha256(repr(row).encode()).digest()[:8], "big") for row in rows.to_pylist())
-    return Measured(Digest(rows.num_rows, total), Digest(rows.num_rows, total))
+def _usual(rows: pa.RecordBatch) -> pa.BooleanArray | None:
+    """Mark the rows that a load may have written; None if all are. Others have no place, or a null among their headers."""
+    names = rows.schema.names
+    conditions = [rows[name].is_valid() for name in _NEVER_NULL if name in names and rows[name].null_count]
+    headers = rows["headers"] if "headers" in names else None
+    # Values of a slice are those of the whole column, so that they have to be copied even if no row here has such a header.
+    if headers is not None and pa.types.is_list(headers.type) and headers.values.null_count:
+        of_nulls = pc.list_parent_indices(headers).filter(pc.is_null(pc.list_flatten(headers)))
+        found = np.ones(rows.num_rows, dtype=bool)
+        found[of_nulls.to_numpy(zero_copy_only=False)] = False
+        conditions.append(pa.array(found))
+    return functools.reduce(pc.and_, conditions) if conditions else None
+
+
+def _plain_measure(rows: pa.RecordBatch, usual: pa.BooleanArray) -> Measured:
+    """Return a digest of the rows that are not `usual`, for which the table's measure has none."""
+    others = rows.filter(pc.invert(usual)).to_pylist()
+    total = sum(int.from_bytes(sha256(repr(row).encode()).digest()[:8], "big") for row in others)
+    return Measured(Digest(len(others), total), Digest(len(others), total))
 
 
 def _compared(table: Folder, name: str, before: Digests, measure: Measure, refusal: str) -> NewFile:
@@ -163,7 +181,7 @@ def _compared(table: Folder, name: str, before: Digests, measure: Measure, refus
     after: Digests = {}
     with failures.reading_files(table, ""), table.open(name) as opened:
         for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
-            _measure_into(after, block, measure)
+            measure_into(after, block, measure)
     if before != after:
         raise LoadError(
             f"{refusal}: the rows would not have stayed the same in their new file. Nothing was committed. Run it again; if this "
@@ -191,7 +209,7 @@ def _copied(table: Folder, source: DataFile, window: str, measure: Measure) -> t
     written = _Copy(table, shared_folder(*holdings.span_of(table, source), str(uuid.uuid4())))
     try:
         for block in _others(table, path, window, lost):
-            _measure_into(before, block, measure)
+            measure_into(before, block, measure)
             written.add(block)
         name = written.close()
         refusal = f"window {window} of {table.name} could not be replaced, because others share the file {path}"
@@ -231,13 +249,19 @@ def _others(table: Folder, path: str, window: str, lost: list[str]) -> Iterator[
 
 
 def _by_place(block: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
-    """Yield the rows of each window and topic id."""
-    for key in pc.unique(block[parquet.WINDOW]).to_pylist():
-        is_of = pc.is_null(block[parquet.WINDOW]) if key is None else pc.equal(block[parquet.WINDOW], key)
-        of_window = block.filter(pc.fill_null(is_of, False))
-        for topic_id in pc.unique(of_window["topic_id"]).to_pylist():
-            is_of = pc.is_null(of_window["topic_id"]) if topic_id is None else pc.equal(of_window["topic_id"], topic_id)
-            yield (key or "", topic_id or ""), of_window.filter(pc.fill_null(is_of, False))
+    """Yield the rows of each window and topic id, in slices if each has its rows together; rows without either have ''."""
+    if not block.num_rows:
+        return
+    keys, ids = (pc.fill_null(block[name], "").dictionary_encode() for name in (parquet.WINDOW, "topic_id"))
+    places = keys.indices.to_numpy().astype(np.int64) * len(ids.dictionary) + ids.indices.to_numpy()
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    if len(starts) > len(np.unique(places)):
+        order = np.argsort(places, kind="stable")
+        block, places = block.take(pa.array(order)), places[order]
+        starts = np.flatnonzero(np.diff(places, prepend=-1))
+    for start, end in itertools.pairwise([*starts.tolist(), len(places)]):
+        key, topic_id = divmod(int(places[start]), len(ids.dictionary))
+        yield (keys.dictionary[key].as_py(), ids.dictionary[topic_id].as_py()), block.slice(start, end - start)
 
 
 class _Copy:

@@ -396,6 +396,24 @@ def test_a_row_without_a_place_does_not_hold_up_its_neighbours(topic: MadeTopic)
     assert len(found) == sum(map(len, sent(topic).values())) + 1
 
 
+def test_a_row_with_a_null_header_does_not_hold_up_its_neighbours(topic: MadeTopic) -> None:
+    """No load writes one either, and the digests of its neighbours in the same block are theirs."""
+    one, of = windows(topic)[:2]
+    row = pa.table(delta(topic).to_pyarrow_table()).filter(pc.field("window") == one.key).slice(0, 1)
+    for name, value in (
+        ("headers", [[None, {"key": "k", "value": b"v"}, None]]),
+        ("kafka_offset", [99_999]),
+    ):
+        at = row.column_names.index(name)
+        row = row.set_column(at, name, pa.array(value, row[name].type))
+    write_deltalake(str(topic.root / "raw" / topic.topic), row, mode="append")
+    merged(topic)
+    topic.replacer.open().replace(metadata(of, "again"), written(topic, of, "again"))
+    found = pl.scan_delta(str(topic.root / "raw" / topic.topic)).collect()
+    assert found.filter(pl.col("kafka_offset") == 99_999)["headers"].to_list() == row["headers"].to_pylist()
+    assert len(found) == sum(map(len, sent(topic).values())) + 1
+
+
 def test_a_damaged_shared_file_loses_no_more_than_what_cannot_be_read(topic: MadeTopic) -> None:
     """What is left of it is kept when a window is replaced, and the lost rows come back with a load of their window."""
     path = topic.root / "raw" / topic.topic / unquote(merged(topic))
