@@ -11,6 +11,7 @@ from typing import Protocol
 
 from platform_assets.errors import PlatformError
 from platform_assets.lake.data_files import NewFile
+from platform_assets.lake.field_ids import NO_IDS, FieldIds
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
@@ -22,7 +23,7 @@ NO_ROWS = Measured.of_nothing()
 class Records:
     """The committed records of one window: those in `ranges` of a topic id, except the offsets `without`, by partition.
 
-    `window_column` is true if their files get a column of windows, because the table is flat.
+    `window_column` is true if their files get a column of windows, because the table is flat; `field_ids` are then its columns' ids.
     """
 
     topic: str
@@ -31,6 +32,7 @@ class Records:
     ranges: TopicRanges
     without: Mapping[int, tuple[OffsetRange, ...]] = field(default_factory=dict)
     window_column: bool = False
+    field_ids: FieldIds = NO_IDS
 
     @property
     def pieces(self) -> tuple[TopicRanges, ...]:

@@ -38,6 +38,7 @@ from platform_assets.lake.failures import (
     TableGoneError,
     TableUnsupportedError,
 )
+from platform_assets.lake.field_ids import NO_IDS, FieldIds, ids_of
 from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.leftovers import FOREVER, Leftovers
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata
@@ -84,6 +85,10 @@ class WindowCommit:
     def columns(self) -> pa.Schema:
         """The table's columns when this was opened, which new files must have: a change since then is a conflict."""
         return pa.schema(self._columns.to_arrow())
+
+    def field_ids(self) -> FieldIds:
+        """The field ids that new files must have; none for a partitioned table."""
+        return ids_of(self.columns()) if self.is_flat else NO_IDS
 
     def held(self) -> frozenset[str]:
         """The keys of the windows for which the table had files when this was opened."""

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from platform_assets.errors import PlatformError
 from platform_assets.lake import failures, holdings, parquet
+from platform_assets.lake.field_ids import ids_of
 from platform_assets.lake.location import Folder
 from platform_assets.model.logs import logger
 
@@ -131,17 +132,26 @@ def readable_rows(table: Folder, path: str, window: str) -> pa.Table | None:
         return None
 
 
+def columns_of(table: Folder) -> pa.Schema:
+    """Return the columns of the newest version of a table."""
+    handle = table.delta()
+    with table.reading():
+        return pa.schema(handle.schema().to_arrow())
+
+
 def write_rows(table: Folder, path: str, found: pa.Table, window: str | None = None) -> None:
     """Write rows to a new data file; create its folder if needed. Raises LakeNotWritableError.
 
-    With `window`, the file gets a column of windows, which files of a flat table have; without it, it gets none.
+    With `window`, the file gets a column of windows and field ids, which files of a flat table have; without it, it gets none.
     """
     if parquet.WINDOW in found.column_names:
         found = found.drop_columns([parquet.WINDOW])
     if window is not None:
         found = found.append_column(parquet.WINDOW, pa.repeat(pa.scalar(window, pa.string()), found.num_rows))
+    schema = found.schema if window is None else ids_of(columns_of(table)).in_file(found.schema)
     content = pa.BufferOutputStream()
-    pq.write_table(found, content, compression="zstd")
+    with pq.ParquetWriter(content, schema, compression="zstd") as writer:
+        writer.write_table(found)
     folder, _, name = path.rpartition("/")
     (table / folder).write(name, content.getvalue().to_pybytes())
 

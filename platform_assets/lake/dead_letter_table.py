@@ -34,7 +34,7 @@ def create(path: Folder, topic: str) -> None:
     if load_log.exists(path):
         return
     path.create_delta(
-        _SCHEMA,
+        raw_table.of_new_table(_SCHEMA),
         partition_by=holdings.partition_of_new_tables(),
         name=f"dead_letters_{topic}",
         description=f"Records of Kafka topic {topic} that could not be decoded, as they were sent, with the reason",

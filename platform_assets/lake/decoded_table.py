@@ -16,10 +16,10 @@ from deltalake import CommitProperties, Schema
 from deltalake.exceptions import CommitFailedError
 
 from platform_assets.errors import ConfigurationError, SchemaChangeError, TableRefusedError
-from platform_assets.lake import failures, holdings, load_log
+from platform_assets.lake import failures, field_ids, holdings, load_log
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import check_apart
-from platform_assets.lake.raw_table import properties
+from platform_assets.lake.raw_table import of_new_table, properties
 
 # Differences of a declared schema and a table's: additions, null in old rows, and all others, which are refused.
 # Pure.
@@ -182,7 +182,7 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
     name = f"decoded/{topic}"
     if not load_log.exists(path):
         path.create_delta(
-            Schema.from_arrow(declared),
+            of_new_table(Schema.from_arrow(declared)),
             partition_by=holdings.partition_of_new_tables(),
             name=f"decoded_{topic}",
             description=f"Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}",
@@ -199,6 +199,8 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
             rows, windows = pc.sum(files["num_records"]).as_py() or 0, len(pc.unique(held[holdings.WINDOW]))
             raise SchemaChangeError(name, changes, fingerprint(now), rows, windows, handle.version())
         wanted = declared if changes else merged(now, declared, LAST)
+        if holdings.is_flat(handle):
+            wanted = field_ids.assigned(wanted, now)
         if wanted.equals(now, check_metadata=True):
             return now
         what = {

@@ -19,6 +19,7 @@ from platform_assets.errors import FilesLostError, TableRefusedError
 from platform_assets.lake import holdings, load_log, row_copies
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import Commit, DataFile
+from platform_assets.lake.field_ids import ids_of
 from platform_assets.lake.location import Folder, shared_span
 from platform_assets.lake.row_copies import NOTHING_KEPT, Kept, Measure
 
@@ -73,7 +74,11 @@ def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure 
         return Change(folder, tuple(removed))
     if measure is None:
         raise TypeError("a table with shared files needs a measure of its rows")
-    return Change(folder, tuple(removed), row_copies.copied(folder, shared, window, measure))
+    return Change(
+        folder,
+        tuple(removed),
+        row_copies.copied(folder, shared, window, measure, ids_of(pa.schema(handle.schema().to_arrow()))),
+    )
 
 
 @dataclass

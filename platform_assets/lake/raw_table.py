@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from deltalake import Field, Schema
 from deltalake.schema import ArrayType, PrimitiveType, StructType
 
-from platform_assets.lake import holdings, load_log
+from platform_assets.lake import field_ids, holdings, load_log
 from platform_assets.lake.location import Folder
 
 COLUMNS: tuple[tuple[str, Any, str], ...] = (
@@ -47,13 +48,19 @@ def properties() -> dict[str, str]:
     return {**PROPERTIES, _STATISTICS: columns}
 
 
+def of_new_table(schema: Schema) -> Schema:
+    """Return the columns of a table of windows that is created now: those of a flat one have field ids."""
+    if holdings.partition_of_new_tables() is not None:
+        return schema
+    return Schema.from_arrow(field_ids.assigned(pa.schema(schema.to_arrow())))
+
+
 def create(path: Folder, topic: str) -> None:
     """Create the raw table of `topic` if it is missing, before its first load. Raises LakeNotWritableError."""
     if load_log.exists(path):
         return
-    schema = Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in COLUMNS])
     path.create_delta(
-        schema,
+        of_new_table(Schema([Field(n, t, nullable=True, metadata={"comment": c}) for n, t, c in COLUMNS])),
         partition_by=holdings.partition_of_new_tables(),
         name=f"raw_{topic}",
         description=f"Every committed record of Kafka topic {topic}, exactly once, as bytes",

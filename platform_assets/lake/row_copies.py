@@ -24,6 +24,7 @@ from platform_assets.errors import FilesLostError, LoadError
 from platform_assets.lake import failures, holdings, parquet
 from platform_assets.lake.data_files import NewFile, described
 from platform_assets.lake.delta_log import DataFile
+from platform_assets.lake.field_ids import FieldIds, ids_of
 from platform_assets.lake.location import Folder, shared_folder
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger
@@ -55,8 +56,8 @@ class Kept:
 NOTHING_KEPT: Final = Kept((), ())
 
 
-def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Measure) -> Kept:
-    """Copy the rows of all windows but `window` out of the `shared` files, to folders of their own.
+def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Measure, ids: FieldIds) -> Kept:
+    """Copy the rows of all windows but `window` out of the `shared` files, to folders of their own. `ids` are those of the columns.
 
     Of a damaged file, row groups that can be read are copied, and the others are left out, with a warning. Raises LoadError, and
     leaves no file, if a copy differs from its source.
@@ -64,7 +65,7 @@ def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Meas
     files, lost = list[NewFile](), list[str]()
     try:
         for source in shared:
-            file, is_whole = _copied(table, source, window, measure)
+            file, is_whole = _copied(table, source, window, measure, ids)
             files += [] if file is None else [file]
             lost += [] if is_whole else [source.path]
     except BaseException:
@@ -89,7 +90,7 @@ def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measur
     spans = [holdings.span_of(table, source) for source in sources]
     below = shared_folder(min(first for first, _ in spans), max(last for _, last in spans), str(uuid.uuid4()))
     before: Digests = {}
-    written = _Copy(table, below)
+    written = _Copy(table, below, ids_of(schema))
     try:
         for source in sources:
             with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
@@ -107,7 +108,9 @@ def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measur
         raise
 
 
-def separated(table: Folder, source: DataFile, windows: Collection[str], measure: Measure) -> list[NewFile]:
+def separated(
+    table: Folder, source: DataFile, windows: Collection[str], measure: Measure, ids: FieldIds
+) -> list[NewFile]:
     """Copy a shared file to one new file for each of `windows` that it holds, and one for the rows of all others.
 
     Raises FilesLostError if it cannot be read, and LoadError if the copies differ; no file is left then.
@@ -122,7 +125,7 @@ def separated(table: Folder, source: DataFile, windows: Collection[str], measure
                     own = key if key in windows else None
                     if own not in copies:
                         span = holdings.span_of(table, source) if own is None else (own, own)
-                        copies[own], before[own] = _Copy(table, shared_folder(*span, str(uuid.uuid4()))), {}
+                        copies[own], before[own] = _Copy(table, shared_folder(*span, str(uuid.uuid4())), ids), {}
                     copies[own].add(rows)
                     measure_into(before[own], rows, measure)
                 if sum(copy.waiting_bytes for copy in copies.values()) > _SEPARATED_BYTES:
@@ -201,12 +204,14 @@ def discard(table: Folder, files: Sequence[NewFile]) -> None:
         (table / file.path.rpartition("/")[0]).delete()
 
 
-def _copied(table: Folder, source: DataFile, window: str, measure: Measure) -> tuple[NewFile | None, bool]:
+def _copied(
+    table: Folder, source: DataFile, window: str, measure: Measure, ids: FieldIds
+) -> tuple[NewFile | None, bool]:
     """Return the copy of one shared file, None if nothing is left to copy, and true if all of the file was read."""
     path = source.path
     before: Digests = {}
     lost = list[str]()
-    written = _Copy(table, shared_folder(*holdings.span_of(table, source), str(uuid.uuid4())))
+    written = _Copy(table, shared_folder(*holdings.span_of(table, source), str(uuid.uuid4())), ids)
     try:
         for block in _others(table, path, window, lost):
             measure_into(before, block, measure)
@@ -267,8 +272,8 @@ def _by_place(block: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.Recor
 class _Copy:
     """A file that is being written; nothing is written without rows."""
 
-    def __init__(self, table: Folder, below: str) -> None:
-        self._table, self._name = table, f"{below}/part-{uuid.uuid4().hex[:12]}.parquet"
+    def __init__(self, table: Folder, below: str, ids: FieldIds) -> None:
+        self._table, self._name, self._ids = table, f"{below}/part-{uuid.uuid4().hex[:12]}.parquet", ids
         self._sink: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
@@ -292,7 +297,7 @@ class _Copy:
                 self._sink = self._table.content.create(self._name)
                 self._writer = pq.ParquetWriter(
                     self._sink,
-                    rows.schema,
+                    self._ids.in_file(rows.schema),
                     compression="zstd",
                     write_statistics=[name for name in _STATISTICS if name in rows.schema.names],
                     write_page_index=True,

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from platform_assets.errors import FilesLostError
 from platform_assets.lake import flat, holdings, merging, row_copies
+from platform_assets.lake.field_ids import ids_of
 from platform_assets.lake.location import Folder
 from platform_assets.lake.merging import Group
 from platform_assets.lake.row_copies import Measure
@@ -31,6 +32,7 @@ def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
     since = handle.version()
     with folder.reading():
         files = pa.table(handle.get_add_actions(flatten=True))
+        ids = ids_of(pa.schema(handle.schema().to_arrow()))
     found = holdings.by_window(folder, files, flat=True, among=windows)
     held = holdings.windows_by_path(found)
     shared = {f.path: f for f, is_shared in holdings.files_in(found) if is_shared and flat.is_removable(f.path)}
@@ -38,7 +40,7 @@ def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
         if len(held[path]) < 2:
             continue
         try:
-            new = row_copies.separated(folder, file, windows, measure)
+            new = row_copies.separated(folder, file, windows, measure, ids)
         except FilesLostError as e:
             _log.info("windows in %s of %s are not separated: %s", path, folder.name, e)
             continue

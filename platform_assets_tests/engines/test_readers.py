@@ -16,12 +16,15 @@ from deltalake import DeltaTable
 from platform_assets.decoding.protobuf.compiler import descriptor_set
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.decoding.engine import DecodeEngine
+from platform_assets.lake import holdings
+from platform_assets.lake.field_ids import ids_of
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import EngineName, TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.avro_data import written
 from platform_assets_tests.support.every_kind import EVERY_KIND
+from platform_assets_tests.support.field_ids import field_ids_in
 from platform_assets_tests.support.proto_data import class_of
 from platform_assets_tests.support.readers import in_order, readers
 from testbed.loads import Record, TopicLake, numbered
@@ -52,6 +55,38 @@ def test_every_reader_finds_the_same_rows_at_each_version(loaded: TopicLake, spa
         assert len(found["delta-rs"]) == count
         for reader, rows in found.items():
             assert rows == found["delta-rs"], f"{reader} at version {version}"
+
+
+@pytest.fixture
+def flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tables are flat."""
+    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
+
+
+@pytest.mark.usefixtures("flat")
+def test_files_of_flat_tables_have_field_ids_and_strangers_who_lose_them_change_no_row(
+    lake: LakeMaker, engine_name: EngineName, spark: SparkSession
+) -> None:
+    """Spark writes no id of an element, and its OPTIMIZE writes none at all."""
+    lk = lake(partitions=2, config={"retention.ms": "-1"})
+    key = lk.window_of(EVERY_KIND)
+    lk.loader().load(key)
+    path = str(lk.table)
+    ids = ids_of(pa.schema(DeltaTable(path).schema().to_arrow()))
+    without = {("headers", "element")} if engine_name == "connector" else set()
+    for file in DeltaTable(path).file_uris():
+        found = dict(field_ids_in(file))
+        assert found == {p: n for p, n in ids.pairs if p not in without}
+    before = {reader: in_order(read(path, DeltaTable(path).version())) for reader, read in readers(spark).items()}
+    assert len(before["delta-rs"]) == len(EVERY_KIND)
+    spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+    spark.sql(f"ALTER TABLE delta.`{path}` ALTER COLUMN value COMMENT 'of another'").collect()
+    now = DeltaTable(path)
+    assert ids_of(pa.schema(now.schema().to_arrow())) == ids, "the ids are in the table's metadata"
+    assert now.metadata().configuration.get("delta.columnMapping.mode") is None
+    for reader, rows in before.items():
+        assert in_order(readers(spark)[reader](path, now.version())) == rows == before["delta-rs"], reader
+    assert lk.loader().load(key).outcome == "unchanged"
 
 
 def test_statistics_are_those_of_the_rows(loaded: TopicLake) -> None:

@@ -82,7 +82,7 @@ class MadeTopic:
         replacer = self.replacer
         commit, receipt = replacer.open(), replacer.receipt(window.key)
         records = Records(
-            window.topic, window.topic_id, window.key, window.ranges, without, window_column=commit.is_flat
+            window.topic, window.topic_id, window.key, window.ranges, without, commit.is_flat, commit.field_ids()
         )
         metadata = LoadMetadata(
             window.topic, window.topic_id, window.generation, window.window, window.ranges, f"load-{len(self.log)}", "run",
@@ -107,7 +107,7 @@ class MadeTopic:
                 metadata = LoadMetadata(
                     w.topic, w.topic_id, w.generation, w.window, w.ranges, f"load of {w.key}", "run", first
                 )
-                records = Records(w.topic, w.topic_id, w.key, w.ranges, window_column=opened.is_flat)
+                records = Records(w.topic, w.topic_id, w.key, w.ranges, {}, opened.is_flat, opened.field_ids())
                 written = self.engine.write(records, table, metadata.load_id, rows)
                 made = opened.of_new_window().replace(replace(metadata, engine=written.engine), written.files)
                 receipts.append(receipt_of(self.lake, table, made, written.measured, kind="load", seconds=0.1))

@@ -59,7 +59,9 @@ class LocalEngine:
         """As LoadEngine has it."""
         below = load_folder(records.window, load_id)
         window = records.window if records.window_column else None
-        series = FileSeries(self.lake.table(table).content, below, "00000", records_per_file, window=window)
+        series = FileSeries(
+            self.lake.table(table).content, below, "00000", records_per_file, window=window, field_ids=records.field_ids
+        )
         places = [(p, r) for piece in records.pieces for p, r in piece.items()]
         kept = [record for p, r in sorted(places) for record in self._between((p, r.start), (p, r.end))]
         if kept:

@@ -83,7 +83,8 @@ class Plan:
             below = load_folder(order.records.window, order.load_id)
             source = Source(order.records.topic, order.records.topic_id, folder(order.table))
             pieces = shares(ranges, records_per_file, most)
-            own = [Share(order.records.window, below, some, source, order.records.window_column) for some in pieces]
+            flat, ids = order.records.window_column, order.records.field_ids
+            own = [Share(order.records.window, below, some, source, flat, ids) for some in pieces]
             found += own
             owners += [index] * len(own)
             total += size

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from platform_assets.engines.columnar.digests import measured, numbers
 from platform_assets.engines.columnar.reports import Rows, WrittenFile
+from platform_assets.lake.field_ids import NO_IDS, FieldIds
 from platform_assets.lake.files import Files
 from platform_assets.lake.parquet import WINDOW, leaves
 from platform_assets.model.digest import Measured
@@ -57,7 +58,8 @@ class FileSeries:
     A partition with `rows_apart` rows or more has its own files; smaller ones share a file. Files are in the folder `below` of
     the table, whose files are `table`, with names that start with `stem`. `measure` takes the digests of rows. `dictionaries`
     names the columns with dictionary encoding, `deltas` those with delta encoding, both by the paths of their leaves.
-    `window` is added to the rows as a column, if it is given. `seconds` is the time spent on each step. Raises OSError.
+    `window` is added to the rows as a column, if it is given. `field_ids` are those of the columns. `seconds` is the
+    time spent on each step. Raises OSError.
     """
 
     table: Files
@@ -70,6 +72,7 @@ class FileSeries:
     dictionaries: tuple[str, ...] = CONSTANT
     deltas: tuple[str, ...] = COUNTING
     window: str | None = None
+    field_ids: FieldIds = NO_IDS
     written: list[WrittenFile] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"digest": 0.0, "write": 0.0})
     _open: _OpenFile | None = None
@@ -182,7 +185,7 @@ class _OpenFile:
         self._sink = self._table.create(self._name)
         return pq.ParquetWriter(
             self._sink,
-            self._schema,
+            self._series.field_ids.in_file(self._schema),
             compression=codecs(
                 self._waiting, self._schema, self._series.codec, self._series.dictionaries, self._series.deltas
             ),

@@ -149,6 +149,7 @@ def _written(work: Work, share: Share) -> FileSeries:
         f"{share.pieces[0].partition:05d}",
         work.rows_apart,
         window=share.window if share.window_column else None,
+        field_ids=share.field_ids,
     )
     brokers = Brokers(
         work.settings(os.environ),

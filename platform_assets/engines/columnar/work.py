@@ -11,6 +11,7 @@ from typing import Final
 from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.settings import BatchLimits, ClientSettings
+from platform_assets.lake.field_ids import NO_IDS, FieldIds
 from platform_assets.model.offsets import OffsetRange
 
 
@@ -92,7 +93,7 @@ class Source:
 class Share:
     """The offsets that one task reads, and its output folder: `folder` is relative to the table's.
 
-    `window_column` is true if files get a column of windows.
+    `window_column` is true if files get a column of windows, and `field_ids` are the ids of their columns.
     """
 
     window: str
@@ -100,6 +101,7 @@ class Share:
     pieces: tuple[Piece, ...]
     source: Source
     window_column: bool = False
+    field_ids: FieldIds = NO_IDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import failures, holdings, parquet
 from platform_assets.lake.data_files import NewFile
+from platform_assets.lake.field_ids import NO_IDS, FieldIds
 from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.decoding import DecodeDeclaration
@@ -55,7 +56,7 @@ class DecodeOrder:
     """A window of a topic's raw table at `version`, to be decoded by the load with this id.
 
     `layout` and `dead_layout` are the columns of the two output tables, with that of windows. `window_columns` are true for a table,
-    decoded rows first, if its files get that column too.
+    decoded rows first, if its files get that column too; `field_ids` are the ids of their columns.
     """
 
     topic: str
@@ -68,6 +69,7 @@ class DecodeOrder:
     load_id: str
     records_per_file: int
     window_columns: tuple[bool, bool] = (False, False)
+    field_ids: tuple[FieldIds, FieldIds] = (NO_IDS, NO_IDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,7 @@ class DecodeEngine:
             shares=plan.shares,
             rows_apart=first.records_per_file,
             window_columns=first.window_columns,
+            field_ids=first.field_ids,
         )
 
     def _written(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles:

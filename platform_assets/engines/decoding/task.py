@@ -24,6 +24,7 @@ from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_part
 from platform_assets.engines.decoding.work import Piece, Report, Share, Work
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
 from platform_assets.lake import parquet
+from platform_assets.lake.field_ids import FieldIds
 from platform_assets.lake.files import files_at, files_below
 from platform_assets.lake.parquet import WINDOW, leaves, python_values
 from platform_assets.model.expectations import MOST_SAMPLES, Expectation, FailingRow, Figures
@@ -112,9 +113,9 @@ def _written(work: Work, share: Share, maker: RowMaker, measurer: Measurer) -> t
 
     Any failure is raised as an error of the platform, and no file is left.
     """
-    in_decoded, in_dead = work.window_columns
-    decoded = _series(work.decoded, work.layout, share, work.rows_apart, window_column=in_decoded)
-    dead = _series(work.dead_letters, work.dead_layout, share, work.rows_apart, window_column=in_dead)
+    (in_decoded, in_dead), (ids, dead_ids) = work.window_columns, work.field_ids
+    decoded = _series(work.decoded, work.layout, share, work.rows_apart, ids, window_column=in_decoded)
+    dead = _series(work.dead_letters, work.dead_layout, share, work.rows_apart, dead_ids, window_column=in_dead)
     try:
         for piece in share.pieces:
             for records, whole in _blocks(work, share.window, piece, maker.needed):
@@ -135,7 +136,9 @@ def _written(work: Work, share: Share, maker: RowMaker, measurer: Measurer) -> t
     return decoded, dead
 
 
-def _series(table: str, layout: pa.Schema, share: Share, rows_apart: int, *, window_column: bool) -> FileSeries:
+def _series(
+    table: str, layout: pa.Schema, share: Share, rows_apart: int, ids: FieldIds, *, window_column: bool
+) -> FileSeries:
     dictionaries, deltas = encodings(layout)
     return FileSeries(
         files_at(table),
@@ -146,6 +149,7 @@ def _series(table: str, layout: pa.Schema, share: Share, rows_apart: int, *, win
         dictionaries=(*dictionaries, WINDOW) if window_column else dictionaries,
         deltas=deltas,
         window=share.window if window_column else None,
+        field_ids=ids,
     )
 
 

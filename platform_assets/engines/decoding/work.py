@@ -18,6 +18,7 @@ from platform_assets.engines.columnar.reports import (
     file_to_json,
 )
 from platform_assets.errors import PlatformError
+from platform_assets.lake.field_ids import NO_IDS, FieldIds
 from platform_assets.model import expectations
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.expectations import FiguresByDigest
@@ -96,7 +97,8 @@ class Work:
     `raw`, `decoded` and `dead_letters` are the tables' folders. `schemas` is the folder of the schemas read from a registry, and
     `registry` its address, for workers whose environment has none. `layout` and `dead_layout` are the columns of files, including
     `topic_id` and those before it; `rows_apart` is the number of rows from which a partition gets its own file.
-    `window_columns` are true for a table, decoded rows first, if its files also get a column of windows.
+    `window_columns` are true for a table, decoded rows first, if its files also get a column of windows; `field_ids` are the ids of
+    their columns.
     """
 
     topic: str
@@ -111,6 +113,7 @@ class Work:
     shares: tuple[Share, ...]
     rows_apart: int
     window_columns: tuple[bool, bool] = (False, False)
+    field_ids: tuple[FieldIds, FieldIds] = (NO_IDS, NO_IDS)
 
 
 def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ...]:

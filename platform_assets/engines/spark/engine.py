@@ -57,6 +57,8 @@ class SparkEngine:
             )
             if not records.window_column:
                 frame = frame.drop("window")
+            if records.field_ids.pairs:
+                frame = raw.with_field_ids(frame, records.field_ids)
             files = -(-records.ranges.size // records_per_file)
             # Few files for small windows; a large one has a file per Kafka partition, whose statistics are then complete.
             if files < len(records.ranges.non_empty().by_partition):

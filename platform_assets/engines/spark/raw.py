@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from platform_assets.lake.field_ids import FieldIds, Path
 from platform_assets.lake.location import Folder
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger
@@ -83,6 +84,28 @@ def client_options(ranges: TopicRanges) -> dict[str, str]:
         "kafka.fetch.max.bytes": str(4 * size),
         "kafka.receive.buffer.bytes": str(1 << 20),
     }
+
+
+def with_field_ids(frame: DataFrame, ids: FieldIds) -> DataFrame:
+    """Return `frame` with ids that Spark writes into files: of columns and fields. It writes none of elements, keys and values."""
+    from pyspark.sql.types import StructType
+
+    schema: dict[str, Any] = json.loads(frame.schema.json())
+    _add_ids(schema, (), dict(ids.pairs))
+    return frame.to(StructType.fromJson(schema))
+
+
+def _add_ids(kind: Any, path: Path, ids: Mapping[Path, int]) -> None:
+    """Add ids to a type in the form of Spark's JSON."""
+    if not isinstance(kind, dict):
+        return
+    for field in kind.get("fields", ()):
+        own = (*path, field["name"])
+        if own in ids:
+            field["metadata"] = {**field["metadata"], "parquet.field.id": ids[own]}
+        _add_ids(field["type"], own, ids)
+    for name, part in (("element", "elementType"), ("key", "keyType"), ("value", "valueType")):
+        _add_ids(kind.get(part), (*path, name), ids)
 
 
 def write_files(frame: DataFrame, folder: str) -> Measured:

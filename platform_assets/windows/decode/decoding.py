@@ -269,7 +269,9 @@ class WindowDecoder:
     def _decode(self, raw: Receipt, order: DecodeOrder, erased: Ranges, decided: int | None) -> DecodedWindow:
         began = time.monotonic()
         letters, rows = self.open(order.layout, order.window)
-        order = replace(order, window_columns=(rows.is_flat, letters.is_flat))
+        order = replace(
+            order, window_columns=(rows.is_flat, letters.is_flat), field_ids=(rows.field_ids(), letters.field_ids())
+        )
         known = self.receipts(order.window)
         window = Prepared(raw, order, self.metadata(raw, order), letters, rows, known, erased, decided)
         with self.named_conflicts(window):

@@ -189,7 +189,11 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
             continue
         if files.get(key, holdings.NO_FILES).digest != receipt.files_digest or decoder.is_current(receipt, known):
             continue
-        order = replace(decoder.order(receipt, version, layout), window_columns=(rows.is_flat, letters.is_flat))
+        order = replace(
+            decoder.order(receipt, version, layout),
+            window_columns=(rows.is_flat, letters.is_flat),
+            field_ids=(rows.field_ids(), letters.field_ids()),
+        )
         found[key] = Prepared(
             receipt,
             order,

@@ -29,6 +29,7 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake import data_files, holdings, load_log, rows
+from platform_assets.lake.field_ids import FieldIds
 from platform_assets.lake.location import load_folder
 from platform_assets.ledger.entries import ERASED, Receipt, SealedWindow
 from platform_assets.model.digest import digest_of
@@ -60,7 +61,10 @@ class Left:
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Gathers rows of one window for `replacer`. `window_column` is true if the table is flat: files then get a column of windows."""
+    """Gathers rows of one window for `replacer`. `window_column` is true if the table is flat: files then get a column of windows.
+
+    `field_ids` are those of the table's columns.
+    """
 
     replacer: WindowReplacer
     cluster: Cluster
@@ -68,6 +72,7 @@ class Gatherer:
     records_per_file: int
     sealed: SealedWindow
     window_column: bool
+    field_ids: FieldIds
 
     def gathered(self, receipt: Receipt, load_id: str, ways: Sequence[Ranges]) -> StagedFiles | Left:
         """Return the rows of `receipt`, written to new files that the caller commits, or what is left of them.
@@ -118,7 +123,7 @@ class Gatherer:
 
     def _records(self, without: Ranges) -> Records:
         s = self.sealed
-        return Records(s.topic, s.topic_id, s.key, s.ranges, without, window_column=self.window_column)
+        return Records(s.topic, s.topic_id, s.key, s.ranges, without, self.window_column, self.field_ids)
 
     def _read(self, without: Ranges, load_id: str) -> StagedFiles:
         try:

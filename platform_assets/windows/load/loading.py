@@ -89,7 +89,7 @@ class Loader:
     def gatherer(self, sealed: SealedWindow, commit: WindowCommit) -> Gatherer:
         """The gatherer of what is left of a window, which `commit` replaces."""
         per_file = self.declaration.records_per_file
-        return Gatherer(self.replacer, self.cluster, self.engine, per_file, sealed, commit.is_flat)
+        return Gatherer(self.replacer, self.cluster, self.engine, per_file, sealed, commit.is_flat, commit.field_ids())
 
     def load(self, key: str) -> Loaded:
         """Load the window with this key, so that the table holds it exactly once.
@@ -374,7 +374,15 @@ class Loader:
         """Return the records to read for a window that `commit` replaces: all that are still in the topic's log, except `without`."""
         beyond = generations.beyond_log(self.ledger, sealed)
         skipped = {p: (*without.get(p, ()), *beyond.get(p, ())) for p in sealed.ranges.by_partition}
-        return Records(sealed.topic, sealed.topic_id, sealed.key, sealed.ranges, skipped, window_column=commit.is_flat)
+        return Records(
+            sealed.topic,
+            sealed.topic_id,
+            sealed.key,
+            sealed.ranges,
+            skipped,
+            window_column=commit.is_flat,
+            field_ids=commit.field_ids(),
+        )
 
     def _writer(self, commit: WindowCommit, sealed: SealedWindow, without: Losses) -> Callable[[str], StagedFiles]:
         return partial(self._write, sealed, self.records(commit, sealed, without))
