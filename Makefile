@@ -52,6 +52,10 @@ soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECOND
 	@$(BIN)/python -m platform_assets_tests.soak $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
+.PHONY: wheel
+wheel: install ## Build the wheel, for projects of your own without a checkout, in dist/
+	@$(BIN)/python -c "from setuptools.build_meta import build_wheel; print('dist/' + build_wheel('dist'))" | tail -n 1
+
 .PHONY: lint
 lint: install ## Check format, style, types, imports, plain English, spelling, commit subjects, and that the locks follow pyproject.toml
 	@$(BIN)/ruff format --check .

@@ -23,12 +23,12 @@ from benchmarks.memory import most_held
 from benchmarks.producing import Sent, produce
 from benchmarks.scenario import Bench, Goal, Measured
 from benchmarks.small_window import daemon
-from infra import state
-from infra.process import family
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.spark.session import connect
 from platform_assets.model.windows import closed_edges
 from platform_assets.orchestration import status
+from platform_assets.services import state
+from platform_assets.services.process import family
 from testbed.homes import home_at
 from testbed.loads import TopicLake
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from benchmarks.rounds import alternate, middle
 from benchmarks.scenario import Bench, Measured, at_most
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 LOCATION = "platform_assets.definitions, all definitions loaded"
 DAGSTER = "import dagster alone"

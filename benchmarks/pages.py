@@ -14,13 +14,13 @@ import dagster as dg
 
 from benchmarks.rounds import alternate, middle
 from benchmarks.scenario import Bench, Measured, at_most
-from infra import platform
-from infra.dagster_services import WEBSERVER
-from infra.platform import UpOptions
 from platform_assets.checks.registry import CHECKS
-from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.services import platform
+from platform_assets.services.dagster_services import WEBSERVER
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.project import DEFS_VARIABLE
 from testbed import browser
 from testbed.homes import home_at, service_environment
 from testbed.samples import HOUR, START, edge

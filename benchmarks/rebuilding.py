@@ -18,13 +18,13 @@ from typing import Final
 from benchmarks import made_lake
 from benchmarks.memory import most_held
 from benchmarks.scenario import Bench, Measured
-from infra.home import CHECKOUT
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark.session import connect
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.services.home import CHECKOUT
 from platform_assets.windows.recover.rebuild import rebuild
 from testbed.samples import START
 

@@ -24,10 +24,10 @@ from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import WARM_UP, alternate, ratio
 from benchmarks.scenario import Bench, Measured, at_least, at_most
-from infra import state
-from infra.process import ProcessRecord, family
 from platform_assets.engines.spark.session import connect
 from platform_assets.errors import PlatformError
+from platform_assets.services import state
+from platform_assets.services.process import ProcessRecord, family
 from platform_assets.windows.load.catching_up import load_group
 from platform_assets.windows.load.loading import Loader
 from testbed.homes import home_at

@@ -22,13 +22,13 @@ from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.producing import create
 from benchmarks.rounds import middle
 from benchmarks.scenario import Bench, Measured, at_most
-from infra import platform
-from infra.platform import UpOptions
 from platform_assets.checks.registry import CHECKS
-from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.engines.spark.session import configure_codegen, connect
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.windows import key_of
+from platform_assets.services import platform
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.project import DEFS_VARIABLE
 from testbed.homes import home_at, service_environment
 from testbed.loads import TopicLake
 from testbed.project import declare

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from infra.home import Home
-from infra.ivy import Ivy, work_folder
-from infra.jarlock import Jar, verify
-from infra.jars import place
-from infra.java import find_java
+from platform_assets.services.home import Home
+from platform_assets.services.ivy import Ivy, work_folder
+from platform_assets.services.jarlock import Jar, verify
+from platform_assets.services.jars import place
+from platform_assets.services.java import find_java
 
 SPARK_AVRO: Final = Jar(
     "benchmark",
@@ -31,7 +31,7 @@ def installed(home: Home, report: Callable[[str], None]) -> Path:
 
     Raises:
         JarMismatchError: it is not the one that was pinned; it is not kept.
-        JavaNotFoundError, JarsUnavailableError: as for `infra.jars.install`.
+        JavaNotFoundError, JarsUnavailableError: as for `platform_assets.services.jars.install`.
     """
     path = home.jars / SPARK_AVRO.jar_set / SPARK_AVRO.file_name
     if path.exists():

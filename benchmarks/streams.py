@@ -14,13 +14,13 @@ from typing import Final
 from benchmarks.dagster_runs import WindowRuns
 from benchmarks.producing import create
 from benchmarks.scenario import Bench, Goal, Measured
-from infra.home import CHECKOUT
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
+from platform_assets.services.home import CHECKOUT
 
 STREAMS: Final = 1_000
 PER_SECOND: Final = 100

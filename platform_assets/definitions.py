@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import dagster as dg
 
-from infra import platform
 from platform_assets import secret_files
 from platform_assets.components.declared import declaration_of, definitions
 from platform_assets.orchestration import decision_jobs
 from platform_assets.orchestration.maintenance import jobs
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
+from platform_assets.services import platform, project
 
 _FILES = dg.fs_io_manager.configured(lambda _: {}, config_schema={})
 
@@ -19,6 +20,7 @@ _FILES = dg.fs_io_manager.configured(lambda _: {}, config_schema={})
 @dg.definitions
 def defs() -> dg.Definitions:
     """The code location. What is given in the environment wins over what `platform-assets up` started."""
+    project.adopt(os.environ, Path.cwd())
     secret_files.take(os.environ, secret_files.STORE)
     for name, value in platform.environment().items():
         os.environ.setdefault(name, value)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra import brokers, platform, spark_server, state
-from infra.broker import BrokerSettings
-from infra.home import Home
-from infra.platform import UpOptions
-from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import end
 from platform_assets.lake import holdings
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
+from platform_assets.services import brokers, platform, spark_server, state
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.home import Home
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support import browser as browsers
 from platform_assets_tests.support import lake_switch, parts, schedule, turns
 from platform_assets_tests.support.lake_switch import session_store as session_store

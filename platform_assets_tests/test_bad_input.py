@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from infra.home import CHECKOUT, Home
 from platform_assets.engines.spark import raw
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.engines.spark.session import connect
@@ -39,6 +38,7 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import TopicRanges
 from platform_assets.orchestration import execution
+from platform_assets.services.home import CHECKOUT, Home
 from platform_assets.windows.load.loading import Loader
 from platform_assets_tests.support.runs_of import failure_of, materialize, minutes_ago
 from testbed.homes import service_environment

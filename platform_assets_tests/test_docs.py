@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support import semantics
 
 DOCS: Final = CHECKOUT / "docs"
@@ -82,9 +82,8 @@ def test_the_line_for_a_scheduler_mails_what_status_says_and_writes_no_file(tmp_
     programs, empty, sent = tmp_path / "lake" / ".venv" / "bin", tmp_path / "empty", tmp_path / "sent"
     programs.mkdir(parents=True)
     empty.mkdir()
-    (tmp_path / "lake" / ".env").write_text("WINDOW=1\n")
     for name, script in {
-        "platform-assets": """printf '%s\\n' "window $WINDOW failed" '\\n~!x \\c \\0033'; exit "$CODE\"""",
+        "platform-assets": """printf '%s\\n' "$(basename "$PWD") failed" '\\n~!x \\c \\0033'; exit "$CODE\"""",
         "mail": 'cat >"$SENT"; echo "$@" >>"$SENT"',
     }.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -96,7 +95,7 @@ def test_the_line_for_a_scheduler_mails_what_status_says_and_writes_no_file(tmp_
         # cron's shell on Debian, whose `echo` takes a backslash for a mark.
         subprocess.run([shutil.which("dash") or "/bin/sh", "-c", line], env=environ, cwd=empty, check=True)
         assert sent.exists() is (code == "1")
-    assert sent.read_text() == "window 1 failed\n\\n~!x \\c \\0033\n-s lake team@example.com\n"
+    assert sent.read_text() == "lake failed\n\\n~!x \\c \\0033\n-s lake team@example.com\n"
     assert not list(empty.iterdir())
 
 
@@ -138,7 +137,7 @@ def test_pages_are_built_strictly_and_fetch_nothing(tmp_path: Path) -> None:
 def _literals() -> list[str]:
     """Texts of the program, with `…` for what they fill in."""
     found = []
-    for path in (p for package in ("platform_assets", "infra") for p in (CHECKOUT / package).rglob("*.py")):
+    for path in (CHECKOUT / "platform_assets").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):
                 found.append("".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values))
@@ -175,8 +174,12 @@ def _rewritten() -> Callable[[str, str], str]:
         ("project/security.md", "[a](docs/guide/spark.md)", "[a](../guide/spark.md)"),
         ("project/benchmarks.md", "[a](SCALE.md)", "[a](scale.md)"),
         ("project/benchmarks.md", "[a](../docs/decisions.md#levers-tried)", "[a](../decisions.md#levers-tried)"),
-        ("project/architecture.md", "[`infra/`](infra/)", "`infra/`"),
-        ("project/architecture.md", "[the lock](infra/jars.lock)", "the lock (`infra/jars.lock`)"),
+        ("project/architecture.md", "[`testbed/`](testbed/)", "`testbed/`"),
+        (
+            "project/architecture.md",
+            "[the lock](platform_assets/services/jars.lock)",
+            "the lock (`platform_assets/services/jars.lock`)",
+        ),
         ("index.md", "[a](checks.md)", "[a](checks.md)"),
         ("index.md", "[a](nowhere.md)", "[a](nowhere.md)"),
         ("index.md", "[a](https://kafka.apache.org/protocol)", "[a](https://kafka.apache.org/protocol)"),

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 import pytest
 
-import infra
 import platform_assets
-from infra.errors import ServiceStartError
 from platform_assets.demo.producing import TransactionAbortedError
 from platform_assets.errors import OffsetsExpiredError, PlatformError
+from platform_assets.services.errors import ServiceStartError
 
 SAMPLES: Final[dict[str, Any]] = {
     "str": "a 'text' of {any} kind",
@@ -40,15 +39,14 @@ LOADS_THE_PROJECT: Final = "platform_assets.definitions"
 
 def every_error() -> list[type[PlatformError]]:
     """The root and all that derives from it in the project's own modules, by name."""
-    for package in (infra, platform_assets):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name != LOADS_THE_PROJECT and not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(platform_assets.__path__, "platform_assets."):
+        if module.name != LOADS_THE_PROJECT and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     return sorted(_family(PlatformError), key=lambda kind: (kind.__module__, kind.__name__))
 
 
 def _family(kind: type[PlatformError]) -> Iterator[type[PlatformError]]:
-    if kind.__module__.partition(".")[0] in ("infra", "platform_assets"):
+    if kind.__module__.partition(".")[0] == "platform_assets":
         yield kind
     for derived in kind.__subclasses__():
         yield from _family(derived)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 IN_SPEED: Final = (
     "bulk", "topic-kinds", "decoding", "decoding-avro", "broken-avro", "whole-window", "many-windows", "memory", "streams",

@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 import yaml
 
-from infra import platform
-from infra.home import CHECKOUT
+from platform_assets.services import platform
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support.walk import fences, steps, walk
 from testbed.homes import home_at, service_environment
 

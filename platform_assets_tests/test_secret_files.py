@@ -111,7 +111,7 @@ def test_each_program_that_reads_the_lake_takes_the_stores_secrets_from_files(tm
     assert said.exit_code == 1
     assert "The file that AWS_ACCESS_KEY_ID_FILE names cannot be read" in said.output
     for program in (
-        ["-m", "infra.spark_node", "connect", "--master", "local[1]", "--host", "127.0.0.1"],
+        ["-m", "platform_assets.services.spark_node", "connect", "--master", "local[1]", "--host", "127.0.0.1"],
         ["-c", "import platform_assets.definitions as d; d.defs()"],
     ):
         environ = {**os.environ, "AWS_ACCESS_KEY_ID_FILE": "/nowhere", "PLATFORM_HOME": str(tmp_path / "home")}

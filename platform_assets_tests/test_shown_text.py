@@ -1,6 +1,6 @@
 """Every place of the code that gives text to Dagster's UI, a log or a terminal: text from outside goes through `model/untrusted.py`.
 
-The embedded services, which cannot import that module, have `infra/printable.py`.
+The embedded services, which cannot import that module, have `platform_assets/services/printable.py`.
 
 Read from the code, so that a place that is added is found too.
 """
@@ -16,21 +16,19 @@ from typing import Final
 import dagster as dg
 import pytest
 
-import infra
 import platform_assets
-from infra import jars, spark_node
-from infra.printable import printable
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.untrusted import line as untrusted_line
+from platform_assets.services import jars, spark_node
+from platform_assets.services.printable import printable
 
 ROOT: Final = Path(platform_assets.__file__).parent
-INFRA: Final = Path(infra.__file__).parent
 IN_MARKDOWN: Final = frozenset({"markdown", "code", "describe"})
 IN_LINES: Final = frozenset({"line", "lines", "printable"})
 ESCAPING: Final = {
     "platform_assets.model.untrusted": frozenset({"markdown", "code", "line", "lines", "to_lines"}),
     "platform_assets.checks.report.description": frozenset({"describe"}),
-    "infra.printable": frozenset({"printable"}),
+    "platform_assets.services.printable": frozenset({"printable"}),
 }
 """The modules whose functions escape: a function of the same name from elsewhere does not count."""
 POSITIONS: Final = {
@@ -46,6 +44,7 @@ POSITIONS: Final = {
 """Where a description may stand without its name."""
 LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical", "exception", "log"})
 TERMINAL: Final = "terminal/"
+SERVICES: Final = "services/"
 EXCEPTIONS: Final = {
     ("orchestration/retention_check.py", "headline"): "each way in which it is made is `markdown` or a constant",
     ("checks/expectations.py", "chosen"): "measured windows of a class of the platform's own, which has Dagster's name",
@@ -75,8 +74,8 @@ EXCEPTIONS: Final = {
     ): "of a Delta table",
     ("ledger/decisions.py", "(__doc__ or '').splitlines()[0]"): "a constant",
     ("ledger/store.py", "(__doc__ or '').splitlines()[0]"): "a constant",
-    ("infra/jars.py", "__doc__"): "a constant",
-    ("infra/spark_node.py", "(__doc__ or '').splitlines()[0]"): "a constant",
+    ("services/jars.py", "__doc__"): "a constant",
+    ("services/spark_node.py", "(__doc__ or '').splitlines()[0]"): "a constant",
     ("kernels/__main__.py", "print"): "what numba and this machine say, while the platform is installed",
     ("demo/run.py", "logging.getLogger"): "the root, to which the demo adds a file",
     ("model/logs.py", "logging.getLogger"): "the one that escapes",
@@ -91,8 +90,6 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(ROOT.rglob("*.py")):
         if "defs" not in path.relative_to(ROOT).parts:
             yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
-    for path in sorted(INFRA.rglob("*.py")):
-        yield path.relative_to(INFRA.parent).as_posix(), ast.parse(path.read_text())
 
 
 def escaping(tree: ast.Module) -> frozenset[str]:
@@ -161,7 +158,7 @@ def texts(file: str, tree: ast.Module) -> Iterator[tuple[ast.expr, frozenset[str
             yield node.args[POSITIONS[last]], IN_LINES if last == "Failure" else IN_MARKDOWN
         elif last == "SensorResult" and len(node.args) > 1:
             yield node.args[1], IN_LINES
-        elif file.startswith("infra/") and (
+        elif file.startswith(SERVICES) and (
             name in ("print", "sys.stdout.write", "sys.stderr.write")
             or (last in LEVELS and owner in ("_log", "logging"))
         ):
@@ -194,7 +191,7 @@ def unescaped(file: str, tree: ast.Module) -> Iterator[Place]:
         name = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Name) else ""
         if name.endswith(tuple(f"context.log.{level}" for level in LEVELS)) and id(node) not in called | given:
             yield file, getattr(node, "lineno", 0), name
-        if file.startswith("infra/"):
+        if file.startswith(SERVICES):
             if name == "click.echo" or (name == "Console" and id(node) in called):
                 yield file, getattr(node, "lineno", 0), name
         elif not file.startswith(TERMINAL):
@@ -256,9 +253,15 @@ def test_a_place_that_shows_text_as_it_is_is_found(code: str) -> None:
     ["print(error)", "print(line(error))", "_log.warning('%s', error)", "sys.stderr.write(text)", "click.echo(text)"],
 )
 def test_a_place_of_the_services_that_shows_text_as_it_is_is_found(code: str) -> None:
-    assert list(unescaped("infra/x.py", ast.parse(code)))
-    safe = "from infra.printable import printable\nprint(printable(error))\n_log.warning('%s', printable(f'at {text}'))"
-    assert not list(unescaped("infra/x.py", ast.parse(safe)))
+    assert list(unescaped("services/x.py", ast.parse(code)))
+    safe = "\n".join(
+        (
+            "from platform_assets.services.printable import printable",
+            "print(printable(error))",
+            "_log.warning('%s', printable(f'at {text}'))",
+        )
+    )
+    assert not list(unescaped("services/x.py", ast.parse(safe)))
 
 
 def test_an_error_of_the_services_makes_no_terminal_act(

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from infra import platform
-from infra.broker import BrokerSettings
-from infra.home import CHECKOUT, Home
-from infra.platform import UpOptions
-from infra.spark_server import SparkSettings
+from platform_assets.services import platform
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.home import CHECKOUT, Home
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.spark_server import SparkSettings
 
 
 def service_environment() -> dict[str, str]:
     """The process's environment without what would point a service at somebody's services or ports."""
     hidden = (
-        "KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT", "PLATFORM_HOME",
+        "KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT", "PLATFORM_HOME", "PLATFORM_DEFS",
         "KAFKA_PORT", "KAFKA_2_PORT", "KAFKA_3_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT", "KAFKA_HEAP", "SPARK_HEAP",
     )  # fmt: skip
     return {name: value for name, value in os.environ.items() if name not in hidden}

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from infra import jars
-from infra.home import Home
-from infra.inherited import SYSTEM, inherited
-from infra.java import UNICODE_PATHS, find_java
-from infra.ports import LOOPBACK, choose_ports
+from platform_assets.services import jars
+from platform_assets.services.home import Home
+from platform_assets.services.inherited import SYSTEM, inherited
+from platform_assets.services.java import UNICODE_PATHS, find_java
+from platform_assets.services.ports import LOOPBACK, choose_ports
 from testbed.loads import wait_until
 
 KEY_ID: Final = "tests-of-the-lake"

@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from infra.ports import LOOPBACK, choose_ports
+from platform_assets.services.ports import LOOPBACK, choose_ports
 
 HOW: Final = (
     "PostgreSQL's programs are not on this machine; on Debian: `apt-get install postgresql` (no server of it is used)"

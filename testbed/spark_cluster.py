@@ -20,15 +20,15 @@ from typing import Any, Final
 
 import psutil
 
-from infra import inherited, jars, platform, process, spark_node, spark_server
-from infra.home import Home
-from infra.java import find_java
-from infra.platform import UpOptions
-from infra.ports import LOOPBACK, choose_ports
-from infra.process import ProcessRecord, ServiceSpec
-from infra.spark_node import AUTH_VARIABLE
-from infra.spark_server import SparkSettings
 from platform_assets.kernels.compilation import CACHE_VARIABLE, cache_folder
+from platform_assets.services import inherited, jars, platform, process, spark_node, spark_server
+from platform_assets.services.home import Home
+from platform_assets.services.java import find_java
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.ports import LOOPBACK, choose_ports
+from platform_assets.services.process import ProcessRecord, ServiceSpec
+from platform_assets.services.spark_node import AUTH_VARIABLE
+from platform_assets.services.spark_server import SparkSettings
 from testbed.homes import home_at, service_environment
 from testbed.loads import wait_until
 

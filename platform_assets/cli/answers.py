@@ -24,7 +24,7 @@ def broker_silence(environment: Environment) -> str | None:
 
 def spark_problem(environment: Environment) -> str | None:
     """Why loads find no Spark; None where it answers, or was neither given nor started yet. Raises ConfigurationError."""
-    from infra import platform
+    from platform_assets.services import platform
 
     if environment.has_spark:
         cause = spark_silence(environment)
@@ -37,8 +37,8 @@ def spark_problem(environment: Environment) -> str | None:
 
 def spark_silence(environment: Environment) -> str | None:
     """Return why the Spark Connect server does not answer, or None. It cannot look into TLS, so it then returns None."""
-    from infra import connect_probe
     from platform_assets.engines.spark.session import address_of, check_reachable
+    from platform_assets.services import connect_probe
 
     remote = environment.spark_remote()
     host, port = address_of(remote)

@@ -16,7 +16,7 @@ from platform_assets.terminal import echo
 )
 def down(services: tuple[str, ...]) -> None:
     """Stop what `up` started, Dagster first and the brokers last."""
-    from infra import platform
     from platform_assets.cli.services import chosen
+    from platform_assets.services import platform
 
     platform.down(services=chosen(services) if services else platform.ALL_SERVICES, report=echo)

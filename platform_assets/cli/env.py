@@ -18,8 +18,8 @@ def env(as_json: bool) -> None:
     server, lake and Dagster instance as the platform. SPARK_REMOTE contains the server's token, and
     KAFKA_SASL_PASSWORD the password of secured brokers: keep the output out of logs.
     """
-    from infra import dagster_services, platform
-    from infra.home import HOME_VARIABLE, Home
+    from platform_assets.services import dagster_services, platform
+    from platform_assets.services.home import HOME_VARIABLE, Home
 
     home = Home.from_environment()
     home.prepare()

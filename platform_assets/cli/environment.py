@@ -33,7 +33,7 @@ class Environment:
     @classmethod
     def of_process(cls) -> Environment:
         """Read it now. Raises ConfigurationError where the run state or `platform.env` is damaged."""
-        from infra import platform
+        from platform_assets.services import platform
 
         found = platform.environment()
         # An address of an embedded service that has ended since is none.
@@ -101,7 +101,7 @@ class Environment:
         """
         import dagster as dg
 
-        from infra import dagster_services
+        from platform_assets.services import dagster_services
 
         home = self.variables.get("DAGSTER_HOME", "")
         if not (Path(home) / "dagster.yaml").is_file():

@@ -21,7 +21,7 @@ _EXAMPLE: Final = """\
 """
 
 _WORKSPACE: Final = """\
-# For `dagster dev -w workspace.yaml`; `platform-assets up` needs no workspace file.
+# What Dagster loads: `platform-assets up` and `dagster dev -w workspace.yaml` read this file.
 load_from:
   - python_module:
       module_name: platform_assets.definitions
@@ -29,9 +29,7 @@ load_from:
 """
 
 _ENVIRONMENT: Final = """\
-# Copy to .env and take it into a shell by `set -a; . ./.env; set +a`.
-PLATFORM_DEFS={defs}
-PLATFORM_HOME={home}
+# Copy this file to .env: `platform-assets`, run in this folder, and `dagster` read it. Variables of the shell take precedence.
 # Unset, each of these is started here by `platform-assets up`.
 # KAFKA_BOOTSTRAP_SERVERS=broker.example:9092
 # KAFKA_SECURITY_PROTOCOL=SASL_SSL
@@ -44,8 +42,9 @@ _README: Final = """\
 # Topics in the lake
 
 Each folder under `defs/` has a `defs.yaml` that declares topics; `defs/orders/defs.yaml.example` is one to begin with.
+Commands run in this folder are about this project. Services keep their data in `.platform`; `.env.example` shows how to
+use your own.
 
-    cp .env.example .env && set -a && . ./.env && set +a
     mv defs/orders/defs.yaml.example defs/orders/defs.yaml   # take its "# " away, and name your topic
     platform-assets check
     platform-assets up
@@ -58,17 +57,16 @@ _IGNORED: Final = ".env\n.platform/\n"
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 def init(folder: Path) -> None:
-    """Create a project in DIR: a folder of declarations outside this source tree, without the example.
+    """Create a project in DIR: a folder for your declarations.
 
     It contains defs/ with a commented example, workspace.yaml, .env.example, README.md and .gitignore. Existing files
-    are not changed.
+    are not changed. Commands that you run in DIR are about this project.
     """
     root = folder.expanduser().absolute()
-    defs, home = (shlex.quote(str(root / name)) for name in ("defs", ".platform"))
     files = {
         "defs/orders/defs.yaml.example": _EXAMPLE,
         "workspace.yaml": _WORKSPACE,
-        ".env.example": _ENVIRONMENT.format(defs=defs, home=home),
+        ".env.example": _ENVIRONMENT,
         "README.md": _README,
         ".gitignore": _IGNORED,
     }
@@ -81,7 +79,5 @@ def init(folder: Path) -> None:
             (root / name).write_text(text, encoding="utf-8")
     except OSError as e:
         raise ConfigurationError(f"{root} cannot be written: {e.strerror or e}") from e
-    echo_lines(
-        f"made {root}; next:\n  cd {shlex.quote(str(root))}\n  cp .env.example .env && set -a && . ./.env && set +a"
-    )
+    echo_lines(f"made {root}; next:\n  cd {shlex.quote(str(root))}")
     echo("  and declare a topic: README.md says how")

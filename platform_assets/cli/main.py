@@ -9,6 +9,8 @@ import logging
 import os
 import sys
 import traceback
+import warnings
+from pathlib import Path
 from types import TracebackType
 from typing import Final, NoReturn
 
@@ -43,6 +45,7 @@ from platform_assets.cli import (
     vacuum,
 )
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
+from platform_assets.services import project
 from platform_assets.terminal import echo_error, echo_lines
 
 EXIT_FAILED: Final = 1
@@ -83,6 +86,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
+            project.adopt(os.environ, Path.cwd())
             secret_files.take(os.environ, secret_files.STORE)
             return super().invoke(ctx)
         except PlatformError as e:
@@ -114,6 +118,9 @@ def run() -> None:
     the process ends, which then aborts though all was done (delta-io/delta-rs#2184), and a script would take it for failed.
     """
     sys.excepthook = _print_traceback
+    if not sys.warnoptions:
+        # Dagster says this of parts that the platform uses on purpose, in the version that is pinned.
+        warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview), and may have breaking changes")
     try:
         main()
     except SystemExit as e:

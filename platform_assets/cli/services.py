@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from infra.platform import ALL_SERVICES, SERVICES, Service
+from platform_assets.services.platform import ALL_SERVICES, SERVICES, Service
 
 
 def chosen(names: tuple[str, ...], *, registry: bool = False) -> tuple[Service, ...]:

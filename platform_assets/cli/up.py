@@ -9,8 +9,8 @@ import click
 from platform_assets.terminal import echo
 
 if TYPE_CHECKING:
-    from infra.security import Secure
     from platform_assets.cli.environment import Environment
+    from platform_assets.services.security import Secure
 
 
 @click.command()
@@ -39,12 +39,12 @@ def up(services: tuple[str, ...], registry: bool, brokers: str | None, secure: S
     """
     from datetime import UTC, datetime
 
-    from infra import platform
-    from infra.broker import BrokerSettings
-    from infra.platform import UpOptions
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.services import chosen
     from platform_assets.components import declared
+    from platform_assets.services import platform
+    from platform_assets.services.broker import BrokerSettings
+    from platform_assets.services.platform import UpOptions
 
     wanted = chosen(services, registry=registry)
     environment = Environment.of_process()

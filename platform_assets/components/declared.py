@@ -13,7 +13,6 @@ from typing import Final
 
 import dagster as dg
 
-from infra import platform
 from platform_assets.components import yaml_check
 from platform_assets.components.left_out import left_out
 from platform_assets.components.topic_table import TopicTable
@@ -27,10 +26,11 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import planning
+from platform_assets.services import platform
+from platform_assets.services.home import checkout
+from platform_assets.services.project import DEFS_VARIABLE
 from platform_assets.windows.load import sealing
 from platform_assets.windows.load.sealing import StartMovedError
-
-DEFS_VARIABLE: Final = "PLATFORM_DEFS"
 
 _log = logger(__name__)
 
@@ -43,11 +43,11 @@ _MODULE: Final = "platform_defs"
 def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The folder of the declarations: `PLATFORM_DEFS`, or this package's own `defs`.
 
-    Raises ConfigurationError where the variable holds anything but an absolute path.
+    Raises ConfigurationError where the variable holds anything but an absolute path, and without it outside a checkout.
     """
     given = (os.environ if environ is None else environ).get(DEFS_VARIABLE)
     if not given:
-        return _PACKAGE / "defs"
+        return checkout(DEFS_VARIABLE) / _PACKAGE.name / "defs"
     if not Path(given).is_absolute():
         raise ConfigurationError(f"{DEFS_VARIABLE} must be an absolute path of a folder, not {given!r}")
     return Path(given)

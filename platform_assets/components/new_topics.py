@@ -12,13 +12,13 @@ from typing import Final
 
 import dagster as dg
 
-from infra import platform
 from platform_assets.components import found_topics
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.logs import logger
 from platform_assets.model.untrusted import line, markdown
 from platform_assets.orchestration.names import topic_key
 from platform_assets.orchestration.resources import KafkaResource
+from platform_assets.services import platform
 
 _log = logger(__name__)
 

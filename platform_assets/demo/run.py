@@ -13,11 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from infra import brokers, platform
-from infra.errors import ServiceEndedError
-from infra.home import Home
-from infra.platform import KAFKA_ADDRESS, LAKE_ROOT, SERVICES, Service, UpOptions
-from infra.supervisor import signals_end_in_order
 from platform_assets.demo import state, summary, waiting
 from platform_assets.demo.dataset import SOURCES, TopicName, load
 from platform_assets.demo.display import Counters, Display
@@ -27,6 +22,12 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
+from platform_assets.services import brokers, platform
+from platform_assets.services.errors import ServiceEndedError
+from platform_assets.services.home import Home
+from platform_assets.services.platform import KAFKA_ADDRESS, LAKE_ROOT, SERVICES, Service, UpOptions
+from platform_assets.services.project import DEFS_VARIABLE
+from platform_assets.services.supervisor import signals_end_in_order
 
 if TYPE_CHECKING:
     from platform_assets.demo.waiting import TopicView
@@ -219,11 +220,11 @@ def _check_declared() -> None:
     declared.refuse(found.mistakes)
     missing = sorted(set(SOURCES) - {d.declaration.topic for d in found.declared})
     if missing:
-        given = os.environ.get(declared.DEFS_VARIABLE)
+        given = os.environ.get(DEFS_VARIABLE)
         back = "bring it back by `git checkout -- platform_assets/defs/flights`"
         raise ConfigurationError(
             f"the demo's topics {', '.join(missing)} are not declared under {folder}; flights/defs.yaml of this source "
-            f"tree declares them: {f'unset {declared.DEFS_VARIABLE} for the demo' if given else back}."
+            f"tree declares them: {f'unset {DEFS_VARIABLE} for the demo' if given else back}."
         )
 
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
-from infra.home import Home
 from platform_assets.demo.schedule import first_edge
 from platform_assets.errors import ConfigurationError
+from platform_assets.services.home import Home
 
 START_VARIABLE: Final = "DEMO_START"
 """Environment variable with the first edge of the demo's topics, ISO 8601 in UTC; `defs/flights/defs.yaml` reads it."""
@@ -58,7 +58,7 @@ def publish_start(home: Home, setting: str) -> bool:
     """Let every later process of the platform know the start; returns whether it was another before, or none.
 
     It goes into this process's environment, which services inherit, and into `platform.env` in the data folder, where
-    `infra.platform.variables` finds it for other commands.
+    `platform_assets.services.platform.variables` finds it for other commands.
     """
     os.environ[START_VARIABLE] = setting
     path = home.variables_file

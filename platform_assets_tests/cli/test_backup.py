@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from infra import state
-from infra.home import Home
-from infra.process import ProcessRecord, start_of
+from platform_assets.services import state
+from platform_assets.services.home import Home
+from platform_assets.services.process import ProcessRecord, start_of
 from platform_assets_tests.support.backed_up import ORDERS, BackedUp
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 

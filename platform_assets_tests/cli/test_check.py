@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra import platform, state
-from infra.home import Home
-from infra.process import ProcessRecord
 from platform_assets.cli.main import main
+from platform_assets.services import platform, state
+from platform_assets.services.home import Home
+from platform_assets.services.process import ProcessRecord
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
 if TYPE_CHECKING:

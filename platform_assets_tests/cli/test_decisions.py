@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from infra.home import Home
 from platform_assets.errors import LostForGoodError, TopicRecreatedError, TruncationError
 from platform_assets.ledger.decisions import decisions
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.services.home import Home
 from platform_assets_tests.support.damage import delete_rows
 from platform_assets_tests.support.logs import cut_off
 from platform_assets_tests.support.runs_of import minutes_ago

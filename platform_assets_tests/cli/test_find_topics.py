@@ -10,8 +10,8 @@ import dagster as dg
 import pytest
 
 from platform_assets.components import declared, found_topics, new_topics
-from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.orchestration.resources import KafkaResource
+from platform_assets.services.project import DEFS_VARIABLE
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 
 if TYPE_CHECKING:

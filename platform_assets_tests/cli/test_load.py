@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from infra.home import CHECKOUT
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration import dagster_records, events
 from platform_assets.orchestration.names import table_key, topic_key
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support.runs_of import materializations, materialize, minutes_ago
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
 from testbed.homes import service_environment

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from infra import platform
 from platform_assets.engines import choice
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
+from platform_assets.services import platform
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from testbed.homes import service_environment
 from testbed.samples import loaded, recorded

@@ -11,11 +11,11 @@ import dagster as dg
 import pytest
 from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
 
-from infra import dagster_services, platform
-from infra.home import Home
 from platform_assets.errors import ConfigurationError
 from platform_assets.orchestration.maintenance import jobs, pruning
 from platform_assets.orchestration.resources import LakeResource
+from platform_assets.services import dagster_services, platform
+from platform_assets.services.home import Home
 from platform_assets_tests.support.dagster_view import KEYS, LOCATION, TABLE, load, view
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from infra.home import CHECKOUT
 from platform_assets.cli import watching
 from platform_assets.cli.watching import INTERRUPTED, watch
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.orchestration.status import Status, TableStatus
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support.shell import Shell
 from testbed.homes import service_environment
 from testbed.samples import loaded, recorded

@@ -13,12 +13,12 @@ import pytest
 
 from platform_assets.cli import check
 from platform_assets.components import declared, found_topics
-from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.components.left_out import Candidate, left_out
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.names import identifier
 from platform_assets.orchestration.names import table_key
+from platform_assets.services.project import DEFS_VARIABLE
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from testbed.homes import service_environment
 from testbed.samples import edge

@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 
 from platform_assets.components import declared, found_topics, new_topics, yaml_check
-from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.orchestration.names import assets_job, table_key, topic_key
+from platform_assets.services.project import DEFS_VARIABLE
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from platform_assets.components import declared, yaml_check
-from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.services.project import DEFS_VARIABLE
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]

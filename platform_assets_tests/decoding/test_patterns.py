@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.home import Home
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.patterns import parts_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
+from platform_assets.services.home import Home
 from platform_assets_tests.support.decoding import UNTIMED, decoded
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from infra import platform
-from infra.platform import SERVICES
+from platform_assets.services import platform
+from platform_assets.services.platform import SERVICES
 from testbed.homes import home_at, service_environment
 
 CHECKOUT = Path(__file__).parents[2]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from infra import platform
-from infra.errors import ServiceStartError
-from infra.platform import ServiceState
 from platform_assets.demo import run, state
 from platform_assets.demo.display import Display
+from platform_assets.services import platform
+from platform_assets.services.errors import ServiceStartError
+from platform_assets.services.platform import ServiceState
 from testbed.homes import home_at
 
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from infra.errors import ServiceEndedError
 from platform_assets.demo import waiting
 from platform_assets.demo.dataset import TopicName
 from platform_assets.demo.waiting import FailedRun, StalledError, TopicView
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.status import TableStatus
+from platform_assets.services.errors import ServiceEndedError
 
 CHECKED = (CheckStatus("no_gaps", True, "2026-03-01T12:00:00+00:00", ""),)
 DECODED = DecodedStatus(

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra import platform, spark_server
-from infra.platform import UpOptions
-from infra.spark_server import SparkSettings
 from platform_assets.engines.choice import AutoEngine, choose_engine
 from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
@@ -22,6 +19,9 @@ from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
+from platform_assets.services import platform, spark_server
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.spark_server import SparkSettings
 from platform_assets.windows.load.catching_up import load_many
 from testbed.homes import home_at, service_environment
 from testbed.loads import numbered, records

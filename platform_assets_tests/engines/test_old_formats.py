@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from infra.home import Home
 from platform_assets.engines.choice import choose_engine
 from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.lake.location import Lake
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.services.home import Home
 from testbed.loads import Record, Row
 
 if TYPE_CHECKING:

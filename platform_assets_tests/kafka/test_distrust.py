@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from infra import security
 from platform_assets.errors import BrokerRefusedError
 from platform_assets.kafka.batches.wire import Connection, Security, addresses
 from platform_assets.kafka.diagnosis import likely_cause
 from platform_assets.kafka.settings import ClientSettings
+from platform_assets.services import security
 
 KEY, AUTHORITY = security.authority("the right one")
 NOW = datetime.datetime.now(datetime.UTC)

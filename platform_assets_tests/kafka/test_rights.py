@@ -22,11 +22,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from infra import platform
-from infra.broker import BrokerSettings
-from infra.home import CHECKOUT
-from infra.platform import UpOptions
-from infra.ports import LOOPBACK, choose_ports
 from platform_assets.checks.consuming import _consumed
 from platform_assets.engines.choice import choose_engine
 from platform_assets.errors import PlatformError
@@ -42,6 +37,11 @@ from platform_assets.lake.location import Lake
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.publishing import commit
+from platform_assets.services import platform
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.home import CHECKOUT
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.ports import LOOPBACK, choose_ports
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, TopicLake, wait_until
 

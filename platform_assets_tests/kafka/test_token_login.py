@@ -11,10 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra import platform
-from infra.broker import BrokerSettings
-from infra.platform import UpOptions
-from infra.ports import LOOPBACK, choose_ports
 from platform_assets.engines.choice import choose_engine
 from platform_assets.errors import BrokerRefusedError
 from platform_assets.kafka.batches import tokens
@@ -23,6 +19,10 @@ from platform_assets.kafka.batches.wire import Connection, Security, addresses
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
+from platform_assets.services import platform
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.ports import LOOPBACK, choose_ports
 from platform_assets_tests.support.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, TopicLake

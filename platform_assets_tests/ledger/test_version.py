@@ -10,13 +10,13 @@ import pytest
 from deltalake import Field
 from deltalake.schema import PrimitiveType
 
-from infra.home import CHECKOUT
 from platform_assets.errors import LedgerCorruptError, LedgerNewerError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger import decisions, version
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
+from platform_assets.services.home import CHECKOUT
 from testbed import samples
 
 FIRST_VERSION = CHECKOUT / "platform_assets_tests" / "data" / "first_version"

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from infra import platform, spark_server
-from infra.home import Home
-from infra.platform import UpOptions
-from infra.ports import LOOPBACK, choose_ports
-from infra.process import ProcessRecord
-from infra.spark_server import SparkSettings
 from platform_assets.engines.spark.session import connect, end
 from platform_assets.lake import object_files
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
+from platform_assets.services import platform, spark_server
+from platform_assets.services.home import Home
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.ports import LOOPBACK, choose_ports
+from platform_assets.services.process import ProcessRecord
+from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support.store_lake import StoreLake
 from testbed.homes import home_at, service_environment
 from testbed.object_store import ObjectStore, object_store

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from infra import dagster_services
-from infra.home import Home
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
+from platform_assets.services import dagster_services
+from platform_assets.services.home import Home
 from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.object_store.conftest import SECRET
 from platform_assets_tests.support.every_kind import EVERY_KIND

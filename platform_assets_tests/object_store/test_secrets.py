@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from infra.process import family
+from platform_assets.services.process import family
 from platform_assets_tests.object_store.conftest import SECRET, StoreSpark
 from platform_assets_tests.support.spark_ui import fetched, pages
 from testbed.loads import numbered, wait_until

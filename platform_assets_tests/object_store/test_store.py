@@ -17,8 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import S3FileSystem
 
-from infra.home import CHECKOUT
-from infra.ports import LOOPBACK
 from platform_assets.decoding.registry.cache import Known, Registered, SchemaCache, forget
 from platform_assets.engines.columnar.task import not_written
 from platform_assets.errors import (
@@ -44,6 +42,8 @@ from platform_assets.ledger import newest_cuts
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
+from platform_assets.services.home import CHECKOUT
+from platform_assets.services.ports import LOOPBACK
 from platform_assets_tests.object_store.conftest import SECRET
 from platform_assets_tests.support.lost_answers import losing_answers
 from testbed import samples

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.decoded import CONSERVATION, SHARE
 from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.orchestration import names, resources
+from platform_assets.services.dagster_services import INSTANCE_FILE
 from platform_assets_tests.support import decoded_defs
 from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.decoded_defs import CORRECTED, FAILING, LENIENT, STRICT

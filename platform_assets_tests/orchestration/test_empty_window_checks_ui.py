@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.rules import accounted, no_gaps
+from platform_assets.services.dagster_services import INSTANCE_FILE
 from platform_assets_tests.support import answers, idle_topic_defs, report_defs
 from platform_assets_tests.support.browser import screenshot
 from platform_assets_tests.support.idle_topic import IdleTopic

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import dagster as dg
 import pytest
 
-from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.decoded import SHARE
 from platform_assets.checks.findings import CheckResult, Finding
 from platform_assets.checks.registry import CHECKS
@@ -22,6 +21,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import decision_jobs, retention_check
 from platform_assets.orchestration import tick as tick_of
 from platform_assets.orchestration.names import table_key
+from platform_assets.services.dagster_services import INSTANCE_FILE
 from platform_assets_tests.support import decoded_defs, tables
 from platform_assets_tests.support.decoded_defs import FAILING, STRICT
 from platform_assets_tests.support.decoded_topic import DecodedTopic, order

@@ -6,7 +6,6 @@ import dagster as dg
 import pytest
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 
-from infra import platform
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
@@ -28,6 +27,7 @@ from platform_assets.orchestration.names import (
 )
 from platform_assets.orchestration.planning import Failures
 from platform_assets.orchestration.tick import Group
+from platform_assets.services import platform
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 from testbed.samples import edge
 

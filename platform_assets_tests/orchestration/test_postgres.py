@@ -18,12 +18,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from infra import dagster_services, platform, state
-from infra.dagster_services import POSTGRES_VARIABLE
-from infra.home import CHECKOUT, Home
-from infra.platform import UpOptions
-from infra.ports import choose_ports
 from platform_assets.orchestration.maintenance.pruning import Budget, prune
+from platform_assets.services import dagster_services, platform, state
+from platform_assets.services.dagster_services import POSTGRES_VARIABLE
+from platform_assets.services.home import CHECKOUT, Home
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.ports import choose_ports
 from platform_assets_tests.support import services
 from platform_assets_tests.support.dagster_view import KEYS, LOCATION, TABLE, Breaks, load, view
 from platform_assets_tests.support.manifests import BASE, containers

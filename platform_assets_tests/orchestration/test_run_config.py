@@ -10,10 +10,10 @@ import dagster as dg
 import pytest
 from dagster._core.errors import DagsterInvalidConfigError
 
-from platform_assets.components.declared import DEFS_VARIABLE
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import decision_jobs
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource, values_of
+from platform_assets.services.project import DEFS_VARIABLE
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]

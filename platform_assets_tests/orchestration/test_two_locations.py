@@ -15,7 +15,6 @@ import pytest
 import yaml
 from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
 
-from infra.home import CHECKOUT
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
@@ -23,6 +22,7 @@ from platform_assets.orchestration import health
 from platform_assets.orchestration.dagster_records import TABLE_TAG, reported_loads
 from platform_assets.orchestration.maintenance.pruning import label_of
 from platform_assets.orchestration.names import PREFIX_VARIABLE
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.soak.embedded import Answer, Embedded
 from platform_assets_tests.soak.live import LiveProducer, create
 from testbed.loads import wait_until

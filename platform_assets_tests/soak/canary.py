@@ -28,14 +28,14 @@ from urllib.parse import quote
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from infra import platform, state
-from infra.dagster_services import POSTGRES_VARIABLE
-from infra.home import CHECKOUT, Home
-from infra.run_launcher import LIBRARIES, PLATFORM
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
+from platform_assets.services import platform, state
+from platform_assets.services.dagster_services import POSTGRES_VARIABLE
+from platform_assets.services.home import CHECKOUT, Home
+from platform_assets.services.run_launcher import LIBRARIES, PLATFORM
 from platform_assets_tests.soak import judges, pages
 from platform_assets_tests.soak.hostile import (
     ARGUMENT,

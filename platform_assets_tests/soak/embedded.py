@@ -22,20 +22,20 @@ import dagster as dg
 import psutil
 import yaml
 
-from infra import platform, spark_server, state
-from infra.broker import BrokerSettings
-from infra.dagster_services import INSTANCE_FILE
-from infra.home import CHECKOUT, Home
-from infra.platform import KAFKA_ADDRESS, LAKE_ROOT, SPARK_ADDRESS, Service, UpOptions
-from infra.ports import LOOPBACK
-from infra.process import ProcessRecord, family, is_alive
-from infra.run_launcher import PROCESS_TAG
-from infra.spark_server import SparkSettings
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName
+from platform_assets.services import platform, spark_server, state
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.dagster_services import INSTANCE_FILE
+from platform_assets.services.home import CHECKOUT, Home
+from platform_assets.services.platform import KAFKA_ADDRESS, LAKE_ROOT, SPARK_ADDRESS, Service, UpOptions
+from platform_assets.services.ports import LOOPBACK
+from platform_assets.services.process import ProcessRecord, family, is_alive
+from platform_assets.services.run_launcher import PROCESS_TAG
+from platform_assets.services.spark_server import SparkSettings
 from testbed.homes import home_at, service_environment
 
 _PROGRAM: Final = "from platform_assets.cli.main import main; main()"

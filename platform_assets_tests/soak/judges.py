@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 import psutil
 from markdown_it import MarkdownIt
 
-from infra.process import MARK_VARIABLE
+from platform_assets.services.process import MARK_VARIABLE
 from platform_assets_tests.soak.hostile import FORGED, MARK
 
 _KEPT: Final = "\n\t"

@@ -19,9 +19,9 @@ from typing import Any, Final
 import psutil
 from confluent_kafka import Producer
 
-from infra.platform import Service
 from platform_assets.lake.location import load_folder
 from platform_assets.model.windows import milliseconds
+from platform_assets.services.platform import Service
 from platform_assets_tests.soak import proof
 from platform_assets_tests.soak.cells import Cell, Fault
 from platform_assets_tests.soak.disk import Disk, small_disk

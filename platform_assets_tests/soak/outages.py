@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from infra.platform import Service
 from platform_assets.model.declaration import EngineName
+from platform_assets.services.platform import Service
 from platform_assets_tests.soak import proof
 from platform_assets_tests.soak.disk import Disk, small_disk
 from platform_assets_tests.soak.embedded import Answer, Embedded

@@ -25,16 +25,16 @@ from typing import Any, Final, Literal, get_args
 
 import psutil
 
-from infra import connect_probe, dagster_services, jars, platform, process
-from infra.broker import BrokerSettings
-from infra.brokers import ALL, BrokerService
-from infra.dagster_services import POSTGRES_VARIABLE
-from infra.home import CHECKOUT
-from infra.platform import DAGSTER_FOLDER, KAFKA_ADDRESS, SPARK_ADDRESS, UpOptions
-from infra.ports import LOOPBACK, choose_ports, is_listening
-from infra.process import ProcessRecord, ServiceSpec, family, is_alive
-from infra.spark_node import AUTH_VARIABLE
-from infra.spark_server import TOKEN_VARIABLE
+from platform_assets.services import connect_probe, dagster_services, jars, platform, process
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.brokers import ALL, BrokerService
+from platform_assets.services.dagster_services import POSTGRES_VARIABLE
+from platform_assets.services.home import CHECKOUT
+from platform_assets.services.platform import DAGSTER_FOLDER, KAFKA_ADDRESS, SPARK_ADDRESS, UpOptions
+from platform_assets.services.ports import LOOPBACK, choose_ports, is_listening
+from platform_assets.services.process import ProcessRecord, ServiceSpec, family, is_alive
+from platform_assets.services.spark_node import AUTH_VARIABLE
+from platform_assets.services.spark_server import TOKEN_VARIABLE
 from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.support.manifests import BASE, containers, settings
 from testbed import postgres

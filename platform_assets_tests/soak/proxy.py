@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from infra.ports import LOOPBACK
+from platform_assets.services.ports import LOOPBACK
 
 _CHUNK: Final = 1 << 16
 

@@ -18,8 +18,8 @@ from typing import Final
 
 import psutil
 
-from infra.platform import Service
 from platform_assets.model.declaration import EngineName
+from platform_assets.services.platform import Service
 from platform_assets_tests.soak import proof
 from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.soak.live import LiveProducer, TransactionalProducer, create

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import dagster as dg
 import pytest
 
-from infra.process import MARK_VARIABLE
 from platform_assets.model.untrusted import code, line, lines, markdown
+from platform_assets.services.process import MARK_VARIABLE
 from platform_assets_tests.soak import hostile, judges
 from platform_assets_tests.soak.judges import Secret
 from platform_assets_tests.soak.pages import _is_live

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.home import CHECKOUT
 from platform_assets.model.declaration import EngineName
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, Order, Orders, SoakFault
 

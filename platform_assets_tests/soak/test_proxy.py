@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.ports import LOOPBACK
+from platform_assets.services.ports import LOOPBACK
 from platform_assets_tests.soak.proxy import Proxy
 
 BLOCK = bytes(range(256)) * 4096

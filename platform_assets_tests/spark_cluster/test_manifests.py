@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 import pytest
 
-from infra import jars, spark_node
-from infra.connect_probe import accepts
-from infra.ports import LOOPBACK, choose_ports
-from infra.spark_server import TOKEN_VARIABLE
 from platform_assets.engines.spark.session import connect, end
 from platform_assets.kernels.compilation import CACHE_VARIABLE
+from platform_assets.services import jars, spark_node
+from platform_assets.services.connect_probe import accepts
+from platform_assets.services.ports import LOOPBACK, choose_ports
+from platform_assets.services.spark_server import TOKEN_VARIABLE
 from platform_assets_tests.conftest import Broker, TopicMaker
 from platform_assets_tests.support.listening import answers_to_a_stranger
 from platform_assets_tests.support.manifests import containers, settings
@@ -56,7 +56,11 @@ class Nodes:
 
     def start(self, node: str, *, secret: str | None = None) -> subprocess.Popen[bytes]:
         """Start one, with the arguments of its manifest and, behind them, ports that are free here."""
-        (container,) = (c for _, c in containers() if c["command"][-1] == "infra.spark_node" and c["args"][0] == node)
+        (container,) = (
+            c
+            for _, c in containers()
+            if c["command"][-1] == "platform_assets.services.spark_node" and c["args"][0] == node
+        )
         replaced = {
             "$(POD_IP)": LOOPBACK,
             # By another name than the master has for itself, as a Service has.
@@ -203,7 +207,7 @@ def test_a_server_without_a_token_does_not_begin(nodes: Nodes) -> None:
     command = [
         sys.executable,
         "-m",
-        "infra.spark_node",
+        "platform_assets.services.spark_node",
         "connect",
         "--host",
         LOOPBACK,

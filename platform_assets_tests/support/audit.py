@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from infra.home import CHECKOUT
-from infra.ivy import pyspark_jars
-from infra.jarlock import read_lock
+from platform_assets.services.home import CHECKOUT
+from platform_assets.services.ivy import pyspark_jars
+from platform_assets.services.jarlock import read_lock
 from platform_assets_tests.support.locks import REQUIREMENTS, locked
 
 ADVISORIES: Final = CHECKOUT / "infra" / "advisories.toml"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 LONGEST: Final = 72
 _FORM: Final = re.compile(r"[\w./-]+(?:, [\w./-]+)*: (\S+)(?: .*)?")

@@ -20,11 +20,11 @@ from typing import Final
 
 import psutil
 
-from infra import platform, state
-from infra.broker import BrokerSettings
-from infra.platform import UpOptions
-from infra.process import family
 from platform_assets.engines.spark.session import connect, end
+from platform_assets.services import platform, state
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.process import family
 from testbed import postgres
 from testbed.homes import home_at, service_environment
 from testbed.object_store import object_store

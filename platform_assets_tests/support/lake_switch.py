@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import pytest
 
-from infra.home import Home
 from platform_assets.lake import object_files
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.services.home import Home
 from platform_assets_tests.support.parts import LAKE
 from testbed.homes import home_at
 from testbed.object_store import ObjectStore, object_store

@@ -8,8 +8,8 @@ from typing import Final
 
 import psutil
 
-from infra.ports import LOOPBACK
-from infra.process import ProcessRecord, family
+from platform_assets.services.ports import LOOPBACK
+from platform_assets.services.process import ProcessRecord, family
 
 _FRAME: Final = struct.Struct(">qbqi")
 _RPC_REQUEST: Final = 3

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 from testbed.loads import TopicLake
 
 

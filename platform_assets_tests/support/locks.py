@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 DOCKERFILE: Final = CHECKOUT / "infra" / "Dockerfile"
 REQUIREMENTS: Final = CHECKOUT / "requirements.lock"

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Literal
 
-from infra.ports import LOOPBACK
+from platform_assets.services.ports import LOOPBACK
 
 _OWN: Final = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive"})
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 FOLDER: Final = CHECKOUT / "infra" / "kubernetes"
 BASE: Final = FOLDER / "base"

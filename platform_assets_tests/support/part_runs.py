@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 NOTHING_CHOSEN: Final = 5
 """What pytest exits with where it ran no test."""

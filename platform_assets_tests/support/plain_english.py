@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 ALLOW: Final = "plain: allow"
 LONGEST_LINE: Final = 120
@@ -39,7 +39,7 @@ PHRASES: Final = {
 BEGINNINGS: Final = re.compile(r"(?:What|Whether|Where|Who|When)\b(?! to\b)")
 """Docstrings begin with an imperative or a noun phrase."""
 PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md")
-CODE: Final = ("platform_assets", "infra", "testbed", "benchmarks")
+CODE: Final = ("platform_assets", "testbed", "benchmarks")
 TESTS: Final = ("platform_assets_tests",)
 
 _PHRASES: Final = {

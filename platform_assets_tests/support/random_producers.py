@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from infra.home import CHECKOUT
 from platform_assets.model.windows import milliseconds
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support.history import Outcome, Send
 from testbed.clients import librdkafka
 from testbed.loads import START

@@ -15,8 +15,6 @@ import click
 from click.testing import CliRunner
 from deltalake.schema import ArrayType, PrimitiveType
 
-from infra import spark_server
-from infra.home import CHECKOUT
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.cli.main import main as command
 from platform_assets.components.topic_table import TopicTable
@@ -25,6 +23,8 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.decisions import DECISION_COLUMNS
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS
+from platform_assets.services import spark_server
+from platform_assets.services.home import CHECKOUT
 
 DOCS: Final = CHECKOUT / "docs"
 _WIDTH: Final = 100

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from infra.home import CHECKOUT
 from platform_assets.engines.columnar import engine, task
 from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.columnar.engine import ColumnarEngine
@@ -33,6 +32,7 @@ from platform_assets.lake import data_files, holdings
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
+from platform_assets.services.home import CHECKOUT
 from testbed.loads import TopicLake
 
 _BLOCK_ROWS: Final = 16_384

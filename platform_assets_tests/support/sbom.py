@@ -16,15 +16,15 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from infra.home import CHECKOUT
-from infra.ivy import pyspark_jars
-from infra.jarlock import read_lock, sha256_of
-from infra.registry import ARCHIVE
+from platform_assets.services.home import CHECKOUT
+from platform_assets.services.ivy import pyspark_jars
+from platform_assets.services.jarlock import read_lock, sha256_of
+from platform_assets.services.registry import ARCHIVE
 from platform_assets_tests.support.audit import version_of
 from platform_assets_tests.support.locks import PRODUCT, locked
 
 PLACE: Final = "platform-assets:place"
-"""The property that says where a component is: "python", a set of infra/jars.lock, "registry", or "pyspark" for the jars in it."""
+"""The property that says where a component is: "python", a set of jars.lock, "registry", or "pyspark" for the jars in it."""
 WRITTEN_TO: Final = CHECKOUT / "build" / "sbom.cdx.json"
 _TESTS_ALONE: Final = "s3proxy"
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 VARIABLE: Final = "PLATFORM_TEST_DURATIONS"
 RECORDED: Final = CHECKOUT / "platform_assets_tests" / "durations.json"

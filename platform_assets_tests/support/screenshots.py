@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from infra import platform
-from infra.home import CHECKOUT, Home
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.rules import accounted
 from platform_assets.demo.dataset import SOURCES
@@ -28,6 +26,8 @@ from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.tables import TableRef
 from platform_assets.orchestration.names import table_key
+from platform_assets.services import platform
+from platform_assets.services.home import CHECKOUT, Home
 from testbed.homes import home_at, service_environment
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
-from infra.home import CHECKOUT
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.findings import CheckResult, Finding, FindingKind
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.offsets import TopicRanges, ranges_of
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support.control_loaders import ControlLoader
 from platform_assets_tests.support.faults import POINTS, Crash, Faults, InterruptedLoader, Point
 from testbed.homes import engines

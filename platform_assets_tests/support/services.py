@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from infra.home import Home
-from infra.process import MARK_VARIABLE, ProcessRecord, ServiceSpec
-from infra.supervisor import Launch
+from platform_assets.services.home import Home
+from platform_assets.services.process import MARK_VARIABLE, ProcessRecord, ServiceSpec
+from platform_assets.services.supervisor import Launch
 
 SERVES = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); print('serving', flush=True); time.sleep(600)"
 HANGS = "import time; print('thinking', flush=True); time.sleep(600)"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from infra import dagster_services
-from infra.home import Home
 from platform_assets.cli.main import main
+from platform_assets.services import dagster_services
+from platform_assets.services.home import Home
 from testbed.loads import TopicLake
 
 YAML = """type: platform_assets.components.TopicTable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support import browser
 from testbed.browser import VARIABLE
 

@@ -10,7 +10,6 @@ from typing import get_args
 
 import pytest
 
-from infra.home import CHECKOUT
 from platform_assets.checks.audit import Audit, CheckOutcome
 from platform_assets.checks.findings import CheckResult, Finding, FindingKind
 from platform_assets.model.offsets import OffsetRange
@@ -20,6 +19,7 @@ from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.retention_check import TransactionStatus
 from platform_assets.orchestration.status import PartitionStatus, Status, TableStatus
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support import reference
 
 COMMANDS = (reference.DOCS / "commands.md").read_text()
@@ -81,7 +81,7 @@ def test_each_kind_of_finding_is_documented() -> None:
 
 
 def test_variables_of_the_environment_are_ones_that_the_code_reads() -> None:
-    sources = [p.read_text() for folder in ("infra", "platform_assets") for p in (CHECKOUT / folder).rglob("*.py")]
+    sources = [p.read_text() for p in (CHECKOUT / "platform_assets").rglob("*.py")]
     read = set(re.findall(r'"([A-Z]+(?:_[A-Z0-9]+)+)"', "".join(sources)))
     documented = first_column(CONFIGURATION, "## Environment")
     assert documented

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.support import schedule
 
 

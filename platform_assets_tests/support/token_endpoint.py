@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from infra.ports import LOOPBACK
+from platform_assets.services.ports import LOOPBACK
 
 CLIENT = "loader"
 

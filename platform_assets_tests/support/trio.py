@@ -13,12 +13,12 @@ import psutil
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from infra import brokers, platform, state
-from infra.broker import BrokerSettings
-from infra.brokers import BrokerService
-from infra.home import Home
-from infra.platform import UpOptions
-from infra.process import ProcessRecord, is_alive
+from platform_assets.services import brokers, platform, state
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.brokers import BrokerService
+from platform_assets.services.home import Home
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.process import ProcessRecord, is_alive
 from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
 from testbed.loads import wait_until

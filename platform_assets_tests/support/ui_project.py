@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra import platform
-from infra.home import Home
-from infra.platform import UpOptions
+from platform_assets.services import platform
+from platform_assets.services.home import Home
+from platform_assets.services.platform import UpOptions
 from testbed.homes import home_at, service_environment
 from testbed.loads import TopicLake
 from testbed.project import write_project

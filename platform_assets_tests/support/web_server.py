@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from infra.dagster_services import web_answers
-from infra.home import CHECKOUT
-from infra.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
+from platform_assets.services.dagster_services import web_answers
+from platform_assets.services.home import CHECKOUT
+from platform_assets.services.ports import DAGSTER_VARIABLE, LOOPBACK, choose_ports
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def webserver(module: str, root: Path, environment: Mapping[str, str], *options:
     (port,) = choose_ports(1, DAGSTER_VARIABLE, environ=environment)
     with (root / "webserver.log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "infra.webserver", "--host", LOOPBACK, "--port", str(port),
+            [sys.executable, "-m", "platform_assets.services.webserver", "--host", LOOPBACK, "--port", str(port),
              "--module-name", module, "--working-directory", str(CHECKOUT), *options],
             env=dict(environment), cwd=root, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip

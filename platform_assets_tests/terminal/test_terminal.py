@@ -13,8 +13,6 @@ from click.testing import CliRunner
 from rich.table import Table
 from rich.text import Text
 
-from infra import process
-from infra.errors import ServiceStartError
 from platform_assets.cli import main
 from platform_assets.cli.audit_table import progress
 from platform_assets.cli.status_table import print_status
@@ -22,6 +20,8 @@ from platform_assets.errors import ConfigurationError, DeclarationsError
 from platform_assets.model.logs import logger
 from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.status import Status, TableStatus
+from platform_assets.services import process
+from platform_assets.services.errors import ServiceStartError
 from platform_assets.terminal import console, echo, echo_error, echo_json, echo_lines
 from platform_assets_tests.support import services
 from testbed.homes import home_at

@@ -16,9 +16,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from infra import platform
-from infra.broker import BrokerSettings
-from infra.platform import UpOptions
 from platform_assets.engines.protocol import LoadEngine, Records
 from platform_assets.errors import (
     ClusterChangedError,
@@ -31,6 +28,9 @@ from platform_assets.kafka.cluster import Cluster, TopicState
 from platform_assets.ledger import decisions
 from platform_assets.ledger.decisions import Author
 from platform_assets.orchestration.planning import cause_of
+from platform_assets.services import platform
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.platform import UpOptions
 from platform_assets.windows.decide import clusters, generations
 from platform_assets.windows.load import retention_forecast
 from platform_assets_tests.support import answers

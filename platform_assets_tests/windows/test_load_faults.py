@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from infra import platform, spark_server
-from infra.platform import UpOptions
-from infra.process import ProcessRecord
-from infra.spark_server import SparkSettings
 from platform_assets.lake import holdings
 from platform_assets.lake.location import Folder, window_folder
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import EngineName
+from platform_assets.services import platform, spark_server
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.process import ProcessRecord
+from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support.damage import data_files, delete_rows
 from platform_assets_tests.support.engines import ONE_ENGINE, both_engines
 from platform_assets_tests.support.load_process import LoadProcess

@@ -17,10 +17,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from infra import brokers, platform
-from infra.broker import BrokerSettings
-from infra.home import Home
-from infra.platform import UpOptions
 from platform_assets.engines.columnar import task
 from platform_assets.engines.columnar.engine import ColumnarEngine, Plan
 from platform_assets.engines.columnar.reports import Report
@@ -29,6 +25,10 @@ from platform_assets.errors import ClusterChangedError, PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
+from platform_assets.services import brokers, platform
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.home import Home
+from platform_assets.services.platform import UpOptions
 from platform_assets_tests.support import answers
 from platform_assets_tests.support.erasures import found_in
 from platform_assets_tests.support.local_engine import LocalEngine

@@ -15,13 +15,6 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from infra import brokers, platform, spark_server
-from infra.broker import BrokerSettings
-from infra.platform import UpOptions
-from infra.ports import LOOPBACK, choose_ports
-from infra.process import ProcessRecord, family
-from infra.security import USER, Secure
-from infra.spark_server import SparkSettings
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark.session import connect
 from platform_assets.errors import BrokerRefusedError, Retryable
@@ -30,6 +23,13 @@ from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.declaration import EngineName
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.services import brokers, platform, spark_server
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.ports import LOOPBACK, choose_ports
+from platform_assets.services.process import ProcessRecord, family
+from platform_assets.services.security import USER, Secure
+from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support.damage import data_files
 from platform_assets_tests.support.quotas import fetch_quota
 from platform_assets_tests.support.spark_ui import fetched, pages

@@ -19,10 +19,6 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from infra import platform
-from infra.broker import BrokerSettings
-from infra.home import Home
-from infra.platform import UpOptions
 from platform_assets.engines.protocol import Records, StagedFiles
 from platform_assets.errors import TruncationError
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
@@ -32,6 +28,10 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import milliseconds
+from platform_assets.services import platform
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.home import Home
+from platform_assets.services.platform import UpOptions
 from platform_assets.windows.load import sealing, truncation
 from platform_assets.windows.load.loading import Loader
 from platform_assets.windows.load.truncation import EndMovedBackError

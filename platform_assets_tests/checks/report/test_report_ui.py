@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import dagster as dg
 import pytest
 
-from infra.dagster_services import INSTANCE_FILE
 from platform_assets.checks.registry import CHECKS, DEEP_AUDIT
 from platform_assets.checks.rules import accounted, agreement, deep_audit, no_gaps
+from platform_assets.services.dagster_services import INSTANCE_FILE
 from platform_assets_tests.support import answers, report_defs, tables
 from platform_assets_tests.support.browser import SCREENSHOTS_VARIABLE, screenshot
 from platform_assets_tests.support.web_server import webserver

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from infra.home import CHECKOUT
+from platform_assets.services.home import CHECKOUT
 
 PAGE: Final = CHECKOUT / "docs" / "json-dialect.md"
 _HEADER: Final = re.compile(r"\| value \| columns.* \| becomes \|")

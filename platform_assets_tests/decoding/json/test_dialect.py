@@ -12,11 +12,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from infra.home import CHECKOUT
 from platform_assets.decoding.decoder import Decoded
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
+from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.decoding.json.page import Rule, rules
 
 Path = Literal["exact", "fast"]

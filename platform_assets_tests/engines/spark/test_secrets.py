@@ -15,12 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra import platform, spark_server
-from infra.broker import BrokerSettings
-from infra.home import Home
-from infra.platform import UpOptions
-from infra.ports import LOOPBACK, choose_ports
-from infra.spark_server import SparkSettings
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.spark import session as sessions
 from platform_assets.engines.spark.session import connect
@@ -29,6 +23,12 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import EngineName
+from platform_assets.services import platform, spark_server
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.home import Home
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.ports import LOOPBACK, choose_ports
+from platform_assets.services.spark_server import SparkSettings
 from platform_assets_tests.support.spark_ui import fetched, pages
 from testbed.homes import home_at, service_environment
 from testbed.loads import Record, TopicLake, wait_until

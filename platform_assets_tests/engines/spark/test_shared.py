@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from infra import platform, spark_server
-from infra.home import Home
-from infra.platform import UpOptions
-from infra.spark_server import SparkSettings
 from platform_assets.engines.columnar.engine import ColumnarEngine
 from platform_assets.engines.columnar.work import CODE
 from platform_assets.engines.spark.session import SharedSession, connect, end
 from platform_assets.lake.location import Lake
+from platform_assets.services import platform, spark_server
+from platform_assets.services.home import Home
+from platform_assets.services.platform import UpOptions
+from platform_assets.services.spark_server import SparkSettings
 from platform_assets.windows.load.catching_up import load_many
 from platform_assets.windows.load.replacing import Loaded
 from testbed.homes import home_at, service_environment

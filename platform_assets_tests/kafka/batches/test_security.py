@@ -21,15 +21,15 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from infra import platform
-from infra.broker import BrokerSettings
-from infra.platform import UpOptions
 from platform_assets.errors import BrokerRefusedError, BrokerUnreachableError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.diagnosis import likely_cause
 from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange, TopicRanges
+from platform_assets.services import platform
+from platform_assets.services.broker import BrokerSettings
+from platform_assets.services.platform import UpOptions
 from testbed.homes import home_at, service_environment
 
 pytestmark = pytest.mark.broker

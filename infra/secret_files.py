@@ -1,7 +1,0 @@
-"""Reading of secrets from files, by the platform's own function, for the rest of `infra`."""
-
-from __future__ import annotations
-
-from platform_assets.secret_files import STORE, SUFFIX, secret, take
-
-__all__ = ["STORE", "SUFFIX", "secret", "take"]

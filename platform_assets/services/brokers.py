@@ -1,0 +1,243 @@
+"""The brokers of one home: a single one, or three that each keep a copy of everything.
+
+The storage determines their number: it is formatted for a quorum of controllers, which does not change afterwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from platform_assets.services import broker, state
+from platform_assets.services.broker import BrokerSettings, Member
+from platform_assets.services.errors import ConfigurationError
+from platform_assets.services.home import Home
+from platform_assets.services.kafka_probe import answers, answers_securely
+from platform_assets.services.ports import KAFKA_VARIABLE, LOOPBACK, PortWish, choose_each
+from platform_assets.services.process import ProcessRecord, ServiceSpec, is_alive
+from platform_assets.services.security import Security
+
+BrokerService = Literal["kafka", "kafka-2", "kafka-3"]
+ALL: Final[tuple[BrokerService, ...]] = ("kafka", "kafka-2", "kafka-3")
+"""Services in order of node id, from 1 on."""
+FIRST: Final[BrokerService] = "kafka"
+VARIABLES: Final[Mapping[str, str]] = {
+    "kafka": KAFKA_VARIABLE,
+    "kafka-2": "KAFKA_2_PORT",
+    "kafka-3": "KAFKA_3_PORT",
+}
+"""Environment variables for each one's client port."""
+
+_QUORUM: Final = 2
+"""Minimum number of three that must run."""
+
+
+def formatted(home: Home) -> tuple[BrokerService, ...]:
+    """Return the brokers that a home's storage was formatted for; empty before the first start."""
+    found = [service for service in ALL if broker.cluster_of(home.root / service) is not None]
+    if not found:
+        return ()
+    # `kafka` is formatted last, so if only its storage exists, it is a single broker.
+    return ALL if set(found) - {FIRST} else (FIRST,)
+
+
+def of_home(home: Home, asked: int | None) -> tuple[BrokerService, ...]:
+    """Return the brokers of a home: those that it was formatted for, or else as many as asked for, or else one.
+
+    Raises:
+        ConfigurationError: another number was asked for than the storage was formatted for.
+    """
+    there = formatted(home)
+    if not there:
+        return ALL if asked == len(ALL) else (FIRST,)
+    if asked is not None and asked != len(there):
+        raise ConfigurationError(
+            f"--brokers {asked}: Kafka's storage in {home.root} was formatted for {len(there)}, which cannot be changed. "
+            "Omit --brokers to start these, or set PLATFORM_HOME to another folder for a new cluster."
+        )
+    return there
+
+
+def security_of(home: Home) -> Security | None:
+    """Return the credentials of a home's secured brokers and their clients; None if they are not secured, or do not exist yet.
+
+    Raises:
+        ConfigurationError: they are damaged.
+    """
+    return Security.of_home(home) if formatted(home) else None
+
+
+def cluster_id(home: Home) -> str | None:
+    """Return the id that the storage was formatted with; None before the first start."""
+    return next((found for service in ALL if (found := broker.cluster_of(home.root / service))), None)
+
+
+def addresses(home: Home, records: Mapping[str, ProcessRecord]) -> str | None:
+    """Return the brokers' addresses for clients, `host:port[,host:port…]`; None if none of them runs.
+
+    Brokers that do not run are included: they return at their address, and clients try one after another.
+
+    Args:
+        home: whose brokers.
+        records: those of the services that run.
+    """
+    if not any(service in records for service in ALL):
+        return None
+    return ",".join(
+        records[service].address if service in records else own
+        for service, own in _remembered(home)
+        if service in records or own
+    )
+
+
+def remembered_addresses(home: Home) -> str:
+    """Return `addresses` by the ports of the last start; empty before the first."""
+    return ",".join(address for _, address in _remembered(home) if address)
+
+
+class Brokers:
+    """The brokers that one command starts. Their ports are chosen together, since each must know those of the others."""
+
+    def __init__(self, home: Home, settings: BrokerSettings, env: Mapping[str, str], wanted: Iterable[str]) -> None:
+        """Choose and write nothing before the first `spec`.
+
+        Args:
+            home: whose brokers.
+            settings: heap, server properties, and how many.
+            env: the environment to read.
+            wanted: the services to be started; others than brokers are ignored.
+
+        Raises:
+            ConfigurationError: as `of_home`; or the home has no such broker, or too few would run to elect a controller, or its
+            storage was formatted for clients that authenticate differently.
+        """
+        self._home, self._settings, self._env = home, settings, env
+        asked_for = frozenset(wanted)
+        self._wanted = tuple(service for service in ALL if service in asked_for)
+        # If the environment sets brokers, none is started, and no number can be wrong.
+        self._services = of_home(home, settings.brokers if self._wanted else None)
+        self._lock = threading.Lock()
+        if self._wanted:
+            self._refuse_other_security()
+        self._members: dict[BrokerService, Member] = {}
+        for service in self._wanted:
+            if service not in self._services:
+                raise ConfigurationError(
+                    f"{service}: the home {self._home.root} has one broker, which is called {FIRST}. "
+                    "`platform-assets up --brokers 3` makes three of them in a new home."
+                )
+        if self._wanted and len({*self._running(), *self._wanted}) < min(_QUORUM, len(self._services)):
+            raise ConfigurationError(
+                f"{self._wanted[0]} cannot start alone: two of the three brokers must run to elect a controller. "
+                f"`platform-assets up --service {FIRST}` starts all that do not run."
+            )
+
+    def spec(self, service: BrokerService) -> ServiceSpec:
+        """Return the spec to start one of them; format unformatted storage.
+
+        Raises:
+            PortTakenError, ConfigurationError: from the variables that set ports, or a controller's port is taken.
+            JavaNotFoundError: there is no Java.
+            ServiceStartError: the storage could not be formatted.
+        """
+        with self._lock:
+            if not self._members:
+                self._members = self._planned()
+                # `kafka` last, so that a command that dies in between does not leave a home that seems to have a single broker.
+                for each in reversed(self._members.values()):
+                    broker.format_storage(self._home, each)
+        return broker.spec(self._home, self._members[service])
+
+    def answers(self, service: BrokerService, record: ProcessRecord) -> bool:
+        """Return true if the process of an earlier start is this broker, and works."""
+        found, cluster, node = security_of(self._home), cluster_id(self._home) or "", ALL.index(service) + 1
+        if found is None:
+            return answers(LOOPBACK, record.ports[0], cluster, node)
+        return answers_securely(LOOPBACK, record.ports[0], cluster, node, found.librdkafka())
+
+    def client_environment(self) -> dict[str, str]:
+        """Return the variables that clients of these brokers need, made for a new home; empty if brokers are not secured.
+
+        Raises:
+            ConfigurationError: the existing credentials are damaged.
+        """
+        with self._lock:
+            found = self._security()
+        return {} if found is None else found.client_environment()
+
+    def _security(self) -> Security | None:
+        if formatted(self._home) or not self._wanted:
+            return security_of(self._home)
+        asked, there = self._settings.secure, Security.of_home(self._home)
+        if asked is None or (there is not None and there.kind == asked):
+            # Credentials of a start that did not format anything do not count.
+            return None if asked is None else there
+        return Security.make(self._home, asked)
+
+    def _refuse_other_security(self) -> None:
+        asked = self._settings.secure
+        if asked is None or not formatted(self._home):
+            return
+        there = security_of(self._home)
+        if there is None or there.kind != asked:
+            has = "plain text and no login" if there is None else f"--secure={there.kind}"
+            raise ConfigurationError(
+                f"--secure={asked}: Kafka's storage in {self._home.root} was formatted for {has}, which cannot be changed. "
+                "Omit --secure to start it as it is, or set PLATFORM_HOME to another folder for a new cluster."
+            )
+
+    def _running(self) -> dict[BrokerService, ProcessRecord]:
+        records = state.read_records(self._home)
+        return {s: record for s in self._services if (record := records.get(s)) is not None and is_alive(record)}
+
+    def _planned(self) -> dict[BrokerService, Member]:
+        """Return the brokers that do not run yet, ready to be formatted and started."""
+        running = self._running()
+        ports = self._ports(running)
+        voters = ",".join(f"{ALL.index(s) + 1}@{LOOPBACK}:{ports[s][1]}" for s in self._services)
+        cluster, found = cluster_id(self._home) or _new_id(), self._security()
+        return {
+            service: broker.member(
+                self._home, service, node, ports[service], voters, cluster, self._settings, self._env, found
+            )
+            for node, service in enumerate(self._services, 1)
+        }
+
+    def _ports(self, running: Mapping[BrokerService, ProcessRecord]) -> dict[BrokerService, tuple[int, int]]:
+        """Return the client and controller port of each; one that starts gets its previous ports if they are free."""
+        found = {service: (record.ports[0], record.ports[1]) for service, record in running.items()}
+        former = {s: (*state.remembered_ports(self._home, s), 0, 0)[:2] for s in self._services if s not in found}
+        # A broker that is not started keeps its ports, which the others still have to know.
+        found |= {s: (ports[0], ports[1]) for s, ports in former.items() if s not in self._wanted and all(ports)}
+        starting = [service for service in former if service not in found]
+        wishes = [w for s in starting for w in (PortWish(former[s][0], VARIABLES[s]), PortWish(former[s][1]))]
+        chosen = choose_each(wishes, environ=self._env)
+        for service, client, controller in zip(starting, chosen[::2], chosen[1::2], strict=True):
+            known = former[service][1]
+            if running and known and controller != known:
+                raise ConfigurationError(
+                    f"{service} must listen on port {known}, by which the running brokers know it, but another process "
+                    "has that port. End that process; or end all brokers with `platform-assets down`, and `up` chooses new ports."
+                )
+            found[service] = (client, controller)
+        for service in starting:
+            state.remember_ports(self._home, service, found[service])
+        return found
+
+
+def _remembered(home: Home) -> list[tuple[BrokerService, str]]:
+    """Return each broker of a home with its address by the ports of the last start; empty before that."""
+    found = []
+    for service in formatted(home) or (FIRST,):
+        ports = state.remembered_ports(home, service)
+        found.append((service, f"{LOOPBACK}:{ports[0]}" if ports else ""))
+    return found
+
+
+def _new_id() -> str:
+    new = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # Kafka's own tool refuses an id that its option parser would read as a flag.
+    return "0" + new[1:] if new.startswith("-") else new

@@ -1,0 +1,41 @@
+"""Check that a Spark Connect server accepts a token, without a session and without pyspark."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from platform_assets.services.ports import is_listening
+
+_METHOD: Final = "/spark.connect.SparkConnectService/Interrupt"
+_TIMEOUT_SECONDS: Final = 5.0
+
+
+def accepts(host: str, port: int, token: str) -> bool:
+    """Return true if a Spark Connect server listens here and accepts this token.
+
+    The request is empty, so the service itself rejects it. A rejection by the service, not by its authentication, is the
+    proof, and nothing is left on the server.
+
+    Args:
+        host: loopback address.
+        port: the server's.
+        token: sent only to that address.
+    """
+    if not is_listening(port):
+        return False
+    return status(host, port, token) not in ("UNAVAILABLE", "UNAUTHENTICATED", "DEADLINE_EXCEEDED", "UNIMPLEMENTED")
+
+
+def status(host: str, port: int, token: str) -> str:
+    """Return the name of the gRPC status of the answer to an empty request."""
+    # Imported here, since most commands need no gRPC; untyped, since its stubs deny that an RpcError has a code.
+    grpc: Any = importlib.import_module("grpc")
+
+    with grpc.insecure_channel(f"{host}:{port}") as channel:
+        call = channel.unary_unary(_METHOD)
+        try:
+            call(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=_TIMEOUT_SECONDS)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        return "OK"

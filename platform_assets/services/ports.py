@@ -1,0 +1,178 @@
+"""Loopback ports: requested ones, those of last time, or free ones."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from platform_assets.services.errors import ConfigurationError, PortTakenError
+
+LOOPBACK: Final = "127.0.0.1"
+KAFKA_VARIABLE: Final = "KAFKA_PORT"
+SPARK_VARIABLE: Final = "SPARK_CONNECT_PORT"
+DAGSTER_VARIABLE: Final = "DAGSTER_PORT"
+REGISTRY_VARIABLE: Final = "REGISTRY_PORT"
+
+GIVEN_PORTS: Final = range(20_000, 32_768)
+"""Ports that services get by default: below those that Linux uses for outgoing connections, one of which could take a
+service's port before it listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortWish:
+    """One port to choose.
+
+    Attributes:
+        remembered: the one of last time, used if it is free; 0 for none.
+        variable: the environment variable that may request another one; None if there is none.
+    """
+
+    remembered: int = 0
+    variable: str | None = None
+
+
+def choose_ports(
+    count: int, variable: str, *, remembered: Iterable[int] = (), environ: Mapping[str, str] | None = None
+) -> tuple[int, ...]:
+    """Choose loopback ports for one service.
+
+    The first is the one that the environment requests, or else the one of last time if it is free, so that addresses
+    survive a restart; the others are those of last time or free ones.
+
+    Args:
+        count: how many.
+        variable: the environment variable that may request the first.
+        remembered: the ports of last time, in the same order.
+        environ: the environment to read; the process's own by default.
+
+    Raises:
+        PortTakenError: the requested port is in use; names its holder if the system reports it.
+        ConfigurationError: the variable is not a port.
+    """
+    wanted = [*remembered, *([0] * count)][:count]
+    wishes = [PortWish(port, None if at else variable) for at, port in enumerate(wanted)]
+    return choose_each(wishes, environ=environ)
+
+
+def choose_each(wishes: Sequence[PortWish], *, environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """Choose distinct loopback ports, one for each wish; those that the environment requests come first.
+
+    Raises:
+        PortTakenError: a requested port is in use.
+        ConfigurationError: a variable is not a port, or is the port of another one.
+    """
+    env = os.environ if environ is None else environ
+    chosen: dict[int, int] = {}
+    asked: dict[int, str] = {}
+    with ExitStack() as held:
+        for at, wish in enumerate(wishes):
+            if wish.variable is None or not (text := env.get(wish.variable)):
+                continue
+            port = port_of(text, wish.variable)
+            if port in asked:
+                raise ConfigurationError(f"{asked[port]} and {wish.variable} are both {port}: give each its own port.")
+            ensure_free(port, wish.variable)
+            held.enter_context(_listener(port))
+            chosen[at], asked[port] = port, wish.variable
+        for at, wish in enumerate(wishes):
+            if at not in chosen:
+                # Holding each until all are chosen keeps them distinct.
+                port = wish.remembered
+                listener = held.enter_context(_listener(port) if port and is_free(port) else _free_listener())
+                chosen[at] = int(listener.getsockname()[1])
+    return tuple(chosen[at] for at in range(len(wishes)))
+
+
+def port_of(text: str, variable: str) -> int:
+    """Read a port number.
+
+    Raises:
+        ConfigurationError: it is not a port.
+    """
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
+        return int(text)
+    raise ConfigurationError(f"{variable}={text!r} is not a port: give a number from 1 to 65535, or unset it.")
+
+
+def ensure_free(port: int, setting: str) -> None:
+    """Check that nothing listens on a loopback port.
+
+    Raises:
+        PortTakenError: something does.
+    """
+    if not is_free(port):
+        raise PortTakenError(port, holder_of(port), setting)
+
+
+def is_free(port: int) -> bool:
+    """Return true if a server could listen on this port of both loopback addresses.
+
+    `localhost` may mean `::1` first. A listener there would receive the Spark token, so both must be free.
+    """
+    if not _can_bind(socket.AF_INET, LOOPBACK, port):
+        return False
+    return not socket.has_ipv6 or _can_bind(socket.AF_INET6, "::1", port)
+
+
+def holder_of(port: int) -> str | None:
+    """Name the process that listens on a port, such as `java (pid 4711)`; None if the system does not report it."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if not connection.laddr or connection.status != psutil.CONN_LISTEN:
+                continue
+            if connection.laddr.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        return None
+    return None
+
+
+def is_listening(port: int) -> bool:
+    """Return true if something accepts connections on this port of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def _can_bind(family: socket.AddressFamily, host: str, port: int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As servers do: lingering connections of a former server do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        # A machine without IPv6 loopback has no listener there.
+        return error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+    return True
+
+
+def _listener(port: int) -> socket.socket:
+    sock = socket.socket()
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((LOOPBACK, port))
+        # If it is only bound, the port could be bound again.
+        sock.listen(1)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _free_listener() -> socket.socket:
+    while True:
+        port = secrets.choice(GIVEN_PORTS)
+        if is_free(port):
+            try:
+                return _listener(port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:  # another process was faster: try another port
+                    raise

@@ -1,0 +1,78 @@
+"""The platform's own code, loaded in the process that runs are forked from, and read again by a run if it has changed.
+
+Importing this module loads it, which `multiprocessing`'s fork server does. Nothing else imports this module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from platform_assets.services.printable import printable
+
+_log = logging.getLogger(__name__)
+
+MODULES: Final = ("platform_assets.definitions", "platform_assets.kafka.batches.fetching")
+"""Modules that import everything that a load's run needs."""
+PACKAGES: Final = ("platform_assets",)
+"""Packages whose modules a run reads as they are on disk when it begins."""
+
+Stamp = tuple[int, int]
+"""A file's modification time in nanoseconds and its size in bytes, which are enough for Python's own caches too."""
+
+
+def stamp(path: Path) -> Stamp | None:
+    """Return the stamp of a file; None if it does not exist."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def sources(packages: Iterable[str]) -> dict[str, Stamp | None]:
+    """Return the stamps of all code files of these packages, by path; only the packages themselves are imported."""
+    folders = [Path(folder) for name in packages for folder in importlib.import_module(name).__path__]
+    return {str(path): stamp(path) for folder in folders for path in folder.rglob("*.py")}
+
+
+def load(modules: Iterable[str]) -> None:
+    """Import modules. One that cannot be imported is left to the run, whose failure people see."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as e:  # noqa: BLE001 - half-edited code may raise anything, and must not end the fork server
+            _log.warning("%s", printable(f"{name} is not loaded ahead of runs: {type(e).__name__}: {e}"))
+
+
+def is_as_loaded(packages: Iterable[str], files: Mapping[str, Stamp | None]) -> bool:
+    """Return true if each loaded module of these packages comes from a file with the stamp in `files`."""
+    return all(
+        path in files and stamp(Path(path)) == files[path]
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in packages and (path := getattr(module, "__file__", None))
+    )
+
+
+def forget(packages: Iterable[str]) -> None:
+    """Unload all modules of these packages, so that the next import reads them from disk."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def forget_if_changed() -> bool:
+    """In a run's process, before it begins: unload the platform's code if a file of it has changed; return true if so."""
+    changed = not is_as_loaded(PACKAGES, _FILES)
+    if changed:
+        forget(PACKAGES)
+    return changed
+
+
+# Before the import, so that a file written meanwhile counts as changed.
+_FILES: Final = sources(PACKAGES)
+load(MODULES)

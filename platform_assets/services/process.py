@@ -1,0 +1,342 @@
+"""Managed child processes: started, awaited and ended by identity, never by name.
+
+A process is identified by its pid together with its start time, so a pid that the system has reused is never signalled.
+Its descendants are identified by a random mark in their environment, so they are found even after their parent died.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from platform_assets.services import log_keeper
+from platform_assets.services.errors import ServiceStartError
+from platform_assets.services.inherited import SYSTEM, inherited
+from platform_assets.services.log_keeper import created, rotate
+
+MARK_VARIABLE: Final = "PLATFORM_PROCESS_MARK"
+PROBE_INTERVAL_SECONDS: Final = 0.1
+LOG_TAIL_LINES: Final = 15
+_LOG_SECONDS: Final = 2.0
+PRIVATE: Final = 0o077
+"""The umask of a service whose files only its owner may read."""
+CANCELLED: Final = "starting was cancelled"
+
+_children: dict[int, subprocess.Popen[bytes]] = {}
+_keepers: dict[int, subprocess.Popen[bytes]] = {}
+# Held so that a child which outlives this program is not warned about, and so that a dead one is reaped by `poll`. Keepers of logs by
+# the id of their service.
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """The specification to start one service and to know that it is ready.
+
+    Attributes:
+        name: as people read it, and the stem of its log file.
+        command: the argument list. Arguments are public: no secret may be among them.
+        environment: added to what it inherits, or taken from that where the value is None; may hold secrets.
+        directory: the working directory.
+        log: stdout and stderr go here; each start begins a new file, and so does one that is too large. A few former ones are kept.
+        address: what others reach it by, without secrets.
+        ports: the loopback ports it listens on.
+        timeout: seconds within which it must be ready.
+        ready: returns true if it answers; must not block for more than a second or two, or raise.
+        fingerprint: another text for other settings, so that a process with older ones is found; no secrets.
+        inherits: patterns of the names of variables that it inherits from this process.
+        umask: of the files that it makes; -1 for that of this process.
+        log_bytes: the size of a log from which a new one is begun.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str | None]
+    directory: Path
+    log: Path
+    address: str
+    ports: tuple[int, ...]
+    timeout: float
+    ready: Callable[[], bool]
+    fingerprint: str = ""
+    inherits: tuple[str, ...] = SYSTEM
+    umask: int = -1
+    log_bytes: int = log_keeper.MOST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """A started process in the form of the run state.
+
+    Attributes:
+        service: the spec's name.
+        pid: process id; 0 while it is being started.
+        started: opaque text by which this process differs from a later one with the same pid.
+        mark: random text in its environment and that of its descendants.
+        log: its log file.
+        address: what others reach it by, without secrets.
+        ports: the ports it listens on.
+        ready: true if it has answered once.
+        fingerprint: the spec's.
+    """
+
+    service: str
+    pid: int
+    started: str
+    mark: str
+    log: str
+    address: str
+    ports: tuple[int, ...]
+    ready: bool = False
+    fingerprint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"ports": list(self.ports)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ProcessRecord:
+        """Parse the result of `to_json`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is something else.
+        """
+        return cls(
+            service=str(value["service"]),
+            pid=int(value["pid"]),
+            started=str(value["started"]),
+            mark=str(value["mark"]),
+            log=str(value["log"]),
+            address=str(value["address"]),
+            ports=tuple(int(port) for port in value["ports"]),
+            ready=bool(value["ready"]),
+            fingerprint=str(value.get("fingerprint", "")),
+        )
+
+
+def planned(spec: ServiceSpec) -> ProcessRecord:
+    """Return the record of a process about to be started. Saved first, it allows cleaning up after a crash in between."""
+    mark, log = secrets.token_hex(16), str(spec.log)
+    return ProcessRecord(spec.name, 0, "", mark, log, spec.address, spec.ports, fingerprint=spec.fingerprint)
+
+
+def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
+    """Start the process in its own session, so that a Ctrl-C in the terminal does not reach it.
+
+    Returns:
+        The plan with pid and start filled in.
+
+    Raises:
+        ServiceStartError: the program cannot be started.
+    """
+    spec.log.parent.mkdir(parents=True, exist_ok=True)
+    spec.directory.mkdir(parents=True, exist_ok=True)
+    rotate(spec.log)
+    keeper = _keep_log(spec)
+    assert keeper.stdin is not None
+    try:
+        process = subprocess.Popen(
+            spec.command,
+            stdin=subprocess.DEVNULL,
+            stdout=keeper.stdin,
+            stderr=subprocess.STDOUT,
+            cwd=spec.directory,
+            env=environment_of(spec, plan.mark),
+            start_new_session=True,
+            umask=spec.umask,
+        )
+    except OSError as error:
+        keeper.stdin.close()
+        keeper.wait()
+        raise ServiceStartError(spec.name, str(error), str(spec.log)) from error
+    keeper.stdin.close()
+    _keepers[process.pid] = keeper
+    _children[process.pid] = process
+    return replace(plan, pid=process.pid, started=start_of(process.pid) or "")
+
+
+def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event | None = None) -> ProcessRecord:
+    """Wait until the service answers.
+
+    Args:
+        spec: what was started.
+        record: as `spawn` returned it.
+        cancel: when set, waiting ends with an error.
+
+    Returns:
+        The record, marked ready.
+
+    Raises:
+        ServiceStartError: the process died, the time ran out or waiting was cancelled; quotes the end of the log.
+    """
+    deadline = time.monotonic() + spec.timeout
+    while True:
+        if not is_alive(record):
+            _await_log(record.pid)
+            raise ServiceStartError(spec.name, f"the process ended{_tail_text(spec.log)}", str(spec.log))
+        if spec.ready():
+            return replace(record, ready=True)
+        if time.monotonic() > deadline:
+            reason = f"it was not ready within {spec.timeout:g} s{_tail_text(spec.log)}"
+            raise ServiceStartError(spec.name, reason, str(spec.log))
+        if cancel is not None and cancel.is_set():
+            raise ServiceStartError(spec.name, CANCELLED, str(spec.log))
+        # Returns as soon as the process dies, so that its end is reported at once.
+        _await_end(record.pid, PROBE_INTERVAL_SECONDS)
+
+
+def is_alive(record: ProcessRecord) -> bool:
+    """Return true if the recorded process runs: the same one, not another with its pid, and not a zombie."""
+    if record.pid == 0:
+        return False
+    if (child := _children.get(record.pid)) is not None:
+        child.poll()
+    return start_of(record.pid) == record.started != ""
+
+
+def start_of(pid: int) -> str | None:
+    """Return a process's start time as opaque text that never changes; None if it does not run.
+
+    On Linux this is the kernel's own count since boot, which does not change when the clock is set.
+    """
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        if psutil.LINUX:
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+            return f"{boot}:{fields[19]}"
+        return f"{process.create_time():.2f}"
+    except (psutil.Error, OSError, IndexError):
+        return None
+
+
+def family(record: ProcessRecord) -> list[psutil.Process]:
+    """Return the recorded process, if it runs, and every running process with its mark, descendants last."""
+    members: dict[int, psutil.Process] = {}
+    if is_alive(record):
+        members[record.pid] = psutil.Process(record.pid)
+    for process in psutil.process_iter():
+        try:
+            if process.pid in members or process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(MARK_VARIABLE) == record.mark:
+                members[process.pid] = process
+        except (psutil.Error, OSError):
+            continue
+    return list(members.values())
+
+
+def terminate(record: ProcessRecord, grace: float) -> bool:
+    """End a service and its descendants: ask first, then kill.
+
+    Args:
+        record: which.
+        grace: seconds from the request to end until the kill.
+
+    Returns:
+        Whether anything had to be ended. Nothing that carries the record's identity runs afterwards.
+    """
+    members = family(record)
+    found = bool(members)
+    if is_alive(record):
+        # The service itself first: it ends its own children cleanly.
+        _signal(members[:1], kill=False)
+        _wait_gone(members[:1], grace)
+    _signal(family(record), kill=False)
+    _wait_gone(family(record), min(grace, 5.0))
+    while rest := family(record):
+        _signal(rest, kill=True)
+        _wait_gone(rest, 5.0)
+    if (child := _children.pop(record.pid, None)) is not None:
+        child.poll()
+        child.returncode = child.returncode if child.returncode is not None else 0
+    _await_log(record.pid)
+    return found
+
+
+def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
+    """Return the last lines of a log; empty if there is none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - 64 * 1024))
+            return "\n".join(stream.read().decode("utf-8", errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def environment_of(spec: ServiceSpec, mark: str) -> dict[str, str]:
+    """Return all variables that the service is started with."""
+    merged: dict[str, str | None] = {**inherited(os.environ, spec.inherits), **spec.environment, MARK_VARIABLE: mark}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _tail_text(log: Path) -> str:
+    tail = log_tail(log)
+    return f"; its last lines:\n{tail}\n" if tail else ""
+
+
+def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
+    """Start the program that writes the service's output; it ends with the last process that may print."""
+    # Created immediately, so that messages can name it.
+    os.close(created(spec.log))
+    return subprocess.Popen(
+        (sys.executable, "-I", "-S", log_keeper.__file__),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={log_keeper.LOG_VARIABLE: str(spec.log), log_keeper.BYTES_VARIABLE: str(spec.log_bytes)},
+        start_new_session=True,
+    )
+
+
+def _await_log(pid: int) -> None:
+    """Return once the whole output of a service of this program is in its log, or after a few seconds."""
+    if (keeper := _keepers.pop(pid, None)) is None:
+        return
+    try:
+        keeper.wait(_LOG_SECONDS)
+    except subprocess.TimeoutExpired:
+        _keepers[pid] = keeper
+
+
+def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
+    for process in processes:
+        try:
+            # psutil checks the start time before it signals.
+            process.kill() if kill else process.terminate()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
+    """Return once none of them runs, or after `timeout` seconds.
+
+    A process that has ended counts as gone even while its parent, another program, has not collected its exit status.
+    """
+    deadline = time.monotonic() + timeout
+    left = list(processes)
+    while left and (allowed := deadline - time.monotonic()) > 0:
+        _, alive = psutil.wait_procs(left, timeout=min(allowed, PROBE_INTERVAL_SECONDS))
+        left = [process for process in alive if start_of(process.pid) is not None]
+
+
+def _await_end(pid: int, timeout: float) -> None:
+    child = _children.get(pid)
+    try:
+        if child is not None:
+            child.wait(timeout)
+        else:
+            psutil.Process(pid).wait(timeout)
+    except (subprocess.TimeoutExpired, psutil.TimeoutExpired, psutil.NoSuchProcess):
+        return

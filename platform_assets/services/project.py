@@ -1,0 +1,44 @@
+"""The project in the current folder, as `platform-assets init` makes it: its declarations, its settings and its data folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Final
+
+from platform_assets.services.home import HOME_VARIABLE, WORKSPACE, checkout
+
+DEFS_VARIABLE: Final = "PLATFORM_DEFS"
+
+
+def is_project(folder: Path) -> bool:
+    """Return true if a folder has `workspace.yaml` and `defs/`."""
+    return (folder / WORKSPACE).is_file() and (folder / "defs").is_dir()
+
+
+def adopt(environ: MutableMapping[str, str], folder: Path) -> None:
+    """If a folder is a project, set what its `.env` sets, `PLATFORM_DEFS` and `PLATFORM_HOME`, each unless it is set already.
+
+    Dagster's own commands read `.env` in the same way. Does nothing in any other folder.
+    """
+    if not is_project(folder):
+        return
+    if (folder / ".env").is_file():
+        from dotenv import dotenv_values
+
+        for name, value in dotenv_values(folder / ".env").items():
+            if value is not None:
+                environ.setdefault(name, value)
+    environ.setdefault(DEFS_VARIABLE, str(folder / "defs"))
+    environ.setdefault(HOME_VARIABLE, str(folder / ".platform"))
+
+
+def workspace_file(environ: Mapping[str, str]) -> Path:
+    """Return the Dagster workspace file next to the folder of declarations or, if there is none, that of the checkout.
+
+    Raises ConfigurationError if there is no checkout either.
+    """
+    given = environ.get(DEFS_VARIABLE)
+    if given and (own := Path(given).parent / WORKSPACE).is_file():
+        return own
+    return checkout(DEFS_VARIABLE) / WORKSPACE

@@ -1,0 +1,210 @@
+"""Dagster runs in processes forked from one with the code loaded: they start in half a second instead of three.
+
+Such a run has this process's environment. A code server that somebody else started may have another one, which says where its
+tables are; so the runs of its code are left to it, unless the settings say that it has this one.
+
+Starting a run so leans on names that Dagster does not promise to keep. They are all asked for in `_order` and `_health`:
+where one has moved, a warning says so, and the run starts as it does with Dagster's own launcher.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import multiprocessing
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+from dagster import DagsterRun, DefaultRunLauncher, Field, serialize_value
+
+from platform_assets.services.printable import printable
+from platform_assets.services.process import start_of
+from platform_assets.services.run_process import TAGGED, execute
+
+if TYPE_CHECKING:
+    from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext
+    from dagster._serdes import ConfigurableClassData
+
+_log = logging.getLogger(__name__)
+
+PROCESS_TAG: Final = "platform_assets/process"
+"""Of a run: id of its process, and when that began, as `platform_assets.services.process.start_of` returns it: `pid@start`."""
+
+LIBRARIES: Final = (
+    "alembic.command",
+    "confluent_kafka.admin",
+    "croniter",
+    "dagster._cli.api",
+    "dagster._core.storage.fs_io_manager",
+    "dagster._core.storage.noop_compute_log_manager",
+    "dagster._core.storage.sqlite_storage",
+    "dagster._daemon.cli",
+    "dagster.components",
+    "dagster_pyspark",
+    "deltalake",
+    "jinja2.nativetypes",
+    "kafka",
+    "numba",
+    "numpy",
+    "pyarrow.compute",
+    "pyarrow.dataset",
+    "pyspark.sql.connect.functions",
+    "pyspark.sql.connect.session",
+    "sqlalchemy.dialects.sqlite",
+    "tomlkit",
+    "upath.implementations.local",
+)
+"""Loaded before a run is asked for; one that is not there is passed over, and the run loads what it needs by itself.
+
+The project's own code is not among them: a run has it as it is on disk then. So it has the platform's (`preloaded`).
+"""
+PLATFORM: Final = "platform_assets.services.preloaded"
+"""The module that loads the platform's code. It comes last, since that code needs the libraries."""
+
+SERVERS_SHARE_ENVIRONMENT: Final = "servers_share_environment"
+"""A setting of the launcher: whether code servers that were not started by Dagster itself have this process's environment."""
+
+_MOVED: Final = (ImportError, AttributeError, TypeError)
+"""How a name shows that is gone, or a call that takes other arguments now."""
+_REMEDY: Final = (
+    "Install the version of Dagster that requirements.lock names, or correct platform_assets/services/run_launcher.py."
+)
+
+
+class PreloadedRunLauncher(DefaultRunLauncher):
+    """Starts runs itself if their code has this process's interpreter and environment; leaves others to the code server.
+
+    Unlike the default, it knows whether the process of a run is alive, so run monitoring finds one that was killed.
+    """
+
+    def __init__(
+        self, inst_data: ConfigurableClassData | None = None, *, servers_share_environment: bool = False
+    ) -> None:
+        """As Dagster makes it from its settings.
+
+        Args:
+            inst_data: those settings.
+            servers_share_environment: whether code servers that Dagster did not start have this process's environment.
+        """
+        self._servers_share_environment = servers_share_environment
+        super().__init__(inst_data)
+
+    @classmethod
+    def config_type(cls) -> dict[str, Field]:
+        """The settings in `dagster.yaml`."""
+        return {SERVERS_SHARE_ENVIRONMENT: Field(bool, is_required=False, default_value=False)}
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]
+    ) -> PreloadedRunLauncher:
+        """As Dagster asks for it."""
+        return cls(inst_data, **config_value)
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Start the run in its own process."""
+        order = self._order(context)
+        if order is None:
+            super().launch_run(context)
+            return
+        # The first call loads the modules, in a process without threads.
+        multiprocessing.set_forkserver_preload([*LIBRARIES, PLATFORM])
+        run_id = context.dagster_run.run_id
+        forked = multiprocessing.get_context("forkserver")
+        hears, tells = forked.Pipe(duplex=False)
+        # Without the tag nobody would know that the process has ended. So it waits until the tag is written, and where that
+        # fails, or this process ends before, it ends too.
+        with tells:
+            with hears:
+                process = forked.Process(target=execute, args=(order, hears), name=f"run {run_id}")
+                process.start()
+            if process.pid is not None and (began := start_of(process.pid)) is not None:
+                self._instance.add_run_tags(run_id, {PROCESS_TAG: f"{process.pid}@{began}"})
+                tells.send_bytes(TAGGED)
+
+    def terminate(self, run_id: str) -> bool:
+        """Interrupt the process of a run, from any process of this machine; return true if there was one."""
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return False
+        if PROCESS_TAG not in run.tags:
+            return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
+        self._instance.report_run_canceling(run)
+        process = _of_run(run)
+        if process is None:
+            return False
+        process.send_signal(signal.SIGINT)
+        return True
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        """Return true if run monitoring is supported; False if Dagster's classes for the answer have moved."""
+        return _can_answer_monitoring()
+
+    def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
+        """Check if the process of a run is alive. The code server watches its own runs."""
+        if PROCESS_TAG not in run.tags or _of_run(run) is not None:
+            return _health(alive=True)
+        named = run.tags[PROCESS_TAG]
+        return _health(alive=False, message=f"process {named.split('@')[0]} ended and recorded no reason")
+
+    def _shares_environment(self, run: DagsterRun) -> bool:
+        """Return true if the code of a run was loaded with this process's environment."""
+        from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
+
+        origin = run.remote_job_origin
+        if origin is None or self._servers_share_environment:
+            return True
+        return not isinstance(origin.repository_origin.code_location_origin, GrpcServerCodeLocationOrigin)
+
+    def _order(self, context: LaunchRunContext) -> str | None:
+        """Return the serialized command of the run's process; None if the code server has to start the run."""
+        run = context.dagster_run
+        try:
+            # The run's process needs this command; checking it there would be too late to use the other launcher.
+            from dagster._cli.api import execute_run_command as _command  # noqa: F401
+            from dagster._grpc.types import ExecuteRunArgs
+
+            origin = context.job_code_origin
+            if origin is None or origin.repository_origin.executable_path != sys.executable:
+                return None
+            if not self._shares_environment(run):
+                return None
+            return serialize_value(ExecuteRunArgs(origin, run.run_id, self._instance.get_ref()))
+        except _MOVED as moved:
+            text = f"run {run.run_id} is left to Dagster's own launcher, which is slower: {moved}. {_REMEDY}"
+            _log.warning("%s", printable(text))
+            return None
+
+
+@functools.cache
+def _can_answer_monitoring() -> bool:
+    """Return true if run monitoring can be answered. Called at each round; warns only once."""
+    try:
+        _health(alive=True)
+    except _MOVED as moved:
+        text = f"run monitoring cannot see whether the process of a run is alive: {moved}. {_REMEDY}"
+        _log.warning("%s", printable(text))
+        return False
+    return True
+
+
+def _health(*, alive: bool, message: str | None = None) -> CheckRunHealthResult:
+    from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
+
+    return CheckRunHealthResult(WorkerStatus.RUNNING if alive else WorkerStatus.NOT_FOUND, message)
+
+
+def _of_run(run: DagsterRun) -> psutil.Process | None:
+    """Return the live process that `run` was started in: not another one with its id, or one that no launcher started."""
+    pid, _, began = run.tags[PROCESS_TAG].partition("@")
+    if not pid.isdecimal() or start_of(int(pid)) != began:
+        return None
+    try:
+        process = psutil.Process(int(pid))
+        return process if any("multiprocessing.forkserver" in part for part in process.cmdline()) else None
+    except psutil.NoSuchProcess:
+        return None

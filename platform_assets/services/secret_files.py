@@ -1,0 +1,7 @@
+"""Reading of secrets from files, by the platform's own function, for the rest of `services`."""
+
+from __future__ import annotations
+
+from platform_assets.secret_files import STORE, SUFFIX, secret, take
+
+__all__ = ["STORE", "SUFFIX", "secret", "take"]

@@ -1,0 +1,261 @@
+"""One Spark Connect server on loopback, with the Kafka and Delta jars, that asks for a token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from platform_assets.services import state
+from platform_assets.services.connect_probe import accepts
+from platform_assets.services.home import Home
+from platform_assets.services.inherited import STORE, WORKERS
+from platform_assets.services.ivy import pyspark_jars
+from platform_assets.services.jars import class_path, replacements
+from platform_assets.services.java import SPARK_OPTIONS, UNICODE_PATHS, Java, find_java
+from platform_assets.services.ports import LOOPBACK, SPARK_VARIABLE, choose_ports
+from platform_assets.services.process import ServiceSpec
+
+SERVICE: Final = "spark"
+HEAP_VARIABLE: Final = "SPARK_HEAP"
+TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+"""Spark's own variable: the server reads its token there, so it is not in argument lists or logs."""
+
+LOGGING_FILE: Final = Path(__file__).with_name("spark-log4j2.properties")
+START_TIMEOUT_SECONDS: Final = 180.0
+SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
+"""Pattern of settings whose values Spark must not show; the last three are Kafka's."""
+
+CONFIGURATION: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # A window without records is a commit too: its offsets are recorded like any other's.
+    "spark.databricks.delta.skipRecordingEmptyCommits": "false",
+    "spark.redaction.regex": f"(?i){SECRET_NAMES}",
+    "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
+    # Sessions of the platform set this and the one before by themselves; for others, and servers that forbid it.
+    "spark.sql.redaction.string.regex": f'(?i)key:[ ]"[^"]*(?:{SECRET_NAMES})[^"]*"[^"]*value:.*',
+    "spark.sql.session.timeZone": "UTC",
+    # Each load has a consumer group of its own, so what Spark keeps for the next one of the same group is never used
+    # again: records fetched beyond a range's end, for five minutes, fill the heap when windows are loaded in a row.
+    "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.cache.timeout": "5s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+    "spark.kafka.consumer.cache.capacity": "16",
+    "spark.ui.enabled": "false",
+    "spark.scheduler.mode": "FAIR",
+    # Tables of one machine are small: a task costs more than it saves.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+"""Settings that loads rely on, and settings for one machine. A cluster needs all before `spark.ui.enabled`."""
+
+GUARDED: Final[Mapping[str, str]] = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    # By default Spark encrypts without authenticating, and falls back to an older protocol (CVE-2025-55039).
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Settings by which Spark's processes talk only to those that know their secret. A server that runs its tasks itself makes one up and
+tells nobody; otherwise the secret has to be given."""
+
+CLIENT_VARIABLES: Final[Mapping[str, None]] = dict.fromkeys(
+    ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "MASTER")
+)
+"""A client's, of pyspark in this very process among them: they would make a server behave as a client."""
+
+PURGE_VARIABLE: Final = "MIMALLOC_PURGE_DELAY"
+PURGE_MILLISECONDS: Final = "1000"
+"""How long Arrow's allocator keeps memory that a Python worker has freed. By its default of 10 ms it hands the memory of each block
+back to the system, which has to clear it for the next one: up to a tenth of a load's processor time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """Settings that a server is started with.
+
+    Attributes:
+        heap: Java's maximum heap, as `3g`; `SPARK_HEAP` in the environment wins.
+        master: where tasks run, as `local[*]`.
+        configuration: Spark settings that add to or replace the defaults; no secrets, they are kept in a file.
+    """
+
+    heap: str = "3g"
+    master: str = "local[*]"
+    configuration: Mapping[str, str] = field(default_factory=dict)
+
+
+def spark_spec(
+    home: Home,
+    settings: SparkSettings | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    clients: Mapping[str, str] = MappingProxyType({}),
+) -> ServiceSpec:
+    """Write the server's options and token, and return the spec to start it.
+
+    It is started as a Java class and not by spark-submit, whose launcher asks for a Java module that a bundled
+    runtime lacks.
+
+    Args:
+        home: where scratch, logs and the token go.
+        settings: heap, master and Spark settings.
+        environ: the environment to read; the process's own by default.
+        clients: variables of Kafka's clients for its Python workers, in addition to those of this process.
+
+    Raises:
+        PortTakenError, ConfigurationError: from `SPARK_CONNECT_PORT`; or pyspark is not installed.
+        JavaNotFoundError: there is no Java.
+    """
+    env = os.environ if environ is None else environ
+    chosen = settings or SparkSettings()
+    java = find_java(env)
+    (port,) = choose_ports(1, SPARK_VARIABLE, remembered=state.remembered_ports(home, SERVICE), environ=env)
+    state.remember_ports(home, SERVICE, (port,))
+    token = ensure_token(home)
+    # Left behind by a server that was killed: no other runs in this home while one is being started.
+    shutil.rmtree(_scratch(home), ignore_errors=True)
+    configuration = {
+        **CONFIGURATION,
+        **server_settings(home, LOOPBACK, chosen.master, port, env),
+        "spark.driver.bindAddress": LOOPBACK,
+        **(GUARDED if chosen.master.startswith("local") else {}),
+        **chosen.configuration,
+    }
+    return ServiceSpec(
+        name=SERVICE,
+        command=server_command(java, home, configuration, env.get(HEAP_VARIABLE) or chosen.heap),
+        environment={
+            **UNICODE_PATHS,
+            **CLIENT_VARIABLES,
+            **worker_environment(env),
+            **clients,
+            "SPARK_LOCAL_DIRS": None,
+            TOKEN_VARIABLE: token,
+            "SPARK_LOCAL_IP": LOOPBACK,
+        },
+        directory=home.spark,
+        log=home.log_file(SERVICE),
+        address=f"sc://localhost:{port}",
+        ports=(port,),
+        timeout=START_TIMEOUT_SECONDS,
+        ready=lambda: accepts(LOOPBACK, port, token),
+        inherits=(*WORKERS, *(STORE if home.is_in_store else ())),
+    )
+
+
+def server_settings(home: Home, host: str, master: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return a server's addresses and folders: tasks of `master` reach it at `host`, clients at `port` of loopback."""
+    return {
+        "spark.app.name": "platform-assets",
+        "spark.master": master,
+        "spark.driver.host": host,
+        "spark.connect.grpc.binding.address": LOOPBACK,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.local.dir": str(_scratch(home)),
+        # As a path: in a URI, Spark treats "%20" as part of the folder's name, and creates a folder with that name.
+        "spark.sql.warehouse.dir": str(home.spark / "warehouse"),
+        **(object_store(environ) if home.is_in_store else {}),
+    }
+
+
+def server_command(java: Java, home: Home, configuration: Mapping[str, str], heap: str) -> tuple[str, ...]:
+    """Return the command of a server with these settings, written to a file that only its user can read. Raises OSError."""
+    scratch = _scratch(home)
+    scratch.mkdir(parents=True, exist_ok=True)
+    options = [
+        *SPARK_OPTIONS,
+        f"-Xmx{heap}",
+        "-XX:+UseG1GC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Djava.awt.headless=true",
+        "-Duser.timezone=UTC",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-Dderby.system.home={home.spark / 'derby'}",
+        f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
+        *(f"-D{key}={value}" for key, value in configuration.items()),
+        "-cp",
+        # pyspark's own before the added ones: if both contain a class, Spark's is the one it was built with.
+        os.pathsep.join([*map(str, replacements(home)), str(pyspark_jars() / "*"), *map(str, added_jars(home))]),
+    ]
+    arguments = home.run / "spark.arguments"
+    state.write_private(arguments, "".join(f"{_quoted(option)}\n" for option in options))
+    return str(java.executable), f"@{arguments}", "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+def added_jars(home: Home) -> tuple[Path, ...]:
+    """Return the jars that Spark needs in addition to its own, for the lake of `home`."""
+    return (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
+
+
+def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a server's environment for its Python workers."""
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        PURGE_VARIABLE: environ.get(PURGE_VARIABLE) or PURGE_MILLISECONDS,
+    }
+
+
+def _scratch(home: Home) -> Path:
+    return home.spark / "scratch"
+
+
+def object_store(environ: Mapping[str, str]) -> dict[str, str]:
+    """Settings by which Spark reads and writes files in the object store that the environment names; no secret is among them.
+
+    Credentials are those of the environment of Spark's own processes. Spark never commits there: no LogStore of Delta's for Spark is
+    safe next to other writers.
+    """
+    endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    found = {
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": region,
+        # As delta-rs does: a bucket of one's own store has no host name.
+        "spark.hadoop.fs.s3a.path.style.access": "true" if endpoint else None,
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false" if (endpoint or "").startswith("http://") else None,
+        "spark.hadoop.fs.s3a.attempts.maximum": "4",
+        "spark.hadoop.fs.s3a.retry.limit": "4",
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def ensure_token(home: Home) -> str:
+    """Read the home's token, or make one. Only its owner can read the file.
+
+    Raises:
+        OSError: the file can be neither read nor written.
+    """
+    if (known := read_token(home)) is not None:
+        return known
+    token = secrets.token_urlsafe(32)
+    state.write_private(home.token_file, token + "\n")
+    return token
+
+
+def read_token(home: Home) -> str | None:
+    """Return the home's token; None before the first start."""
+    try:
+        return home.token_file.read_text(encoding="ascii").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def remote(home: Home, address: str) -> str:
+    """Return the value of `SPARK_REMOTE` for a server's address. It contains the token: never print it."""
+    token = read_token(home)
+    return f"{address}/;token={token}" if token else address
+
+
+def _quoted(option: str) -> str:
+    """Quote one option for Java's argument file."""
+    return '"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"'
