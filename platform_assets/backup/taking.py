@@ -38,8 +38,9 @@ from platform_assets.lake.location import Folder, Lake
 _LOG: Final = "_delta_log"
 _LOG_FILE: Final = re.compile(r"(\d{20})\.[A-Za-z0-9._-]+")
 _DERIVED_FIRST: Final = ("state", "dead_letters", "decoded", "raw")
-_CACHES: Final = frozenset({"baselines", "sessions"})
-"""Folders of the ledger that may be deleted at any time: notes of what was checked, and of sessions of one Spark server."""
+_CACHES: Final = frozenset({"baselines", "files", "sessions"})
+"""Folders of the ledger that may be deleted at any time: notes of what was checked, contents of data files, and sessions of one Spark
+server."""
 _ATTEMPTS: Final = 5
 
 

@@ -18,6 +18,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.load.receipts import proved_again
+from platform_assets.windows.proved_files import recognised
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,13 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
     if not load_log.exists(folder):
         return TableFiles(table, receipts, {}, {k: "the table is gone" for k, r in receipts.items() if r.rows})
     version = load_log.version(folder)
-    files = holdings.window_files(holdings.actions(folder, version))
+    files = recognised(
+        ledger.lake,
+        table,
+        holdings.window_files(holdings.actions(folder, version)),
+        receipts.values(),
+        reads=time.monotonic() < deadline,
+    )
     others = {
         key: receipt
         for key, receipt in receipts.items()

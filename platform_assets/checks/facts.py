@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,14 +23,15 @@ from platform_assets.checks.baseline.snapshot import Baseline
 from platform_assets.errors import FilesLostError
 from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.holdings import WindowFiles
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions
-from platform_assets.ledger.entries import UTC_MICROS, recorded_cuts, windows_between
+from platform_assets.ledger.entries import UTC_MICROS, receipts_in, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest, digest_of
 from platform_assets.model.offsets import HeldOffsets, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span, key_of
+from platform_assets.windows.proved_files import recognised
 
 if TYPE_CHECKING:
     from platform_assets.checks.check import Check
@@ -196,18 +199,20 @@ def _collected(
         if current is None:
             again = snapshot.capture(ledger.lake, table, NEWEST_COMMITS)
             return _collected(table, ledger, known, again, counting, reads=reads)
-        found = older.find(cuts, entries, current.actions, current.table.version, counting)
+        files = _recognised(ledger.lake, table, current.actions, entries, reads=reads)
+        proved = {key for key, of_window in files.items() if of_window.proved_as is not None}
+        found = older.find(cuts, entries, current.actions, proved, current.table.version, counting)
         base = current.later_than(current.older + found)
         cuts, entries = _from(base.older.until, cuts, "edge"), _from(base.older.until, entries, "window_start")
         if base.older.until is not None:
             snapshot.save(ledger.lake, table, base, counting)
-        actions: pa.Table | None = base.actions
+            files = {key: of_window for key, of_window in files.items() if key >= key_of(base.older.until)}
     else:
         actions = holdings.actions(path) if load_log.exists(path) else None
+        files = {} if actions is None else _recognised(ledger.lake, table, actions, entries, reads=reads)
     past = older.NONE if base is None else base.older
     sealed = windows_between(recorded_cuts(cuts))
     recorded = _recorded(entries)
-    files = {} if actions is None else holdings.window_files(actions)
     if (set(recorded) | set(files)) - {w.key for w in sealed}:
         # Sealed and loaded since the cuts were read. Cuts come first, so what is missing now has none.
         sealed = ledger.windows(topic, start=past.until)
@@ -236,7 +241,7 @@ def _collected(
     ]
     # Rows of a window that is being loaded just now are not yet the ledger's.
     others = [k for k in others if k not in in_flight and k not in waiting]
-    read = _read(path, others if reads else (), recorded)
+    read = _read(path, others if reads else (), recorded, files)
     # Older windows belong to the generation of the first of these, or to earlier ones.
     oldest = {k: w for k, w in windows.items() if generations.get(k, 1) == generations.get(next(iter(windows)), 1)}
     near = {k: held for k, held in read.changed.items() if k in oldest or k not in windows}
@@ -264,6 +269,22 @@ def _collected(
     )
 
 
+def _recognised(
+    lake: Lake, table: TableRef, actions: pa.Table, entries: pa.Table, *, reads: bool
+) -> dict[str, WindowFiles]:
+    """Return the files of each window; whoever shares a file that others wrote is compared with its receipt, once per file."""
+    files = holdings.window_files(actions)
+    shared = [
+        key
+        for key, digest in zip(entries["window"].to_pylist(), entries["files_digest"].to_pylist(), strict=True)
+        if (of_window := files.get(key)) is not None and of_window.shared and not of_window.are(digest)
+    ]
+    if not shared:
+        return files
+    of_shared = entries.filter(pc.is_in(entries["window"], pa.array(shared, pa.string())))
+    return recognised(lake, table, files, receipts_in(of_shared), reads=reads)
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """Results of reading the windows whose files are not those in their receipts; each window is in one of four."""
@@ -274,13 +295,15 @@ class _Read:
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
-def _read(path: Folder, keys: Iterable[str], recorded: Mapping[str, Recorded]) -> _Read:
+def _read(
+    path: Folder, keys: Iterable[str], recorded: Mapping[str, Recorded], files: Mapping[str, WindowFiles]
+) -> _Read:
     """Read one window after the other. Memory is 8 bytes an offset of the largest one, and `_MOST_RANGES` ranges."""
-    read = _Read()
+    read, opened = _Read(), _Newest(path, rows.Opened(path, files))
     left = _MOST_RANGES
     for key in keys:
         try:
-            offsets = rows.offsets_of(path, key)
+            offsets = opened.offsets_of(key)
         except FilesLostError as e:
             read.unreadable[key] = e.detail
             continue
@@ -295,6 +318,26 @@ def _read(path: Folder, keys: Iterable[str], recorded: Mapping[str, Recorded]) -
         left -= size
         read.changed[key] = held
     return read
+
+
+@dataclass
+class _Newest:
+    """A table whose files are listed again only if one of them is gone and another commit came since."""
+
+    path: Folder
+    opened: rows.Opened
+    version: int | None = None
+
+    def offsets_of(self, key: str) -> Mapping[int, npt.NDArray[np.int64]]:
+        """Return every offset of a window. Raises FilesLostError."""
+        try:
+            return self.opened.offsets_of(key)
+        except FilesLostError:
+            newest = load_log.version(self.path)
+            if newest == self.version:
+                raise
+            self.version, self.opened = newest, rows.Opened.at(self.path)
+        return self.opened.offsets_of(key)
 
 
 def _reach_before(changed: Mapping[str, Mapping[int, HeldOffsets]], windows: Mapping[str, TopicRanges]) -> bool:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import delta_log, failures, parquet
+from platform_assets.lake import contents, delta_log, failures, parquet
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.failures import TableDamagedError, TableUnsupportedError, VersionGoneError
 from platform_assets.lake.location import Folder
@@ -45,6 +45,7 @@ class WindowFiles:
     """The data files of one window at one version of the table, and the digest that identifies them.
 
     `bytes` is their size; a shared file counts by its share of rows. `shared` are the paths of files that hold other windows too.
+    `proved_as` is the digest of the files in a receipt whose rows these files are proved to hold; None if nobody has compared them.
     """
 
     paths: tuple[str, ...]
@@ -52,10 +53,15 @@ class WindowFiles:
     rows: int | None
     digest: str
     shared: frozenset[str] = frozenset()
+    proved_as: str | None = None
+
+    def are(self, digest: str) -> bool:
+        """Return true if these are the files with this digest, or proved to hold the same rows of the window."""
+        return digest in (self.digest, self.proved_as)
 
     def match(self, digest: str, rows: int) -> bool:
-        """Return true if these files have this digest and, as far as statistics show, this many rows."""
-        return self.digest == digest and self.rows in (None, rows)
+        """Return true if they `are` those with this digest and, as far as statistics show, have this many rows."""
+        return self.are(digest) and self.rows in (None, rows)
 
 
 new_tables_are_flat = False
@@ -222,7 +228,7 @@ def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
     """Return the windows that a file holds, with their numbers of rows; a number is None if neither log nor file shows it.
 
     Reads the file's `window` column if it may be shared; the result is remembered. Rows without a window count as of the window ''.
-    Raises FilesLostError if the file is missing or damaged.
+    Raises FilesLostError if the file is missing or damaged, and nobody has written down what it held.
     """
     only = only_window(file)
     if only is not None:
@@ -230,7 +236,7 @@ def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
     stamp = str(file.bytes)
     known = _remembered.get((table, file.path), stamp)
     if known is None:
-        known = _read(table, file.path)
+        known = _read_or_recorded(table, file)
         _remembered.keep((table, file.path), stamp, known, _BYTES_A_WINDOW * (len(known) + 1))
     return known
 
@@ -243,6 +249,20 @@ def in_log(name: str) -> str:
 def remember(table: Folder, path: str, size: int, held: Mapping[str, int]) -> None:
     """Remember the windows of a file that this process has just written, so that it is not read for them."""
     _remembered.keep((table, path), str(size), dict(held), _BYTES_A_WINDOW * (len(held) + 1))
+
+
+def _read_or_recorded(table: Folder, file: DataFile) -> dict[str, int]:
+    """Return the windows in a file. If it cannot be read, they are those that were written down when somebody could."""
+    try:
+        return _read(table, file.path)
+    except FilesLostError:
+        delta = table.delta()
+        with table.reading():
+            table_id = str(delta.metadata().id)
+        known = contents.rows_by_window(table, table_id, file.path, file.bytes)
+        if known is None:
+            raise
+        return known
 
 
 def _read(table: Folder, path: str) -> dict[str, int]:

@@ -26,6 +26,7 @@ from platform_assets.model.names import is_topic
 from platform_assets.model.tables import TableKind, TableRef
 
 _SHARED: Final = "windows"
+_CONTENTS: Final = "_ledger/files"
 _SPAN: Final = re.compile(rf"{_SHARED}/(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)_(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)/")
 OF_ONE_WINDOW_OR_LOG: Final = ("window=", "_delta_log/")
 """Prefixes of files below a table's folder that belong to loads of one window, or to the log."""
@@ -326,6 +327,11 @@ class Lake:
         return self.root / "_ledger" / "baselines"
 
     @property
+    def file_contents(self) -> Folder:
+        """Contents of data files that windows share, by table, one small file each: a cache, which may be deleted at any time."""
+        return self.root / _CONTENTS
+
+    @property
     def schemas(self) -> Folder:
         """Schemas that were read from registries, one file each: without them, windows cannot be decoded if the registry is lost."""
         return self.root / "_ledger" / "schemas"
@@ -339,6 +345,12 @@ class Lake:
     def audits(self) -> Folder:
         """Results of the newest deep audits, one file per topic; without it, an idle topic shows none until the next audit."""
         return self.root / "_ledger" / "audits"
+
+
+def contents_of_files(table: Folder) -> Folder:
+    """Return the folder with the contents of a table's data files; see `Lake.file_contents`."""
+    root, kind, topic = table.uri.rsplit("/", 2)
+    return Folder(f"{root}/{_CONTENTS}/{kind}/{topic}")
 
 
 # Each load's own folder: `window=<window>/<load id>`, below the table's folder.

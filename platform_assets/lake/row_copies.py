@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from platform_assets.errors import FilesLostError, LoadError
 from platform_assets.lake import failures, holdings, parquet
+from platform_assets.lake.contents import Digests
 from platform_assets.lake.data_files import NewFile, described
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.field_ids import FieldIds, ids_of
@@ -41,8 +42,6 @@ _SEPARATED_BYTES: Final = 64 << 20
 
 Measure = Callable[[pa.RecordBatch], Measured]
 """Takes the digests of rows of the table."""
-Digests = dict[tuple[str, str], Measured]
-"""By window and topic id: no digest covers these two columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measur
             with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
                 for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
                     measure_into(before, block, measure)
-                    written.add(_aligned(block, schema))
+                    written.add(aligned(block, schema))
         name = written.close()
         if name is None:
             return None
@@ -144,7 +143,8 @@ def separated(
     return files
 
 
-def _aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with the columns `schema`; one that they lack is null."""
     names = set(block.schema.names)
     columns = [block[f.name].cast(f.type) if f.name in names else pa.nulls(block.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([f.remove_metadata() for f in schema]))

@@ -43,7 +43,8 @@ class History:
     """The windows between the edges `edges`, ascending: one fewer than edges.
 
     `cuts` and `receipts` are rows of the ledgers, newest entries only, and `files` rows of `holdings.actions`: all
-    of these windows, and whatever else lies between the edges. `version` is the newest of the table. Numbers are given
+    of these windows, and whatever else lies between the edges. `version` is the newest of the table. Of windows that are
+    `proved`, other files are known to hold the rows of their receipts. Numbers are given
     with a row a window, and by partition with a column for each of `partitions`, ascending.
     """
 
@@ -52,6 +53,7 @@ class History:
     receipts: pa.Table
     files: pa.Table
     version: int
+    proved: frozenset[str] = frozenset()
 
     @cached_property
     def keys(self) -> list[str]:
@@ -152,11 +154,15 @@ class History:
 
     @cached_property
     def files_as_recorded(self) -> Mask:
-        """The window's data files are those that its receipt names, with as many rows."""
+        """The window's data files are those that its receipt names, or are proved to hold the same rows, with as many rows."""
         found = holdings.window_files(self.files)
         expected = zip(self.keys, self.by_window("files_digest"), self.rows.tolist(), strict=True)
         return np.array(
-            [found.get(key, holdings.NO_FILES).match(digest, rows) for key, digest, rows in expected], dtype=bool
+            [
+                key in self.proved or found.get(key, holdings.NO_FILES).match(digest, rows)
+                for key, digest, rows in expected
+            ],
+            dtype=bool,
         )
 
     # --- places in the columns --------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ def find(
     cuts: pa.Table,
     receipts: pa.Table,
     files: pa.Table,
+    proved: Collection[str],
     version: int,
     checks: Collection[Check],
     *,
@@ -65,13 +66,14 @@ def find(
     """The windows from the first on that each of `checks` lets be counted, the `recent` newest left out.
 
     NONE where they are fewer than `recent`: they are not worth a step. `cuts` and `receipts` are rows of the ledgers,
-    newest entries only, `files` come from `holdings.actions`, and `version` is the newest of the table.
+    newest entries only, `files` come from `holdings.actions`, windows that are `proved`
+    have the rows of their receipts in other files, and `version` is the newest of the table.
     """
     edges = pc.unique(cuts["edge"]).sort()
     most = len(edges) - 1 - recent
     if most < recent:
         return NONE
-    history = _between(edges[: most + 1], cuts, receipts, files, version)
+    history = _between(edges[: most + 1], cuts, receipts, files, proved, version)
     counted = history.loaded_as_cut.copy()
     for check in checks:
         counted &= check.may_count(history) if check.may_count is not None else False
@@ -87,7 +89,9 @@ def find(
     )
 
 
-def _between(edges: pa.Array, cuts: pa.Table, receipts: pa.Table, files: pa.Table, version: int) -> History:
+def _between(
+    edges: pa.Array, cuts: pa.Table, receipts: pa.Table, files: pa.Table, proved: Collection[str], version: int
+) -> History:
     last = edges[len(edges) - 1]
     return History(
         edges,
@@ -95,6 +99,7 @@ def _between(edges: pa.Array, cuts: pa.Table, receipts: pa.Table, files: pa.Tabl
         receipts.filter(pc.less(receipts["window_start"], last)),
         files.filter(pc.less(files[holdings.WINDOW], key_of(last.as_py()))),
         version,
+        frozenset(proved),
     )
 
 

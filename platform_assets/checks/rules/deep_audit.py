@@ -20,6 +20,7 @@ from platform_assets.checks.facts import Facts
 from platform_assets.checks.findings import CheckResult, Finding, counted
 from platform_assets.checks.proving import Proved, name_differences, prove_by_reading
 from platform_assets.lake import holdings
+from platform_assets.windows.proved_files import recognised
 
 NAME = "deep_audit"
 
@@ -91,10 +92,12 @@ def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
         return None
     if not known.found:
         return standing(e.facts(), known, {}, {})
-    files = {k: f.digest for k, f in holdings.window_files(holdings.actions(e.table)).items()}
     keys = sorted({f.finding.window for f in known.found})
-    receipts = {k: r.files_digest for k, r in e.ledger.receipts(e.declaration.raw_table, keys).items()}
-    return standing(e.facts(), known, files, receipts)
+    receipts = e.ledger.receipts(e.declaration.raw_table, keys)
+    found = holdings.window_files(holdings.actions(e.table, among=keys))
+    found = recognised(e.lake, e.declaration.raw_table, found, receipts.values(), reads=False)
+    files = {k: f.proved_as or f.digest for k, f in found.items()}
+    return standing(e.facts(), known, files, {k: r.files_digest for k, r in receipts.items()})
 
 
 def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> CheckResult:

@@ -22,6 +22,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.windows.decide import generations
 from platform_assets.windows.decide.generations import Ranges
 from platform_assets.windows.load.sealing import checked_state
+from platform_assets.windows.proved_files import recognised
 
 _ALL: Final = 1_000_000
 """Limit of ranges that evidence lists; the next call names the rest."""
@@ -130,7 +131,8 @@ def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
         return accepted
     if receipt.holes is not None and not receipt.holes.get("below log start"):
         return None
-    if holdings.files_of(folder, sealed.key).digest != receipt.files_digest:
+    files = recognised(ledger.lake, table, {sealed.key: holdings.files_of(folder, sealed.key)}, [receipt])[sealed.key]
+    if not files.are(receipt.files_digest):
         return None
     try:
         offsets = rows.offsets_of(folder, sealed.key) if receipt.rows else {}

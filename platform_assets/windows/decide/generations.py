@@ -26,6 +26,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.windows.decide import carrying_out
 from platform_assets.windows.load import truncation
+from platform_assets.windows.proved_files import recognised
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
@@ -201,13 +202,14 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
     windows = [w for w in ledger.windows(newest.topic) if w.generation == newest.generation and w.ranges.size]
     receipts = ledger.receipts(table)
     files = holdings.window_files(holdings.actions(folder)) if load_log.exists(folder) else {}
+    files = recognised(ledger.lake, table, files, receipts.values())
     same = first.topic_id == newest.topic_id
     beyond: list[tuple[SealedWindow, Ranges]] = []
     for window in windows:
         receipt = receipts.get(window.key)
         if receipt is not None and receipt.holes is not None and not receipt.holes.get("below log start"):
             continue
-        if receipt is not None and files.get(window.key, holdings.NO_FILES).digest != receipt.files_digest:
+        if receipt is not None and not files.get(window.key, holdings.NO_FILES).are(receipt.files_digest):
             # Damaged, or rewritten by others: its next load reports what is left.
             continue
         gone = {p: r.minus([r.before(first.cut.at(p) if same else r.start)]) for p, r in window.ranges.items()}

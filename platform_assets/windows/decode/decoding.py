@@ -44,6 +44,7 @@ from platform_assets.model.tables import TableLoad
 from platform_assets.windows.erase.erasing import Ranges, WindowEraser
 from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, Proof, empty_receipt, proof_of
 from platform_assets.windows.load.replacing import Outcome, WindowReplacer, same
+from platform_assets.windows.proved_files import recognised
 
 _log = logger(__name__)
 _RACES = 3
@@ -260,7 +261,8 @@ class WindowDecoder:
         """Return a version of the raw table that has the rows of `raw`; if its files are gone, verify the newest rows first."""
         folder, key = self.ledger.lake.table(raw.table), raw.window.key
         version, matches = holdings.version_and_match(folder, key, raw.files_digest, loaded)
-        if not matches:
+        now = holdings.files_of(folder, key, version)
+        if not matches and not recognised(self.ledger.lake, raw.table, {key: now}, [raw])[key].are(raw.files_digest):
             replacer = WindowReplacer(raw.table, self.ledger, self.engine, self.run_id)
             if replacer.proved(raw) is None:
                 raise FilesLostError(raw.table.name, key, "the table's rows are not those that its load committed")

@@ -25,6 +25,7 @@ from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.logs import logger
 from platform_assets.model.windows import edge_of
 from platform_assets.windows.decode.decoding import DecodedWindow, Prepared, Receipts, WindowDecoder
+from platform_assets.windows.proved_files import recognised
 
 _log = logger(__name__)
 
@@ -177,7 +178,9 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
         dead, decoded = (ledger.receipts(table, list(left)) for table in (d.dead_letter_table, d.decoded_table))
         folder = ledger.lake.table(d.raw_table)
         version = load_log.version(folder)
-        files = holdings.window_files(holdings.actions(folder, version))
+        files = recognised(
+            ledger.lake, d.raw_table, holdings.window_files(holdings.actions(folder, version)), left.values()
+        )
     except PlatformError as e:
         _log.info("windows of %s are decoded one by one: %s", d.topic, e)
         return {}
@@ -187,7 +190,7 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
         if receipt.table_version is None:
             found[key] = _Done(key, decoder.empty(receipt, known), is_new=not known.are_there)
             continue
-        if files.get(key, holdings.NO_FILES).digest != receipt.files_digest or decoder.is_current(receipt, known):
+        if not files.get(key, holdings.NO_FILES).are(receipt.files_digest) or decoder.is_current(receipt, known):
             continue
         order = replace(
             decoder.order(receipt, version, layout),

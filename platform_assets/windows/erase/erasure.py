@@ -37,6 +37,7 @@ from platform_assets.model.windows import Window
 from platform_assets.windows.erase import erased_keys, erased_logs
 from platform_assets.windows.erase.erasing import ErasedWindow, Ranges, WindowEraser
 from platform_assets.windows.erase.erasure_ranges import joined, triples, within
+from platform_assets.windows.proved_files import recognised
 
 _log = logger(__name__)
 
@@ -191,11 +192,12 @@ class Erasure:
         folder = self.ledger.lake.table(table)
         if not load_log.exists(folder):
             return []
-        opened = rows.Opened.at(folder)
+        opened, receipts = rows.Opened.at(folder), self.ledger.receipts(table)
+        files = recognised(self.ledger.lake, table, opened.files, receipts.values())
         changed = [
             key
-            for key, receipt in sorted(self.ledger.receipts(table).items())
-            if opened.files.get(key, holdings.NO_FILES).digest != receipt.files_digest
+            for key, receipt in sorted(receipts.items())
+            if not files.get(key, holdings.NO_FILES).are(receipt.files_digest)
             and _digest(opened, key) != receipt.offsets
         ]
         return sorted({*changed, *unreadable})

@@ -1,7 +1,7 @@
 """Upkeep of a flat table: small files of quiet windows are merged, if their rows are those of the windows' receipts.
 
-Nothing else is merged: a difference is damage, and is reported. The merged file is proved before the commit, so receipts that name it
-are recorded, and nobody has to read it to know what it holds.
+Nothing else is merged: a difference is damage, and is reported. The merged file is proved before the commit, and what it holds is
+written down, so that nobody has to read it to know that its windows have the rows of their receipts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pyarrow as pa
 from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.protocol import NO_ROWS
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import holdings, load_log, merging, row_copies
+from platform_assets.lake import contents, holdings, load_log, merging, row_copies
+from platform_assets.lake.contents import Digests
 from platform_assets.lake.location import Folder
 from platform_assets.lake.merging import Group
-from platform_assets.lake.row_copies import Digests
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Measured
@@ -83,11 +83,16 @@ class Upkeep:
         if made is None:
             return MergedFiles(group, None)
         damaged = tuple(key for key, receipt in receipts.items() if not _is_of(made.digests, receipt))
+        if not damaged:
+            # Before the commit, so that whoever sees the file finds its contents.
+            name = holdings.in_log(made.file.path)
+            contents.record(self.folder, str(handle.metadata().id), name, made.file.bytes, made.digests)
         version = None if damaged else merging.commit(self.folder, handle, group, [made.file])
         if version is None:
             row_copies.discard(self.folder, [made.file])
             return MergedFiles(group, None, damaged=damaged if damaged and self._names(group) else ())
-        self._record(receipts, version)
+        if len(receipts) == 1:
+            self._record(receipts, version)
         return MergedFiles(group, version, made.file.bytes)
 
     def _names(self, group: Group) -> bool:
@@ -97,6 +102,7 @@ class Upkeep:
         return named.issuperset(file.path for file in group.files)
 
     def _record(self, receipts: Mapping[str, Receipt], version: int) -> None:
+        """Record receipts that name the file of a window alone. Of shared files, the contents are written down."""
         found = holdings.actions_if_kept(self.folder, version, among=tuple(receipts))
         files = {} if found is None else holdings.window_files(found)
         table_id = load_log.table_id(self.folder)

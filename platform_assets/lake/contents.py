@@ -1,0 +1,129 @@
+"""Contents of the data files that windows share: the rows and both digests of each window in them, written down once per file.
+
+One small Parquet file per data file, in `_ledger/files/<kind>/<topic>`. It is a cache: without it, files are read again. Nothing in it
+can become wrong: a data file never changes, so whoever measured it wrote the same; the path, the size and the table's id are part of
+the entry; an entry is written at once or not at all; and it can only confirm the rows of a receipt, since a difference is always
+looked up in the data file itself. So it needs no commits and no order, unlike a table of the ledger, and unneeded entries are deleted
+one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from hashlib import sha256
+from io import BytesIO
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from platform_assets.lake.location import Folder, contents_of_files
+from platform_assets.model.digest import Digest, Measured
+from platform_assets.model.logs import logger
+
+_log = logger(__name__)
+
+Digests = dict[tuple[str, str], Measured]
+"""By window and topic id: no digest covers these two columns. A row that has null in one of them is counted under ''."""
+
+SCHEMA: Final = pa.schema(
+    [
+        ("window", pa.string()),
+        ("topic_id", pa.string()),
+        ("rows", pa.int64()),
+        ("offsets_digest", pa.string()),
+        ("content_digest", pa.string()),
+    ]
+)
+"""Columns of an entry, named as in the ledger of loads. Its file metadata are `table_id`, and `path` and `size` of the data file."""
+_MOST_BYTES: Final = 64 << 20
+"""Larger entries, of about a million windows, are neither written nor read."""
+
+
+def record(table: Folder, table_id: str, path: str, size: int, rows: Digests) -> None:
+    """Write down what a data file holds. `path` is its path in the log. Raises LakeNotWritableError.
+
+    The file need not be committed yet. If it never is, `prune` deletes the entry.
+    """
+    keys = sorted(rows)
+    found = [rows[key] for key in keys]
+    entry = pa.table(
+        [
+            [key for key, _ in keys],
+            [topic_id for _, topic_id in keys],
+            [m.rows for m in found],
+            [str(m.offsets.total) for m in found],
+            [str(m.content.total) for m in found],
+        ],
+        schema=SCHEMA.with_metadata(_identity(table_id, path, size)),
+    )
+    written = BytesIO()
+    pq.write_table(entry, written, compression="zstd")
+    if written.tell() <= _MOST_BYTES:
+        contents_of_files(table).write(_name(table_id, path, size), written.getvalue())
+
+
+def recorded(table: Folder, table_id: str, path: str, size: int) -> Digests | None:
+    """Return what a data file holds; None if nobody has written it down, or if the entry is damaged."""
+    entry = _read(table, table_id, path, size, SCHEMA.names)
+    if entry is None:
+        return None
+    columns = (entry[name].to_pylist() for name in SCHEMA.names)
+    return {
+        (key, topic_id): Measured(Digest(rows, int(offsets)), Digest(rows, int(content)))
+        for key, topic_id, rows, offsets, content in zip(*columns, strict=True)
+    }
+
+
+def rows_by_window(table: Folder, table_id: str, path: str, size: int) -> dict[str, int] | None:
+    """Return the windows that a data file holds, with their numbers of rows; None as in `recorded`."""
+    entry = _read(table, table_id, path, size, ["window", "rows"])
+    if entry is None:
+        return None
+    found: dict[str, int] = {}
+    for key, rows in zip(entry["window"].to_pylist(), entry["rows"].to_pylist(), strict=True):
+        found[key] = found.get(key, 0) + rows
+    return found
+
+
+def prune(table: Folder, table_id: str, files: Collection[tuple[str, int]]) -> int:
+    """Delete the entries of all data files but `files`, given by path and size; return their number.
+
+    If a file was committed after `files` were listed, its entry is lost too: then the file is read once more. Raises
+    LakeNotWritableError.
+    """
+    kept = {_name(table_id, path, size) for path, size in files}
+    folder = contents_of_files(table)
+    gone = [name for name in folder.files() if name not in kept]
+    folder.erase(gone)
+    return len(gone)
+
+
+def _read(table: Folder, table_id: str, path: str, size: int, columns: list[str]) -> pa.Table | None:
+    folder, name = contents_of_files(table), _name(table_id, path, size)
+    content = folder.read(name)
+    if content is None:
+        return None
+    try:
+        if len(content) > _MOST_BYTES:
+            raise pa.ArrowInvalid(f"it has {len(content):,} bytes")
+        file = pq.ParquetFile(BytesIO(content))
+        if not file.schema_arrow.equals(SCHEMA) or not _identity(table_id, path, size).items() <= _metadata(file):
+            raise pa.ArrowInvalid("it is of another file or release")
+        return file.read(columns)
+    except (pa.ArrowException, OSError) as e:
+        _log.warning("%s/%s cannot be read (%s): the data file is read instead", folder, name, e)
+        return None
+
+
+def _metadata(file: pq.ParquetFile) -> set[tuple[bytes, bytes]]:
+    found: Mapping[bytes, bytes] = file.schema_arrow.metadata or {}
+    return set(found.items())
+
+
+def _identity(table_id: str, path: str, size: int) -> dict[bytes, bytes]:
+    return {b"table_id": table_id.encode(), b"path": path.encode(), b"size": b"%d" % size}
+
+
+def _name(table_id: str, path: str, size: int) -> str:
+    return sha256(f"{table_id}\n{path}\n{size}".encode()).hexdigest()[:32] + ".parquet"

@@ -1,0 +1,313 @@
+"""Files of many windows that others rewrote are measured once, for all processes; the result is a cache that can only confirm."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from platform_assets.checks.facts import Facts, collect
+from platform_assets.checks.registry import CHECKS
+from platform_assets.checks.rules import deep_audit
+from platform_assets.errors import UnprovedRowsError
+from platform_assets.lake import contents, holdings, measuring, rows
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.digest import Digest, Measured
+from platform_assets.windows import proved_files
+from platform_assets.windows.maintain.merging import Upkeep
+from platform_assets_tests.support.erasures import MadeTopic, evaluation_of, proved
+
+WINDOWS, EACH = 8, 10
+LATER = "2030-01-01-00:00"
+
+
+@pytest.fixture(autouse=True)
+def flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tables are flat."""
+    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    """A topic with two partitions, whose windows have a file each."""
+    made = MadeTopic(tmp_path / "lake")
+    made.fill(sealed(made), decode=False)
+    return made
+
+
+def sealed(made: MadeTopic) -> list[SealedWindow]:
+    return made.seal(
+        [{p: [(b"k", b"%d/%d/%d" % (w, p, n)) for n in range(EACH)] for p in (0, 1)} for w in range(WINDOWS)]
+    )
+
+
+class Read:
+    """Data files that were measured, and windows that were read, since it was made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: list[str] = []
+        self.windows: list[str] = []
+        measured, offsets_of = measuring.measured, rows.Opened.offsets_of
+
+        def measuring_counted(table: Any, file: Any, *others: Any) -> Any:
+            self.files.append(file.path)
+            return measured(table, file, *others)
+
+        def reading_counted(opened: rows.Opened, key: str) -> Any:
+            self.windows.append(key)
+            return offsets_of(opened, key)
+
+        monkeypatch.setattr(proved_files, "measured", measuring_counted)
+        monkeypatch.setattr(rows.Opened, "offsets_of", reading_counted)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Read:
+    """Counts what is read."""
+    return Read(monkeypatch)
+
+
+def table(topic: MadeTopic) -> DeltaTable:
+    return DeltaTable(topic.root / "raw" / topic.topic)
+
+
+def files(topic: MadeTopic) -> list[dict[str, Any]]:
+    return pa.table(table(topic).get_add_actions(flatten=True)).to_pylist()
+
+
+def entries(topic: MadeTopic) -> list[Path]:
+    return sorted((topic.root / "_ledger" / "files" / "raw" / topic.topic).glob("*.parquet"))
+
+
+def facts(topic: MadeTopic) -> Facts:
+    """What another process finds."""
+    holdings._remembered._values.clear()
+    return collect(topic.declaration.raw_table, topic.ledger)
+
+
+def is_green(found: Facts) -> bool:
+    return not (found.changed or found.rewritten or found.not_held or found.unreadable or found.unknown)
+
+
+def by_stranger(topic: MadeTopic) -> None:
+    assert table(topic).optimize.compact()["numFilesRemoved"] == WINDOWS
+
+
+# --- one read per file
+
+
+def test_a_strangers_file_is_read_once_by_all_processes(topic: MadeTopic, read: Read) -> None:
+    by_stranger(topic)
+    receipts = topic.receipts()
+    assert is_green(facts(topic))
+    assert (len(read.files), read.windows) == (1, [])
+    assert is_green(facts(topic))
+    assert len(read.files) == 1
+    assert topic.receipts() == receipts
+    proved(topic)
+
+
+def test_files_with_rows_of_each_window_are_read_once_each(topic: MadeTopic, read: Read) -> None:
+    """As after a Z-order. Only the sum over the files is a receipt's."""
+    rows_now = table(topic).to_pyarrow_table()
+    place = pc.bit_wise_and(rows_now["kafka_offset"], 3)
+    for n in range(4):
+        mode: Any = "append" if n else "overwrite"
+        write_deltalake(str(topic.root / "raw" / topic.topic), rows_now.filter(pc.equal(place, n)), mode=mode)
+    made = files(topic)
+    assert len(made) == 4
+    assert is_green(facts(topic))
+    assert sorted(read.files) == sorted(f["path"] for f in made)
+    assert read.windows == []
+
+
+def test_upkeep_writes_contents_and_no_receipts(topic: MadeTopic, read: Read) -> None:
+    before = DeltaTable(topic.root / "_ledger" / "commits").version()
+    list(Upkeep(topic.declaration.raw_table, topic.ledger).merge(LATER))
+    assert len(entries(topic)) == len(files(topic)) == 1
+    assert is_green(facts(topic))
+    assert (read.files, read.windows) == ([], [])
+    assert DeltaTable(topic.root / "_ledger" / "commits").version() == before
+    proved(topic)
+
+
+def test_older_windows_stay_counted_after_upkeep(tmp_path: Path, read: Read) -> None:
+    """Checks of a new window judge none of them again one by one."""
+    made = MadeTopic(tmp_path / "lake")
+    made.load_many(made.seal([{0: [(b"k", b"%d" % w)]} for w in range(60)]))
+    list(Upkeep(made.declaration.raw_table, made.ledger).merge(LATER))
+    found = collect(made.declaration.raw_table, made.ledger, counting=CHECKS.values())
+    assert found.older.windows == 36
+    assert is_green(found)
+    assert (read.files, read.windows) == ([], [])
+
+
+# --- the checks are as strict as before
+
+
+def test_one_deleted_row_is_found_to_its_offset(topic: MadeTopic, read: Read) -> None:
+    by_stranger(topic)
+    facts(topic)
+    of = topic.ledger.windows(topic.topic)[3]
+    start = of.ranges.by_partition[1].start
+    table(topic).delete(f"kafka_partition = 1 AND kafka_offset = {start + 4}")
+    found = facts(topic)
+    assert set(found.changed) == {of.key}
+    assert [(r.start, r.end) for r in found.changed[of.key][1].ranges] == [
+        (start, start + 4),
+        (start + 5, start + EACH),
+    ]
+    assert (len(read.files), read.windows) == (2, [of.key])
+    assert topic.load(of).outcome == "healed"
+    assert is_green(facts(topic))
+
+
+def test_an_altered_value_is_found(topic: MadeTopic) -> None:
+    """Its offset is that of the load, which the checks of a shared file did not tell apart before."""
+    of = topic.ledger.windows(topic.topic)[2]
+    by_stranger(topic)
+    table(topic).update(predicate="kafka_partition = 0 AND kafka_offset = 25", updates={"value": "CAST('x' AS BYTEA)"})
+    found = facts(topic)
+    assert found.rewritten == {of.key}
+    result = CHECKS["every_offset_accounted_for"].evaluate(evaluation_of(topic))
+    assert {(f.kind, f.window) for f in result.findings} == {("altered value", of.key)}
+
+
+def test_rows_of_another_topic_id_are_found(topic: MadeTopic) -> None:
+    """No digest covers it, so contents are by topic id."""
+    of = topic.ledger.windows(topic.topic)[2]
+    by_stranger(topic)
+    table(topic).update(predicate="kafka_partition = 0 AND kafka_offset = 25", updates={"topic_id": "'other'"})
+    assert of.key in facts(topic).rewritten
+
+
+# --- the cache
+
+
+def test_contents_are_those_that_another_reader_finds(topic: MadeTopic) -> None:
+    by_stranger(topic)
+    facts(topic)
+    (entry,) = entries(topic)
+    (file,) = files(topic)
+    found = pq.read_table(entry)
+    assert found.schema.equals(contents.SCHEMA)
+    assert pq.read_schema(entry).metadata == {
+        b"table_id": str(table(topic).metadata().id).encode(),
+        b"path": file["path"].encode(),
+        b"size": str(file["size_bytes"]).encode(),
+    }
+    receipts = topic.receipts()
+    assert found.to_pylist() == [
+        {
+            "window": key,
+            "topic_id": r.topic_id,
+            "rows": r.rows,
+            "offsets_digest": str(r.offsets_digest),
+            "content_digest": str(r.content_digest),
+        }
+        for key, r in sorted(receipts.items())
+    ]
+
+
+@pytest.mark.parametrize("damage", ["deleted", "cut", "empty", "of another file", "of another table"])
+def test_without_its_entry_a_file_is_read_again(topic: MadeTopic, read: Read, damage: str) -> None:
+    by_stranger(topic)
+    facts(topic)
+    (entry,) = entries(topic)
+    if damage == "deleted":
+        entry.unlink()
+    elif damage in ("cut", "empty"):
+        entry.write_bytes(entry.read_bytes()[: 300 if damage == "cut" else 0])
+    else:
+        found = pq.read_table(entry)
+        name = {"of another file": b"path", "of another table": b"table_id"}[damage]
+        pq.write_table(found.replace_schema_metadata({**(found.schema.metadata or {}), name: b"other"}), entry)
+    assert is_green(facts(topic))
+    assert len(read.files) == 2
+    assert is_green(facts(topic))
+    assert len(read.files) == 2
+
+
+def test_an_entry_can_only_confirm(topic: MadeTopic) -> None:
+    """If a file was measured while it was damaged, and was then put back under its name, the file counts."""
+    by_stranger(topic)
+    facts(topic)
+    (file,), folder = files(topic), topic.lake.table(topic.declaration.raw_table)
+    table_id = str(table(topic).metadata().id)
+    known = contents.recorded(folder, table_id, file["path"], file["size_bytes"])
+    assert known is not None
+    wrong = Measured(Digest(2 * EACH, 1), Digest(2 * EACH, 2))
+    contents.record(folder, table_id, file["path"], file["size_bytes"], dict.fromkeys(known, wrong))
+    found = facts(topic)
+    assert found.rewritten == set(topic.receipts())
+    assert not found.changed
+    proved(topic)
+
+
+def test_entries_of_files_that_the_table_no_longer_names_are_deleted(topic: MadeTopic) -> None:
+    by_stranger(topic)
+    facts(topic)
+    (first,) = entries(topic)
+    table(topic).delete("kafka_partition = 0 AND kafka_offset = 0")
+    facts(topic)
+    (second,) = entries(topic)
+    assert second != first
+
+
+def test_contents_of_any_size_are_the_same_when_read(topic: MadeTopic, rng: random.Random) -> None:
+    """Sums of many hashes of 64 bits are longer than those."""
+    digests = {
+        (f"2026-01-{d:02}-00:00", topic_id): Measured(
+            Digest(n := rng.randrange(1, 1 << 40), rng.randrange(n << 64)), Digest(n, rng.randrange(n << 64))
+        )
+        for d in range(1, 29)
+        for topic_id in ("", "a", "b")
+    }
+    folder = topic.lake.table(topic.declaration.raw_table)
+    contents.record(folder, "id", "windows/x%20y.parquet", 7, digests)
+    assert contents.recorded(folder, "id", "windows/x%20y.parquet", 7) == digests
+    assert contents.recorded(folder, "id", "windows/x%20y.parquet", 8) is None
+    assert contents.recorded(folder, "other", "windows/x%20y.parquet", 7) is None
+
+
+# --- lost files
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> tuple[MadeTopic, SealedWindow, Path]:
+    """A topic of which a shared file holds all windows but one, which was never loaded."""
+    made = MadeTopic(tmp_path / "lake")
+    windows = sealed(made)
+    made.fill([w for n, w in enumerate(windows) if n != 4], decode=False)
+    table(made).optimize.compact()
+    (file,) = files(made)
+    return made, windows[4], made.root / "raw" / made.topic / file["path"]
+
+
+def test_a_lost_file_holds_what_was_written_down(lost: tuple[MadeTopic, SealedWindow, Path]) -> None:
+    """So the first load of a window between its windows goes on."""
+    topic, new, path = lost
+    assert is_green(facts(topic))
+    path.unlink()
+    holdings._remembered._values.clear()
+    assert topic.load(new).outcome == "loaded"
+    (found,) = {f.kind for f in deep_audit.evaluate(evaluation_of(topic)).findings}
+    assert found == "files lost"
+    for window in topic.ledger.windows(topic.topic):
+        if window.key != new.key:
+            assert topic.load(window).outcome == "healed"
+    assert is_green(facts(topic))
+
+
+def test_of_a_lost_file_that_nobody_knows_any_window_may_be_lost(lost: tuple[MadeTopic, SealedWindow, Path]) -> None:
+    topic, new, path = lost
+    path.unlink()
+    holdings._remembered._values.clear()
+    with pytest.raises(UnprovedRowsError):
+        topic.load(new)
