@@ -78,7 +78,8 @@ def table(topic: MadeTopic) -> DeltaTable:
 
 
 def files(topic: MadeTopic) -> list[dict[str, Any]]:
-    return pa.table(table(topic).get_add_actions(flatten=True)).to_pylist()
+    found: list[dict[str, Any]] = pa.table(table(topic).get_add_actions(flatten=True)).to_pylist()
+    return found
 
 
 def entries(topic: MadeTopic) -> list[Path]:
