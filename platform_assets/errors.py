@@ -552,6 +552,18 @@ class WorkerLostError(Retryable):
         )
 
 
+class MergingLostError(Retryable):
+    """Spark ended a job that merges files before all of them were merged."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table, self.reason = table, reason
+        first = next((line for line in reason.splitlines() if line.strip()), reason)[:500]
+        super().__init__(
+            f"Spark stopped merging files of {table}: {first}. Files that were merged before stay merged, and no other was changed. "
+            "Run it again; if this happens again, check the workers' memory and Spark's log."
+        )
+
+
 class FilesLostError(LoadError):
     """Data files named in the table's log cannot be read."""
 

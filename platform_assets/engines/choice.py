@@ -12,6 +12,7 @@ from platform_assets.engines.columnar.engine import ColumnarEngine
 from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.engines.columnar.work import CODE
 from platform_assets.engines.decoding.engine import DecodeEngine
+from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.engines.protocol import LoadEngine, Order, Records, StagedFiles
 from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.engines.spark.session import SharedSession
@@ -122,3 +123,8 @@ def decode_engine(
     """
     shared = None if remote is None else SharedSession(remote, lake, CODE)
     return DecodeEngine(lake, session, shared, environ=os.environ if environ is None else environ)
+
+
+def merge_engine(lake: Lake, session: Callable[[], SparkSession], remote: str | None = None) -> MergeEngine:
+    """Return the engine that merges files of `lake`, with the session of `choose_engine`."""
+    return MergeEngine(session, None if remote is None else SharedSession(remote, lake, CODE))

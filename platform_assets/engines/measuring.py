@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
-from platform_assets.lake.row_copies import Measure
 from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableKind
+
+if TYPE_CHECKING:
+    # It loads Delta, which Spark's workers do not need.
+    from platform_assets.lake.row_copies import Measure
 
 
 def measure_of(kind: TableKind) -> Measure:

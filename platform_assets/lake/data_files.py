@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from platform_assets.errors import PlatformError
-from platform_assets.lake import failures, holdings, parquet
+from platform_assets.lake import column_bounds, failures, holdings, parquet
 from platform_assets.lake.field_ids import ids_of
 from platform_assets.lake.location import Folder
 from platform_assets.model.logs import logger
@@ -162,16 +162,24 @@ def delta_statistics(file: NewFile) -> str:
     return json.dumps({"numRecords": file.rows, **file.statistics}, separators=(",", ":"))
 
 
-def described(table: Folder, path: str) -> NewFile:
-    """Return a data file that no commit names yet, from its footer. `path` is relative to the table's folder."""
-    return _described(table, path)
+def described(table: Folder, path: str, columns: Sequence[str] = ()) -> NewFile:
+    """Return a data file that no commit names yet, from its footer. `path` is relative to the table's folder.
+
+    Its statistics have the bounds of `columns` too, as far as `column_bounds` can express them.
+    """
+    return _described(table, path, columns)
 
 
-def _described(table: Folder, path: str) -> NewFile:
+def _described(table: Folder, path: str, columns: Sequence[str] = ()) -> NewFile:
     with table.reading(), table.open(path) as opened:
         footer = pq.ParquetFile(opened).metadata
         size = opened.size()
-    return NewFile(path, size, footer.num_rows, _statistics(footer))
+    found = _statistics(footer)
+    for name in columns:
+        bounds = column_bounds.of(footer, name) if name not in found["minValues"] else None
+        if bounds is not None:
+            found["minValues"][name], found["maxValues"][name], found["nullCount"][name] = bounds
+    return NewFile(path, size, footer.num_rows, found)
 
 
 def _columns(footer: pq.FileMetaData, name: str) -> list[pq.ColumnChunkMetaData]:

@@ -168,6 +168,11 @@ def _bounds(file: DataFile) -> tuple[str, str] | None:
     return None if low is None or high is None else (str(low), str(high))
 
 
+def span_in_log(file: DataFile) -> tuple[str, str] | None:
+    """Return the first and the last window that a flat table's file may hold, by the log; None if it does not say."""
+    return _bounds(file)
+
+
 def may_hold(file: DataFile, window: str) -> bool:
     """Return false if the log shows that a file has no row of a window."""
     if WINDOW in file.partition:

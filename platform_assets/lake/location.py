@@ -28,6 +28,8 @@ from platform_assets.model.tables import TableKind, TableRef
 _SHARED: Final = "windows"
 _CONTENTS: Final = "_ledger/files"
 _SPAN: Final = re.compile(rf"{_SHARED}/(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)_(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)/")
+OWN_FOLDERS: Final = ("window=", f"{_SHARED}/")
+"""Prefixes of the files that the platform writes below a table's folder."""
 OF_ONE_WINDOW_OR_LOG: Final = ("window=", "_delta_log/")
 """Prefixes of files below a table's folder that belong to loads of one window, or to the log."""
 _REPLAY_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")

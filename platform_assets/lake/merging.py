@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -23,7 +23,7 @@ from platform_assets.errors import CommitOutcomeUnknownError, TableRefusedError
 from platform_assets.lake import delta_log, failures, flat, holdings, load_log
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import OWN_FOLDERS, Folder
 
 UPKEEP_KEY: Final = "platform_assets_upkeep"
 TARGET_BYTES: Final = 128 << 20
@@ -43,30 +43,94 @@ class Group:
         """Size of the files."""
         return sum(file.bytes for file in self.files)
 
+    @property
+    def is_worthwhile(self) -> bool:
+        """Return true if merging spares readers more than it costs.
+
+        The largest file must have at most two thirds of all bytes. So a file grows by half or more each time that its rows are
+        written again, and a slowly growing table does not rewrite the same rows at every run.
+        """
+        largest = max((file.bytes for file in self.files), default=0)
+        return len(self.files) > 1 and 3 * largest <= 2 * self.bytes
+
+    @property
+    def is_in_order(self) -> bool:
+        """Return true if rows of the files, one after the other, are in order of windows and places.
+
+        Only loads, copies and upkeep write them so: another writer's files have other names. Spans may touch, not overlap.
+        """
+        ends = ""
+        for file in self.files:
+            bounds = holdings.span_in_log(file)
+            if bounds is None or bounds[0] < ends or (bounds[0] != bounds[1] and bounds[0] == ends):
+                return False
+            if not unquote(file.path).startswith(OWN_FOLDERS):
+                return False
+            ends = bounds[1]
+        return True
+
 
 def plan(found: pa.Table, windows: Collection[str], target: int = TARGET_BYTES) -> list[Group]:
     """Return the groups of files to merge, of about `target` bytes each, among files of `windows` alone. Pure.
 
-    `found` are the `holdings.actions` of a flat table. Files of half the target or more stay as they are.
+    `found` are the `holdings.actions` of a flat table. Files of half the target or more stay as they are. A window is merged with all
+    of its files or not at all: only then does its receipt say what they hold.
     """
     files, held = _files(found)
+    allowed = set(windows)
     kept = {path for path, file in files.items() if 2 * file.bytes >= target or not flat.is_removable(path)}
-    kept |= {path for path in files if not held[path] <= set(windows)}
-    # A window is merged with all of its files or not at all: only then does its receipt say what they hold.
-    while more := {path for path in files if path not in kept and any(held[path] & held[other] for other in kept)}:
-        kept |= more
+    units = [u for u in _units(files, held) if kept.isdisjoint(u.paths) and u.windows <= allowed]
     groups: list[Group] = []
-    some, keys = list[DataFile](), set[str]()
+    some, size = list[_Unit](), 0
+    for unit in units:
+        if size >= target:
+            groups.append(_worthwhile(some))
+            some, size = [], 0
+        some.append(unit)
+        size += unit.bytes
+    groups.append(_worthwhile(some))
+    return [group for group in groups if group.files]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Files that share windows with one another, directly or through others, and with no other file."""
+
+    files: list[DataFile]
+    windows: set[str]
+
+    @property
+    def paths(self) -> set[str]:
+        return {file.path for file in self.files}
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+def _units(files: Mapping[str, DataFile], held: Mapping[str, Collection[str]]) -> list[_Unit]:
+    """Return the units in order of their first files."""
+    unit_of: dict[str, _Unit] = {}
     for path, file in files.items():
-        if path in kept:
-            continue
-        if sum(f.bytes for f in some) >= target and not held[path] & keys:
-            groups.append(Group(tuple(some), tuple(sorted(keys))))
-            some, keys = [], set()
-        some.append(file)
-        keys |= held[path]
-    groups.append(Group(tuple(some), tuple(sorted(keys))))
-    return [group for group in groups if len(group.files) > 1]
+        own = _Unit([file], set(held[path]))
+        for other in {id(u): u for u in (unit_of.get(key) for key in held[path]) if u is not None}.values():
+            own = _Unit(other.files + own.files, other.windows | own.windows)
+        unit_of.update(dict.fromkeys(own.windows, own))
+    found = {id(unit): unit for unit in unit_of.values()}.values()
+    place = {path: number for number, path in enumerate(files)}
+    return sorted(found, key=lambda unit: min(place[file.path] for file in unit.files))
+
+
+def _worthwhile(units: Sequence[_Unit]) -> Group:
+    """Return the group of the most of `units` that are worth merging; without files if none are."""
+    left = list(units)
+    while left:
+        files = [file for unit in left for file in unit.files]
+        group = Group(tuple(files), tuple(sorted(key for unit in left for key in unit.windows)))
+        if group.is_worthwhile:
+            return group
+        left.remove(max(left, key=lambda unit: max(file.bytes for file in unit.files)))
+    return Group((), ())
 
 
 def _files(found: pa.Table) -> tuple[dict[str, DataFile], dict[str, set[str]]]:

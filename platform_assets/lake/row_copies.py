@@ -25,7 +25,7 @@ from platform_assets.lake import failures, holdings, parquet
 from platform_assets.lake.contents import Digests
 from platform_assets.lake.data_files import NewFile, described
 from platform_assets.lake.delta_log import DataFile
-from platform_assets.lake.field_ids import FieldIds, ids_of
+from platform_assets.lake.field_ids import FieldIds
 from platform_assets.lake.location import Folder, shared_folder
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger
@@ -71,40 +71,6 @@ def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Meas
         discard(table, files)
         raise
     return Kept(tuple(files), tuple(lost))
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The rows of several files in a new one, with their digests."""
-
-    file: NewFile
-    digests: Digests
-
-
-def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measure: Measure) -> Merged | None:
-    """Copy all rows of `sources` to one new file with the columns `schema`, in the order of the sources; None without rows.
-
-    Memory is flat. Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; no file is left then.
-    """
-    spans = [holdings.span_of(table, source) for source in sources]
-    below = shared_folder(min(first for first, _ in spans), max(last for _, last in spans), str(uuid.uuid4()))
-    before: Digests = {}
-    written = _Copy(table, below, ids_of(schema))
-    try:
-        for source in sources:
-            with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
-                for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
-                    measure_into(before, block, measure)
-                    written.add(aligned(block, schema))
-        name = written.close()
-        if name is None:
-            return None
-        return Merged(
-            _compared(table, name, before, measure, f"{len(sources)} files of {table.name} were not merged"), before
-        )
-    except BaseException:
-        written.discard()
-        raise
 
 
 def separated(

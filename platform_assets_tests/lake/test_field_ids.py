@@ -124,7 +124,7 @@ def test_all_files_of_flat_tables_have_the_ids_of_their_table(tmp_path: Path) ->
         delta.optimize.compact()
         delta.delete(f"window = '{window.key}' AND kafka_offset % 2 = 0")
         topic.load(window)
-    list(Upkeep(topic.declaration.raw_table, topic.ledger).merge("9"))
+    list(Upkeep(topic.declaration.raw_table, topic.ledger).run("9"))
     for kind in ("raw", "decoded", "dead_letters"):
         table = pa.schema(DeltaTable(topic.root / kind / topic.topic).schema().to_arrow())
         assert len(set(by_path(table).values())) == len(by_path(table)) >= len(table)

@@ -185,7 +185,8 @@ class History:
                 self._erase(rng.randrange(2), rng.randrange(WINDOWS * ROWS))
             case "upkeep":
                 # A group with a damaged window stays as it is.
-                list(Upkeep(topic.declaration.raw_table, topic.ledger).merge("9999", rng.choice((4_000, 1 << 20))))
+                upkeep = Upkeep(topic.declaration.raw_table, topic.ledger, target=rng.choice((4_000, 1 << 20)))
+                list(upkeep.run("9999"))
             case "restore":
                 with contextlib.suppress(DeltaError):
                     delta.restore(rng.randrange(delta.version() + 1))

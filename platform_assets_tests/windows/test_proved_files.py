@@ -130,7 +130,7 @@ def test_files_with_rows_of_each_window_are_read_once_each(topic: MadeTopic, rea
 
 def test_upkeep_writes_contents_and_no_receipts(topic: MadeTopic, read: Read) -> None:
     before = DeltaTable(topic.root / "_ledger" / "commits").version()
-    list(Upkeep(topic.declaration.raw_table, topic.ledger).merge(LATER))
+    list(Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
     assert len(entries(topic)) == len(files(topic)) == 1
     assert is_green(facts(topic))
     assert (read.files, read.windows) == ([], [])
@@ -142,7 +142,7 @@ def test_older_windows_stay_counted_after_upkeep(tmp_path: Path, read: Read) -> 
     """Checks of a new window judge none of them again one by one."""
     made = MadeTopic(tmp_path / "lake")
     made.load_many(made.seal([{0: [(b"k", b"%d" % w)]} for w in range(60)]))
-    list(Upkeep(made.declaration.raw_table, made.ledger).merge(LATER))
+    list(Upkeep(made.declaration.raw_table, made.ledger).run(LATER))
     found = collect(made.declaration.raw_table, made.ledger, counting=CHECKS.values())
     assert found.older.windows == 36
     assert is_green(found)

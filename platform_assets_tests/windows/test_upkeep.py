@@ -17,8 +17,9 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.engines.columnar.digests import measured
+from platform_assets.engines.merging import task
 from platform_assets.errors import LoadError, PlatformError
-from platform_assets.lake import delta_log, holdings, load_log, merging, row_copies
+from platform_assets.lake import delta_log, holdings, load_log, merging
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
 from platform_assets.lake.separating import separate
@@ -56,8 +57,8 @@ def table(topic: MadeTopic) -> DeltaTable:
     return DeltaTable(topic.root / "raw" / topic.topic)
 
 
-def upkeep(topic: MadeTopic, before: str = LATER, target: int = 1 << 20) -> list[MergedFiles]:
-    return list(Upkeep(topic.declaration.raw_table, topic.ledger).merge(before, target))
+def upkeep(topic: MadeTopic, before: str = LATER, target: int = 1 << 20, **options: Any) -> list[MergedFiles]:
+    return list(Upkeep(topic.declaration.raw_table, topic.ledger, target=target, **options).run(before))
 
 
 def windows(topic: MadeTopic) -> list[SealedWindow]:
@@ -368,15 +369,15 @@ def test_an_erasure_deletes_no_file_that_upkeep_commits_meanwhile(
 ) -> None:
     """It cannot tell what a half-written file holds, only which windows it may hold."""
     half_written, goes_on = threading.Event(), threading.Event()
-    close, done = row_copies._Copy.close, list[MergedFiles]()
+    row_group, done, calls = task._row_group, list[MergedFiles](), list[int]()
     made, erased = WindowCommit._made, Folder.erase
 
-    def slow(self: Any) -> Any:
-        monkeypatch.setattr(row_copies._Copy, "close", close)
-        self.write()
-        half_written.set()
-        assert goes_on.wait(60)
-        return close(self)
+    def slow(rows: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            half_written.set()
+            assert goes_on.wait(60)
+        return row_group(rows)
 
     def finish() -> None:
         goes_on.set()
@@ -391,7 +392,7 @@ def test_an_erasure_deletes_no_file_that_upkeep_commits_meanwhile(
         return erased(self, names)
 
     size = max(f["size_bytes"] for f in pa.table(table(uneven).get_add_actions(flatten=True)).to_pylist())
-    monkeypatch.setattr(row_copies._Copy, "close", slow)
+    monkeypatch.setattr(task, "_row_group", slow)
     running = threading.Thread(target=lambda: done.extend(upkeep(uneven, target=size)))
     running.start()
     assert half_written.wait(60)

@@ -55,6 +55,7 @@ _PACKAGES: Final = (
     "platform_assets.engines",
     "platform_assets.engines.columnar",
     "platform_assets.engines.decoding",
+    "platform_assets.engines.merging",
     "platform_assets.kernels",
     "platform_assets.kafka",
     "platform_assets.kafka.batches",

@@ -1,22 +1,31 @@
 """Upkeep of a flat table: small files of quiet windows are merged, if their rows are those of the windows' receipts.
 
-Nothing else is merged: a difference is damage, and is reported. The merged file is proved before the commit, and what it holds is
-written down, so that nobody has to read it to know that its windows have the rows of their receipts.
+Nothing else is merged: a difference is damage, and is reported. The merged files are proved before the commit, and what they hold is
+written down, so that nobody has to read them to know that their windows have the rows of their receipts. Each group of files is a
+commit of its own: a run that dies leaves finished groups, and the next run plans the others again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from platform_assets.engines.measuring import measure_of
+from platform_assets.engines.merging.engine import MergeEngine
+from platform_assets.engines.merging.work import Digests, Report, Share, Work
 from platform_assets.engines.protocol import NO_ROWS
-from platform_assets.errors import FilesLostError
-from platform_assets.lake import contents, holdings, load_log, merging, row_copies
-from platform_assets.lake.contents import Digests
-from platform_assets.lake.location import Folder
+from platform_assets.errors import FilesLostError, LoadError
+from platform_assets.lake import contents, data_files, holdings, load_log, merging, row_copies
+from platform_assets.lake.data_files import NewFile
+from platform_assets.lake.field_ids import ids_of
+from platform_assets.lake.location import Folder, shared_folder
+from platform_assets.lake.measuring import measured
 from platform_assets.lake.merging import Group
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -27,11 +36,17 @@ from platform_assets.windows.load.receipts import proved_again
 from platform_assets.windows.load.replacing import same
 
 _log = logger(__name__)
+BUDGET_BYTES: Final = 4 << 30
+"""Bytes of files that a run merges by default: some minutes of work for two cores."""
+_STATISTICS: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", holdings.WINDOW)
+_ORDER: Final = (holdings.WINDOW, "kafka_partition", "kafka_offset")
+_LARGEST: Final = 2
+"""A new file may have so many times the target size before another one is begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedFiles:
-    """What became of a group of files: they were merged in `version`, or not at all.
+    """What became of a group of files: they were merged in `version` into `files` with `bytes`, or not at all.
 
     `damaged` are windows whose rows are not those of their receipts. Without them and without a version, another commit came first.
     """
@@ -40,66 +55,169 @@ class MergedFiles:
     version: int | None
     bytes: int = 0
     damaged: tuple[str, ...] = ()
+    files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The groups of files that a run merges, at `version` of the table, and the receipts of their windows.
+
+    `left` are groups for later runs, beyond the budget. `files` and `bytes` are those of the whole table.
+    """
+
+    version: int
+    groups: tuple[Group, ...] = ()
+    left: tuple[Group, ...] = ()
+    files: int = 0
+    bytes: int = 0
+    receipts: Mapping[str, Receipt] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
 class Upkeep:
-    """Merges files of `table`. It needs neither Kafka nor Spark."""
+    """Merges files of `table` to about `target` bytes each, sorted by the columns `cluster_by`, with `engine`."""
 
     table: TableRef
     ledger: Ledger
+    engine: MergeEngine = field(default_factory=MergeEngine)
+    target: int = merging.TARGET_BYTES
+    cluster_by: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Folder:
         """The folder of the table."""
         return self.ledger.lake.table(self.table)
 
-    def merge(self, before: str, target: int = merging.TARGET_BYTES) -> Iterator[MergedFiles]:
-        """Merge files of windows before the key `before` that have receipts; yield what became of each group.
+    def plan(self, before: str, budget: int = BUDGET_BYTES) -> Plan | None:
+        """Return what a run merges: files of windows before the key `before` that have receipts, of `budget` bytes or one group.
 
-        Does nothing to a partitioned table. Raises what committing raises; running it again continues.
+        None for a table that does not exist or is partitioned.
         """
         if not load_log.exists(self.folder):
-            return
+            return None
         handle = self.folder.delta()
         if not holdings.is_flat(handle):
-            return
+            return None
         receipts = {k: r for k, r in self.ledger.receipts(self.table).items() if k < before and r.kind != "empty"}
         with self.folder.reading():
             files = pa.table(handle.get_add_actions(flatten=True))
         found = holdings.by_window(self.folder, files, flat=True)
-        for group in merging.plan(found, receipts, target):
-            yield self._merged(group, {key: receipts[key] for key in group.windows})
+        groups = merging.plan(found, receipts, self.target)
+        number, size = 0, 0
+        while number < len(groups) and (number == 0 or size + groups[number].bytes <= budget):
+            size += groups[number].bytes
+            number += 1
+        sizes = files["size_bytes"].to_pylist()
+        own = {key: receipts[key] for group in groups[:number] for key in group.windows}
+        return Plan(handle.version(), tuple(groups[:number]), tuple(groups[number:]), len(sizes), sum(sizes), own)
 
-    def _merged(self, group: Group, receipts: Mapping[str, Receipt]) -> MergedFiles:
+    def run(self, before: str, budget: int = BUDGET_BYTES) -> Iterator[MergedFiles]:
+        """Plan and merge; yield what became of each group, nothing for a partitioned table."""
+        plan = self.plan(before, budget)
+        if plan is not None:
+            yield from self.merge(plan)
+
+    def merge(self, plan: Plan) -> Iterator[MergedFiles]:
+        """Do what `plan` says; yield what became of each group.
+
+        Raises what committing raises, and MergingLostError; running it again continues.
+        """
+        if not plan.groups:
+            return
         handle = self.folder.delta()
-        schema = pa.schema(handle.schema().to_arrow())
+        columns = pa.schema(handle.schema().to_arrow())
+        layout = pa.schema([f.remove_metadata() for f in columns])
+        cluster_by = tuple(name for name in self.cluster_by if name in layout.names)
+        shares = tuple(self._share(group, cluster_by) for group in plan.groups)
+        work = Work(
+            str(self.folder),
+            self.table.name,
+            self.table.kind,
+            layout,
+            shares,
+            (*_STATISTICS, *cluster_by),
+            ids_of(columns),
+        )
+        left = dict(enumerate(shares))
         try:
-            made = row_copies.merged(self.folder, group.files, schema, measure_of(self.table.kind))
-        except FilesLostError as e:
-            _log.warning("%d files of %s are not merged: %s", len(group.files), self.table, e)
-            # Another commit may have removed and deleted a file meanwhile.
-            return MergedFiles(group, None, damaged=tuple(group.windows) if self._names(group) else ())
-        if made is None:
-            return MergedFiles(group, None)
-        damaged = tuple(key for key, receipt in receipts.items() if not _is_of(made.digests, receipt))
-        if not damaged:
-            # Before the commit, so that whoever sees the file finds its contents.
-            name = holdings.in_log(made.file.path)
-            contents.record(self.folder, str(handle.metadata().id), name, made.file.bytes, made.digests)
-        version = None if damaged else merging.commit(self.folder, handle, group, [made.file])
+            with closing(self.engine.merge(work)) as reports:
+                for report in reports:
+                    del left[report.share]
+                    yield self._merged(plan, plan.groups[report.share], report, cluster_by)
+        finally:
+            # Their tasks may have written files, which no commit names.
+            for share in left.values():
+                (self.folder / share.below).delete()
+
+    def _share(self, group: Group, cluster_by: Sequence[str]) -> Share:
+        sort_by = tuple(dict.fromkeys((*cluster_by, *_ORDER))) if cluster_by or not group.is_in_order else ()
+        below = shared_folder(group.windows[0], group.windows[-1], str(uuid.uuid4()))
+        names = tuple(unquote(file.path) for file in group.files)
+        return Share(names, below, _LARGEST * self.target, sort_by)
+
+    def _merged(self, plan: Plan, group: Group, report: Report, cluster_by: Sequence[str]) -> MergedFiles:
+        receipts = {key: plan.receipts[key] for key in group.windows}
+        if report.error is not None:
+            if not isinstance(report.error, FilesLostError):
+                raise report.error
+            _log.warning("%d files of %s are not merged: %s", len(group.files), self.table, report.error)
+            return MergedFiles(group, None, damaged=self._damaged(group, receipts))
+        new = [data_files.described(self.folder, name, cluster_by) for name in report.files]
+        try:
+            if report.odd or _differing(report.digests, receipts):
+                damaged = self._damaged(group, receipts)
+                if not damaged and self._names(group):
+                    raise LoadError(
+                        f"{len(group.files)} files of {self.table} were not merged: the rows would not have stayed the same in "
+                        "their new file. Nothing was committed. Run it again; if this persists, check the disk."
+                    )
+                row_copies.discard(self.folder, new)
+                return MergedFiles(group, None, damaged=damaged)
+            handle = self.folder.delta()
+            for file in new:
+                # Before the commit, so that whoever sees the file finds its contents.
+                name, rows = holdings.in_log(file.path), dict(report.files[file.path])
+                contents.record(self.folder, str(handle.metadata().id), name, file.bytes, rows)
+            version = merging.commit(self.folder, handle, group, new, plan.version)
+        except LoadError:
+            row_copies.discard(self.folder, new)
+            raise
         if version is None:
-            row_copies.discard(self.folder, [made.file])
-            return MergedFiles(group, None, damaged=damaged if damaged and self._names(group) else ())
+            row_copies.discard(self.folder, new)
+            return MergedFiles(group, None)
+        self._remember(new, report)
         if len(receipts) == 1:
             self._record(receipts, version)
-        return MergedFiles(group, version, made.file.bytes)
+        return MergedFiles(group, version, sum(file.bytes for file in new), files=len(new))
+
+    def _damaged(self, group: Group, receipts: Mapping[str, Receipt]) -> tuple[str, ...]:
+        """Return the windows whose rows in the files of a group are not those of their receipts; none if another commit moved them.
+
+        What was read of the files is of today only if the newest version still names them: whoever removed one may have deleted it.
+        """
+        found: contents.Digests = {}
+        unread, columns = set[str](), data_files.columns_of(self.folder)
+        for file in group.files:
+            try:
+                for place, rows in measured(self.folder, file, columns, measure_of(self.table.kind)).items():
+                    found[place] = found.get(place, NO_ROWS) + rows
+            except FilesLostError:
+                unread |= {key for key in group.windows if holdings.may_hold(file, key)}
+        damaged = unread | _differing(found, receipts)
+        return tuple(sorted(damaged)) if self._names(group) else ()
 
     def _names(self, group: Group) -> bool:
-        """Return true if the newest version still has all files of a group, so that what was read of them is of today."""
+        """Return true if the newest version still has all files of a group."""
         with self.folder.reading():
             named = set(pa.table(self.folder.delta().get_add_actions())["path"].to_pylist())
         return named.issuperset(file.path for file in group.files)
+
+    def _remember(self, new: Sequence[NewFile], report: Report) -> None:
+        for file in new:
+            held: dict[str, int] = {}
+            for (key, _), rows in report.files[file.path].items():
+                held[key] = held.get(key, 0) + rows.rows
+            holdings.remember(self.folder, holdings.in_log(file.path), file.bytes, held)
 
     def _record(self, receipts: Mapping[str, Receipt], version: int) -> None:
         """Record receipts that name the file of a window alone. Of shared files, the contents are written down."""
@@ -111,7 +229,14 @@ class Upkeep:
         )
 
 
-def _is_of(digests: Digests, receipt: Receipt) -> bool:
-    """Return true if the rows of a window, and no others of its key, are those of its receipt."""
-    found: dict[str, Measured] = {topic_id: m for (key, topic_id), m in digests.items() if key == receipt.window.key}
-    return set(found) <= {receipt.topic_id} and same(found.get(receipt.topic_id, NO_ROWS), receipt)
+def _differing(digests: Digests, receipts: Mapping[str, Receipt]) -> set[str]:
+    """Return the windows whose rows, and no others of their keys, are not those of their receipts."""
+    by_window: dict[str, dict[str, Measured]] = {}
+    for (key, topic_id), rows in digests.items():
+        by_window.setdefault(key, {})[topic_id] = rows
+    differing = set(by_window) - set(receipts)
+    for key, receipt in receipts.items():
+        found = by_window.get(key, {})
+        if not (set(found) <= {receipt.topic_id} and same(found.get(receipt.topic_id, NO_ROWS), receipt)):
+            differing.add(key)
+    return differing

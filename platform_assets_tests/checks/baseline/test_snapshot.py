@@ -253,7 +253,7 @@ def test_older_rows_in_a_file_that_newer_windows_share_are_missed_when_they_go(
         all_of_it = rows(window.key, {p: list(range(r.start, r.end)) for p, r in window.ranges.items()})
         content = measured(all_of_it.combine_chunks().to_batches()[0]).content.total
         loaded(tmp_path, window, holes={}, proved_by="load digest", content_digest=content)
-    (merged,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).merge(key_of(edge(1000)))
+    (merged,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).run(key_of(edge(1000)))
     assert merged.version == table_of(tmp_path).version()
     assert facts(tmp_path).older.windows == OLDER
     table_of(tmp_path).delete(f"window < '{windows[OLDER].key}'")

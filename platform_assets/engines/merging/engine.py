@@ -1,0 +1,97 @@
+"""The merging engine: Spark's Python workers merge files, a task for each group; without Spark, this process does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from platform_assets.engines.columnar.job import JobLost, texts_of
+from platform_assets.engines.columnar.reports import UnsupportedError
+from platform_assets.engines.merging.work import Report, Work
+from platform_assets.engines.spark.session import SharedSession, is_ended
+from platform_assets.errors import MergingLostError, PlatformError
+from platform_assets.model.logs import logger
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession
+
+_log = logger(__name__)
+_TASK: Final = "platform_assets.engines.merging.task"
+
+
+@dataclass(frozen=True)
+class MergeEngine:
+    """Merges files. Jobs go to the `shared` session, if there is one, or to that of `session`; without both, no job is sent."""
+
+    session: Callable[[], SparkSession] | None = None
+    shared: SharedSession | None = None
+
+    def merge(self, work: Work) -> Generator[Report, None, None]:
+        """Yield a report for each share, in order and as soon as it is known; the new files are in no commit yet.
+
+        This process does the shares that Spark's workers lack the code for. Raises MergingLostError if the job ended early: shares
+        without a report may have left files in their folders.
+        """
+        if self.session is None and self.shared is None:
+            yield from _in_process(work, 0)
+            return
+        done = 0
+        try:
+            try:
+                for report in self._reports(work, 0):
+                    done += 1
+                    yield self._or_in_process(work, report)
+            except JobLost as lost:
+                if self.shared is None or not is_ended(lost.text):
+                    raise
+                _log.info("the shared Spark session has ended and is started again: %s", lost.text)
+                self.shared.forget()
+                for report in self._reports(work, done):
+                    done += 1
+                    yield self._or_in_process(work, report)
+        except JobLost as lost:
+            if lost.no_python is None:
+                if isinstance(lost.cause, PlatformError):
+                    raise lost.cause from lost
+                raise MergingLostError(work.name, lost.text) from lost
+            _log.warning(
+                "files of %s are merged in this process: Spark's workers have no Python (%s)", work.name, lost.no_python
+            )
+            yield from _in_process(work, done)
+
+    def _or_in_process(self, work: Work, report: Report) -> Report:
+        if not isinstance(report.error, UnsupportedError):
+            return report
+        _log.warning("files of %s are merged in this process: %s", work.name, report.error.reason)
+        return next(_in_process(work, report.share))
+
+    def _reports(self, work: Work, first: int) -> Generator[Report, None, None]:
+        """Do the shares from `first` on in Spark; yield their reports. Raises JobLost."""
+        from grpc import RpcError
+        from pyspark.errors import PySparkException
+
+        left = replace(work, shares=work.shares[first:])
+        if not left.shares:
+            return
+        try:
+            spark = self.session() if self.shared is None and self.session is not None else self._shared_session()
+            with closing(texts_of(spark, left, len(left.shares), _TASK)) as texts:
+                for text in texts:
+                    report = Report.from_json(text)
+                    yield replace(report, share=first + report.share)
+        except (PySparkException, RpcError) as e:
+            raise JobLost(e) from e
+
+    def _shared_session(self) -> SparkSession:
+        if self.shared is None:
+            raise AssertionError("unreachable: there is a session or a shared one")
+        return self.shared.session()
+
+
+def _in_process(work: Work, first: int) -> Generator[Report, None, None]:
+    # Imported here because it loads compiled code.
+    from platform_assets.engines.merging.task import reports
+
+    yield from reports(work, range(first, len(work.shares)))

@@ -1,0 +1,152 @@
+"""Sorting more rows than fit into memory: parts of the sorted rows are kept in a file that has no name.
+
+Without a name, it vanishes with its process, however that ends: rows that are erased later must not stay on a worker's disk.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+
+PART_BYTES: Final = 32 << 20
+"""Bytes of columns that are sorted at a time."""
+_BLOCK_BYTES: Final = 8 << 20
+_SAMPLE_ROWS: Final = 1 << 16
+_CODEC: Final = "lz4"
+
+
+def boundaries(samples: Sequence[pa.RecordBatch], by: Sequence[str], parts: int) -> pa.Table:
+    """Return the values of the columns `by` that divide rows like `samples` into this many parts of about equal size."""
+    found = pa.concat_tables(map(_keys, samples, [by] * len(samples))).combine_chunks()
+    found = found.take(order_of(found, by))
+    places = [found.num_rows * part // parts for part in range(1, parts)]
+    return found.take(pa.array(sorted(set(places)), pa.int64()))
+
+
+def order_of(rows: pa.Table, by: Sequence[str]) -> pa.Array:
+    """Return the numbers of the rows in the order of the columns `by`; nulls come last."""
+    return pc.sort_indices(_keys(rows, by), sort_keys=[(name, "ascending") for name in by])
+
+
+def _keys(rows: pa.Table | pa.RecordBatch, by: Sequence[str]) -> pa.Table:
+    """Return the columns `by`; numbers of values, in whose order Arrow sorts no table, become the values."""
+    columns = {name: rows[name] for name in by}
+    return pa.table({n: c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for n, c in columns.items()})
+
+
+def sample_of(block: pa.RecordBatch, by: Sequence[str], every: int) -> pa.RecordBatch:
+    """Return every so manieth row of a block."""
+    return block.select(list(by)).take(pa.array(np.arange(0, block.num_rows, every)))
+
+
+def step_of(rows: int) -> int:
+    """Return the distance between sampled rows among this many."""
+    return max(rows // _SAMPLE_ROWS, 1)
+
+
+@dataclass
+class Parts:
+    """Rows that are sorted by the columns `by`, in parts between the rows of `between`. Close it afterwards."""
+
+    by: Sequence[str]
+    between: pa.Table
+    _file: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
+    _places: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def add(self, block: pa.RecordBatch) -> None:
+        """Sort the rows of a block into the parts."""
+        keys = pa.concat_tables([_keys(block, self.by), self.between])
+        order = order_of(keys, self.by).to_numpy()
+        # Where a boundary comes in this order is where the next part begins; a row equal to it may be in either part.
+        ends = np.flatnonzero(order >= block.num_rows).tolist()
+        begin = 0
+        for part, end in enumerate([*ends, len(order)]):
+            if end > begin:
+                self._write(part, block.take(pa.array(order[begin:end])))
+            begin = end + 1
+
+    def _write(self, part: int, rows: pa.RecordBatch) -> None:
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_stream(content, rows.schema, options=pa.ipc.IpcWriteOptions(compression=_CODEC)) as stream:
+            stream.write_batch(rows)
+        written = content.getvalue()
+        at = self._file.seek(0, os.SEEK_END)
+        self._file.write(written)
+        self._places.setdefault(part, []).append((at, written.size))
+
+    def sorted(self) -> Iterator[pa.Table]:
+        """Yield the rows of each part, sorted."""
+        self._file.flush()
+        for _, places in sorted(self._places.items()):
+            found = pa.concat_tables(pa.ipc.open_stream(self._read(*place)).read_all() for place in places)
+            # Their dictionaries differ.
+            found = found.unify_dictionaries().combine_chunks()
+            yield found.take(order_of(found, self.by))
+
+    def _read(self, at: int, size: int) -> bytes:
+        self._file.seek(at)
+        return self._file.read(size)
+
+    def close(self) -> None:
+        """Free the disk space."""
+        self._file.close()
+
+
+def sorted_rows(
+    blocks: Iterable[pa.RecordBatch], by: Sequence[str], rows: int, samples: Iterable[pa.RecordBatch]
+) -> Iterator[pa.Table]:
+    """Yield all rows of `blocks`, `rows` in number, in the order of the columns `by`; memory is bounded.
+
+    `samples`, which is only iterated if there are more rows than fit into memory, has every so manieth row's columns `by`, as
+    `step_of` says.
+    """
+    waiting, size, parts = list[pa.RecordBatch](), 0, None
+    seen = 0
+    try:
+        for block in _gathered(blocks):
+            if parts is not None:
+                parts.add(block)
+                continue
+            waiting.append(block)
+            size, seen = size + block.nbytes, seen + block.num_rows
+            if size > PART_BYTES:
+                number = max(-(-size * max(rows, seen) // (max(seen, 1) * PART_BYTES)), 2)
+                parts = Parts(by, boundaries(list(samples), by, number))
+                for each in waiting:
+                    parts.add(each)
+                waiting = []
+        if parts is not None:
+            yield from parts.sorted()
+        elif waiting:
+            found = pa.Table.from_batches(waiting).unify_dictionaries().combine_chunks()
+            yield found.take(order_of(found, by))
+    finally:
+        if parts is not None:
+            parts.close()
+
+
+def _gathered(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in larger blocks: each block becomes a piece of each part."""
+    some, size = list[pa.RecordBatch](), 0
+    for block in blocks:
+        some.append(block)
+        size += block.nbytes
+        if size >= _BLOCK_BYTES:
+            yield _one(some)
+            some, size = [], 0
+    if some:
+        yield _one(some)
+
+
+def _one(blocks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(blocks) == 1:
+        return blocks[0]
+    return pa.Table.from_batches(blocks).unify_dictionaries().combine_chunks().to_batches()[0]

@@ -1,0 +1,110 @@
+"""The input and the reports of merging tasks: plain values without secrets, since Spark keeps and shows plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from platform_assets.engines.columnar.reports import UnsupportedError, error_from_json, error_to_json
+from platform_assets.errors import PlatformError
+from platform_assets.lake.field_ids import NO_IDS, FieldIds
+from platform_assets.model.digest import Digest, Measured
+from platform_assets.model.tables import TableKind
+
+Digests = Mapping[tuple[str, str], Measured]
+"""By window and topic id, which no digest covers; a missing value is ''."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Files that one task merges into one new file in the folder `below`, or into several of about `file_bytes` each.
+
+    `sources` are their names, relative to the table's folder and not percent-encoded, in the order of their rows. Rows are sorted by
+    the columns `sort_by`; without any, they stay in the order of the sources.
+    """
+
+    sources: tuple[str, ...]
+    below: str
+    file_bytes: int
+    sort_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All groups of files of a job, and the columns `layout` of the new files, with that of windows.
+
+    `table` is the table's folder, `name` its name in messages; `statistics` are the columns whose bounds the files keep,
+    and `field_ids` the ids of the columns.
+    """
+
+    table: str
+    name: str
+    kind: TableKind
+    layout: pa.Schema
+    shares: tuple[Share, ...]
+    statistics: tuple[str, ...]
+    field_ids: FieldIds = NO_IDS
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report on share `share`: the new files by name, each with the digests of its rows as they were read back, or an error.
+
+    There are no files if the sources have no rows. `odd` are windows with rows that no load writes, which have no digest.
+    """
+
+    share: int
+    files: Mapping[str, Digests] = field(default_factory=dict)
+    odd: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    error: PlatformError | None = None
+
+    @property
+    def digests(self) -> Digests:
+        """The digests of all files together."""
+        total: dict[tuple[str, str], Measured] = {}
+        for digests in self.files.values():
+            for place, measured in digests.items():
+                total[place] = total.get(place, _NOTHING) + measured
+        return total
+
+    def to_json(self) -> str:
+        """Return JSON for `from_json`."""
+        value: dict[str, Any] = {"share": self.share, "odd": self.odd, "seconds": dict(self.seconds)}
+        # As texts, since sums of 64-bit hashes are too wide for other readers of JSON.
+        value["files"] = {
+            name: [[*place, m.rows, str(m.offsets.total), str(m.content.total)] for place, m in digests.items()]
+            for name, digests in self.files.items()
+        }
+        if self.error is not None:
+            value["error"] = error_to_json(self.error)
+        return json.dumps(value)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """Parse the result of `to_json`, or the report of a worker that does not have this code."""
+        value = json.loads(text)
+        if "unsupported" in value:
+            return cls(value["share"], error=UnsupportedError(value["unsupported"]))
+        files = {
+            name: {
+                (window, topic_id): Measured(Digest(rows, int(offsets)), Digest(rows, int(content)))
+                for window, topic_id, rows, offsets, content in digests
+            }
+            for name, digests in value["files"].items()
+        }
+        error = value.get("error")
+        return cls(
+            value["share"],
+            files,
+            tuple(value["odd"]),
+            value["seconds"],
+            None if error is None else error_from_json(error),
+        )
+
+
+_NOTHING = Measured.of_nothing()
