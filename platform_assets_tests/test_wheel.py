@@ -106,7 +106,8 @@ def test_a_project_loads_and_proves_a_topic_without_a_checkout(site: Path, tmp_p
         env = run(site, project, "env").stdout
         (server,) = re.findall(r"^export KAFKA_BOOTSTRAP_SERVERS=\'?([\w.:]+)", env, re.MULTILINE)
         (lake,) = re.findall(r"^export LAKE_ROOT=(\S+)", env, re.MULTILINE)
-        AdminClient({"bootstrap.servers": server}).create_topics([NewTopic("orders", 2)])["orders"].result(60)
+        admin = AdminClient({"bootstrap.servers": server})
+        admin.create_topics([NewTopic("orders", 2)])["orders"].result(60)
         sent = [Record(value=b"%d" % number, partition=number % 2) for number in range(1000)]
         send(Producer({"bootstrap.servers": server}), "orders", sent)
         # The wheel's own daemon seals the window once its minute is over, and its run loads it.

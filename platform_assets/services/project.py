@@ -19,9 +19,11 @@ def is_project(folder: Path) -> bool:
 def adopt(environ: MutableMapping[str, str], folder: Path) -> None:
     """If a folder is a project, set what its `.env` sets, `PLATFORM_DEFS` and `PLATFORM_HOME`, each unless it is set already.
 
-    Dagster's own commands read `.env` in the same way. Does nothing in any other folder.
+    Dagster's own commands read `.env` in the same way. Does nothing in any other folder, or if `PLATFORM_DEFS` names other
+    declarations: their data are not in this project.
     """
-    if not is_project(folder):
+    defs = environ.get(DEFS_VARIABLE)
+    if not is_project(folder) or (defs and Path(defs).resolve() != (folder / "defs").resolve()):
         return
     if (folder / ".env").is_file():
         from dotenv import dotenv_values
