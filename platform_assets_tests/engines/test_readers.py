@@ -64,8 +64,9 @@ def flat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("flat")
+@pytest.mark.parametrize("engine_name", ["columnar", "connector"])
 def test_files_of_flat_tables_have_field_ids_and_strangers_who_lose_them_change_no_row(
-    lake: LakeMaker, engine_name: EngineName, spark: SparkSession
+    lake: LakeMaker, spark: SparkSession, engine_name: EngineName
 ) -> None:
     """Spark writes no id of an element, and its OPTIMIZE writes none at all."""
     lk = lake(partitions=2, config={"retention.ms": "-1"})

@@ -53,12 +53,11 @@ class SparkEngine:
             spark = self.session()
             configure_codegen(spark, records.ranges.size)
             frame = raw.kafka_frame(
-                spark, self.settings().java(), records.topic, records.topic_id, records.window, records.pieces
-            )
+                spark, self.settings().java(), records.topic, records.topic_id, records.window, records.pieces,
+                ids=records.field_ids,
+            )  # fmt: skip
             if not records.window_column:
                 frame = frame.drop("window")
-            if records.field_ids.pairs:
-                frame = raw.with_field_ids(frame, records.field_ids)
             files = -(-records.ranges.size // records_per_file)
             # Few files for small windows; a large one has a file per Kafka partition, whose statistics are then complete.
             if files < len(records.ranges.non_empty().by_partition):

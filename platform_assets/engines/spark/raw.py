@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from platform_assets.lake.field_ids import FieldIds, Path
+from platform_assets.lake.field_ids import NO_IDS, FieldIds, Path
 from platform_assets.lake.location import Folder
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger
@@ -32,6 +32,8 @@ _READER_OPTIONS = {
 }
 """Options that cannot be configured: each read has `assign` and explicit offsets, and never a consumer group."""
 
+_FIELD_ID = "parquet.field.id"
+"""Metadata of a column, from which Spark's Parquet writer takes its id."""
 _MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 _POLL_RECORDS = 20_000
 _FETCH_BYTES = 16 << 20
@@ -47,8 +49,11 @@ def kafka_frame(
     window_key: str,
     reads: Sequence[TopicRanges],
     options: Iterable[tuple[str, str]] = (),
+    ids: FieldIds = NO_IDS,
 ) -> DataFrame:
     """Return the committed records of `reads` (ranges with exclusive ends, none empty) with the columns of the raw table.
+
+    `ids` are the field ids that Spark writes into files: of columns and fields. It writes none of elements.
 
     Several reads are combined by union, so that single offsets can be left out of a range.
     """
@@ -67,7 +72,7 @@ def kafka_frame(
         frame = part if frame is None else frame.unionAll(part)
     if frame is None:
         raise ValueError(f"no offsets to read for window {window_key} of topic {topic!r}")
-    return _raw_columns(frame, topic_id, window_key)
+    return _with_nested_ids(_raw_columns(frame, topic_id, window_key, dict(ids.pairs)), ids)
 
 
 def client_options(ranges: TopicRanges) -> dict[str, str]:
@@ -86,10 +91,11 @@ def client_options(ranges: TopicRanges) -> dict[str, str]:
     }
 
 
-def with_field_ids(frame: DataFrame, ids: FieldIds) -> DataFrame:
-    """Return `frame` with ids that Spark writes into files: of columns and fields. It writes none of elements, keys and values."""
+def _with_nested_ids(frame: DataFrame, ids: FieldIds) -> DataFrame:
     from pyspark.sql.types import StructType
 
+    if not ids.pairs:
+        return frame
     schema: dict[str, Any] = json.loads(frame.schema.json())
     _add_ids(schema, (), dict(ids.pairs))
     return frame.to(StructType.fromJson(schema))
@@ -102,7 +108,7 @@ def _add_ids(kind: Any, path: Path, ids: Mapping[Path, int]) -> None:
     for field in kind.get("fields", ()):
         own = (*path, field["name"])
         if own in ids:
-            field["metadata"] = {**field["metadata"], "parquet.field.id": ids[own]}
+            field["metadata"] = {**field["metadata"], _FIELD_ID: ids[own]}
         _add_ids(field["type"], own, ids)
     for name, part in (("element", "elementType"), ("key", "keyType"), ("value", "valueType")):
         _add_ids(kind.get(part), (*path, name), ids)
@@ -161,21 +167,25 @@ def windows_frame(spark: SparkSession, table: Folder, keys: Sequence[str], versi
     return frame.where(F.col("window").isin(*keys))
 
 
-def _raw_columns(frame: DataFrame, topic_id: str, window_key: str) -> DataFrame:
+def _raw_columns(frame: DataFrame, topic_id: str, window_key: str, ids: Mapping[Path, int]) -> DataFrame:
     from pyspark.sql import functions as F
+
+    def named(column: Column, name: str) -> Column:
+        # Spark's optimizer keeps only the metadata of the innermost alias.
+        return column.alias(name, metadata={_FIELD_ID: ids[name,]}) if (name,) in ids else column.alias(name)
 
     if not re.fullmatch(r"[A-Za-z0-9_-]{22}", topic_id):
         raise ValueError(f"{topic_id!r} is not a Kafka topic id")
     return frame.select(
-        F.lit(topic_id).alias("topic_id"),
-        F.col("partition").alias("kafka_partition"),
-        F.col("offset").alias("kafka_offset"),
-        F.col("timestamp").alias("kafka_timestamp"),
-        F.col("timestampType").alias("kafka_timestamp_type"),
+        named(F.lit(topic_id), "topic_id"),
+        named(F.col("partition"), "kafka_partition"),
+        named(F.col("offset"), "kafka_offset"),
+        named(F.col("timestamp"), "kafka_timestamp"),
+        named(F.col("timestampType"), "kafka_timestamp_type"),
         F.col("key"),
         F.col("value"),
         F.col("headers"),
-        F.lit(window_key).alias("window"),
+        named(F.lit(window_key), "window"),
     )
 
 
