@@ -846,6 +846,44 @@ class CommitOutcomeUnknownError(UnknownOutcome):
         )
 
 
+# --- migration to flat tables -----------------------------------------------------------------------------------
+
+
+class MigrationDamageError(Terminal):
+    """Rows of a table that is to be migrated are not those that its loads wrote."""
+
+    def __init__(self, table: str, windows: Sequence[str]) -> None:
+        self.table, self.windows = table, tuple(windows)
+        some = ", ".join(windows[:3]) + (f" and {len(windows) - 3} more" if len(windows) > 3 else "")
+        super().__init__(
+            f"{table} keeps its layout: the rows of {some} are not those that were loaded, or their files cannot be read. "
+            f"Load them again (`platform-assets load {table} {' '.join(windows[:3])}`), which restores them. "
+            "Then migrate again, which continues with what was copied."
+        )
+
+
+class MigrationBusyError(Retryable):
+    """Other commits always came before that of a migration."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        super().__init__(
+            f"{table} keeps its layout: others kept committing to it. Migrate again when fewer loads are running; it continues with "
+            "what was copied."
+        )
+
+
+class MigrationOutcomeUnknownError(UnknownOutcome):
+    """The outcome of the commit of a migration is unknown."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        self.table = table
+        super().__init__(
+            f"the connection broke while the commit of the migration of {table} was being written ({reason}). The table has either "
+            "layout, with the same rows. Migrate again, which finds out."
+        )
+
+
 # --- dead letters on Kafka --------------------------------------------------------------------------------------
 
 

@@ -42,7 +42,15 @@ from platform_assets.lake.field_ids import NO_IDS, FieldIds, ids_of
 from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.leftovers import FOREVER, Leftovers
 from platform_assets.lake.load_log import Fence, LoadCommit, LoadMetadata
-from platform_assets.lake.location import OF_ONE_WINDOW_OR_LOG, Folder, Lake, begun_loads, load_folder, window_folders
+from platform_assets.lake.location import (
+    OF_ONE_WINDOW_OR_LOG,
+    SHARED,
+    Folder,
+    Lake,
+    begun_loads,
+    load_folder,
+    window_folders,
+)
 from platform_assets.lake.row_copies import Measure
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
@@ -196,10 +204,10 @@ class WindowCommit:
     def _on_disk(self, window: str) -> set[str]:
         """Return the names of all files on disk that hold rows of a window, or that its loads have left."""
         found = {name for below in window_folders(window) for name in self._folder.written_before(FOREVER, below)}
-        if self.is_flat:
-            others = (n for n in self._folder.written_before(FOREVER, "") if not n.startswith(OF_ONE_WINDOW_OR_LOG))
-            found |= set(flat.files_on_disk(self._folder, others, window))
-        return found
+        # A partitioned table has shared files only while it is migrated: no version names them.
+        below = "" if self.is_flat else SHARED
+        others = (n for n in self._folder.written_before(FOREVER, below) if not n.startswith(OF_ONE_WINDOW_OR_LOG))
+        return found | set(flat.files_on_disk(self._folder, others, window))
 
     def _removed_since(self, made: Commit, window: str) -> set[str]:
         """Return the names of files with rows of a window that commits since this was opened, up to `made`, removed."""

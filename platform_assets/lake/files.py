@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -65,6 +66,12 @@ class Files(Protocol):
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically in an existing folder: a reader sees either the former content or this one."""
+
+    def write_new(self, name: str, content: bytes) -> bool:
+        """Write a file atomically in an existing folder, unless there is one; return true if it was written.
+
+        After a lost answer of an object store, false may mean that this call has written it.
+        """
 
     def time(self) -> datetime:
         """Read the store's clock: the modification time of a file written now."""
@@ -206,6 +213,22 @@ class LocalFiles:
     def write(self, name: str, content: bytes) -> None:
         """As in Files."""
         self.send(name, [content], len(content))
+
+    def write_new(self, name: str, content: bytes) -> bool:
+        """As in Files. The file system must have hard links, as delta-rs's commits need them too."""
+        path = Path(self.folder, name)
+        beside = path.with_name(f".{path.name}.{uuid4().hex}")
+        try:
+            with beside.open("wb") as written:
+                written.write(content)
+                written.flush()
+                os.fsync(written.fileno())
+            os.link(beside, path)
+        except FileExistsError:
+            return False
+        finally:
+            beside.unlink(missing_ok=True)
+        return True
 
     def time(self) -> datetime:
         """As in Files."""

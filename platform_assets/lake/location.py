@@ -25,10 +25,10 @@ from platform_assets.lake.files import STORES, Files, files_at, is_in_store
 from platform_assets.model.names import is_topic
 from platform_assets.model.tables import TableKind, TableRef
 
-_SHARED: Final = "windows"
+SHARED: Final = "windows"
 _CONTENTS: Final = "_ledger/files"
-_SPAN: Final = re.compile(rf"{_SHARED}/(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)_(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)/")
-OWN_FOLDERS: Final = ("window=", f"{_SHARED}/")
+_SPAN: Final = re.compile(rf"{SHARED}/(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)_(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)/")
+OWN_FOLDERS: Final = ("window=", f"{SHARED}/")
 """Prefixes of the files that the platform writes below a table's folder."""
 OF_ONE_WINDOW_OR_LOG: Final = ("window=", "_delta_log/")
 """Prefixes of files below a table's folder that belong to loads of one window, or to the log."""
@@ -217,6 +217,12 @@ class Folder:
         with self.writing():
             self.content.write(name, content)
 
+    def write_new(self, name: str, content: bytes) -> bool:
+        """Write a file atomically unless there is one; return true if it was written. Raises LakeNotWritableError."""
+        self.make()
+        with self.writing():
+            return self.content.write_new(name, content)
+
     def time(self) -> datetime:
         """Read its store's clock: the modification time of a file written now. Raises LakeNotWritableError."""
         self.make()
@@ -368,7 +374,7 @@ def load_folder(window: str, load_id: str) -> str:
 
 def shared_folder(first: str, last: str, unique: str) -> str:
     """Return a folder for files with rows of windows from `first` to `last`, relative to the table's folder; see `shared_span`."""
-    return f"{_SHARED}/{first.replace(':', '')}_{last.replace(':', '')}/{unique}"
+    return f"{SHARED}/{first.replace(':', '')}_{last.replace(':', '')}/{unique}"
 
 
 def shared_span(path: str) -> tuple[str, str] | None:

@@ -20,7 +20,14 @@ from uuid import uuid4
 
 import obstore
 import pyarrow as pa
-from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import S3Store
 
 from platform_assets.errors import ConfigurationError
@@ -184,6 +191,15 @@ class ObjectFiles:
         """As in Files."""
         with self._asking(name) as key:
             obstore.put(self._store, key, content)
+
+    def write_new(self, name: str, content: bytes) -> bool:
+        """As in Files, by a conditional `PUT`."""
+        with self._asking(name) as key:
+            try:
+                obstore.put(self._store, key, content, mode="create")
+            except AlreadyExistsError:
+                return False
+        return True
 
     def time(self) -> datetime:
         """As in Files, to the second."""

@@ -73,6 +73,41 @@ def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Meas
     return Kept(tuple(files), tuple(lost))
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The rows of several files in a new one, with their digests."""
+
+    file: NewFile
+    digests: Digests
+
+
+def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measure: Measure) -> Merged | None:
+    """Copy all rows of `sources` to one new file with the columns `schema`, in the order of the sources; None without rows.
+
+    Memory is flat. Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; no file is left then.
+    """
+    spans = [holdings.span_of(table, source) for source in sources]
+    below = shared_folder(min(first for first, _ in spans), max(last for _, last in spans), str(uuid.uuid4()))
+    before: Digests = {}
+    written = _Copy(table, below, ids_of(schema))
+    try:
+        for source in sources:
+            with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
+                for read in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
+                    block = _with_window(read, source)
+                    measure_into(before, block, measure)
+                    written.add(aligned(block, schema))
+        name = written.close()
+        if name is None:
+            return None
+        return Merged(
+            _compared(table, name, before, measure, f"{len(sources)} files of {table.name} were not merged"), before
+        )
+    except BaseException:
+        written.discard()
+        raise
+
+
 def separated(
     table: Folder, source: DataFile, windows: Collection[str], measure: Measure, ids: FieldIds
 ) -> list[NewFile]:
@@ -107,6 +142,15 @@ def separated(
             copy.discard()
         raise
     return files
+
+
+def _with_window(block: pa.RecordBatch, source: DataFile) -> pa.RecordBatch:
+    """Return rows with a column of windows, which in a partitioned table only the log has."""
+    if parquet.WINDOW not in source.partition:
+        return block
+    others = block.select([name for name in block.schema.names if name != parquet.WINDOW])
+    key = pa.scalar(source.partition[parquet.WINDOW], pa.string())
+    return others.append_column(parquet.WINDOW, pa.repeat(key, block.num_rows))
 
 
 def aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
