@@ -1,0 +1,96 @@
+"""`platform-assets migrate-layout`."""
+
+from __future__ import annotations
+
+import click
+
+from platform_assets.terminal import console, echo, echo_json
+
+JSON_VERSION = 1
+
+
+@click.command("migrate-layout")
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only print what would be copied.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: version, table, dry_run, layout, windows, files, bytes, copied, table_version, unproved.",
+)
+def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
+    """Change TABLE from one partition per window to files that many windows share, which readers read faster.
+
+    TABLE is raw/<topic>, or just the topic's name; decoded/<topic> or dead_letters/<topic>. Rows, receipts and past
+    versions stay. Loads continue meanwhile. The rows are copied to new files, which needs as much space as the
+    table has now until `vacuum` deletes the former files; then one commit replaces them. If the command is
+    interrupted, run it again: it continues.
+
+    First upgrade everything that loads into the table or reads its files by partition: releases before this one
+    cannot load into the new layout.
+
+    Exits 1 if rows of a window are not those that were loaded; load that window again, and run the command again.
+    """
+    from platform_assets.checks.findings import counted
+    from platform_assets.cli.audit_table import progress
+    from platform_assets.cli.environment import Environment
+    from platform_assets.components.declared import table_held
+    from platform_assets.errors import ConfigurationError
+    from platform_assets.windows.maintain.migrating import Migration
+
+    ledger = Environment.of_process().ledger()
+    _, name = table_held(table, ledger)
+    migration = Migration(name, ledger)
+    if not migration.folder.has_delta_log():
+        raise ConfigurationError(f"{name} has no files yet: it is created by its first load (`platform-assets status`)")
+    head = {"version": JSON_VERSION, "table": name.name, "dry_run": dry_run}
+    if dry_run:
+        plan = migration.planned()
+        if as_json:
+            layout = "flat" if plan.is_flat else "partitioned"
+            echo_json(
+                {
+                    **head,
+                    "layout": layout,
+                    "windows": plan.windows,
+                    "files": plan.files,
+                    "bytes": plan.bytes,
+                    "copied": plan.copied,
+                }
+            )
+        elif plan.is_flat:
+            echo(f"{name} is flat: there is nothing to do")
+        else:
+            echo(
+                f"{name}: would copy {plan.bytes - plan.copied:,} bytes of {counted(plan.files, 'file')} with "
+                f"{counted(plan.windows, 'window')}; {plan.copied:,} bytes are copied already"
+            )
+        return
+    with progress(console(stderr=True)) as on_progress:
+        done = migration.run(on_progress)
+    if as_json:
+        echo_json(
+            {
+                **head,
+                "layout": "flat",
+                "windows": done.windows,
+                "files": done.files,
+                "bytes": done.bytes,
+                "table_version": done.version,
+                "unproved": list(done.unproved),
+            }
+        )
+        return
+    if done.version is None:
+        echo(f"{name} is flat: {counted(done.files, 'file')}, {done.bytes:,} bytes")
+        return
+    echo(
+        f"{name}: version {done.version} has {counted(done.windows, 'window')} in {counted(done.files, 'file')}, "
+        f"{done.bytes:,} bytes; there were {done.files_before:,} before"
+    )
+    if done.unproved:
+        some = ", ".join(done.unproved[:5])
+        echo(
+            f"{name}: no receipt proves the rows of {counted(len(done.unproved), 'window')} ({some}), before and after; "
+            f"`platform-assets audit {name}` says why"
+        )
