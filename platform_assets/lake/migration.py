@@ -23,11 +23,12 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from platform_assets.errors import LakeUnavailableError, MigrationOutcomeUnknownError, TableRefusedError
-from platform_assets.lake import delta_log, field_ids, holdings, row_copies
+from platform_assets.lake import contents, delta_log, field_ids, holdings, row_copies
+from platform_assets.lake.contents import Digests
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.location import Folder
-from platform_assets.lake.row_copies import Digests, Measure
+from platform_assets.lake.row_copies import Measure
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger
 
@@ -212,6 +213,10 @@ def commit(
 
     Return the new version; None if another commit came first. Raises MigrationOutcomeUnknownError, after which the log may have it.
     """
+    for copy in copies:
+        # Before the commit, so that whoever sees the file finds its contents.
+        path = holdings.in_log(copy.file.path)
+        contents.record(folder, str(handle.metadata().id), path, copy.file.bytes, dict(copy.digests))
     version, identity = handle.version() + 1, str(uuid.uuid4())
     lines = [json.dumps(a, separators=(",", ":")) for a in _actions(handle, files, copies, columns, identity)]
     try:

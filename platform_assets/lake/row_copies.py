@@ -25,7 +25,7 @@ from platform_assets.lake import failures, holdings, parquet
 from platform_assets.lake.contents import Digests
 from platform_assets.lake.data_files import NewFile, described
 from platform_assets.lake.delta_log import DataFile
-from platform_assets.lake.field_ids import FieldIds
+from platform_assets.lake.field_ids import FieldIds, ids_of
 from platform_assets.lake.location import Folder, shared_folder
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger

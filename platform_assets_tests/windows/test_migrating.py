@@ -25,7 +25,7 @@ from deltalake.schema import PrimitiveType
 
 from platform_assets.engines.protocol import Records
 from platform_assets.errors import ConcurrentLoadError, MigrationDamageError, TableRefusedError
-from platform_assets.lake import delta_log, field_ids, holdings, migration, row_copies
+from platform_assets.lake import contents, delta_log, field_ids, holdings, migration, row_copies
 from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.files import LocalFiles
@@ -118,11 +118,23 @@ def test_a_lake_of_a_release_before_flat_tables_is_migrated(topic: MadeTopic) ->
     assert [topic.load(w).outcome for w in windows(topic)] == ["unchanged"] * 6 + ["loaded"]
     assert all(topic.decoder().decode(w.key) for w in windows(topic))
     proved(topic)
-    assert next(Upkeep(topic.declaration.raw_table, topic.ledger).merge("9")).version is not None
+    assert next(Upkeep(topic.declaration.raw_table, topic.ledger).run("9")).version is not None
     proved(topic)
 
 
-def test_receipts_name_the_copies_so_that_checks_read_no_row(topic: MadeTopic) -> None:
+def test_what_copies_hold_is_written_down_so_that_checks_read_no_row(topic: MadeTopic) -> None:
+    migrated(topic, target=1 << 20)
+    folder, table_id = topic.lake.table(topic.declaration.raw_table), str(table(topic).metadata().id)
+    (found,) = pa.table(table(topic).get_add_actions()).select(["path", "size_bytes"]).to_pylist()
+    held = contents.recorded(folder, table_id, found["path"], found["size_bytes"])
+    receipts = {(key, r.topic_id): r for key, r in topic.receipts().items() if r.rows}
+    assert held is not None
+    assert {place: (m.offsets, m.content) for place, m in held.items()} == {
+        place: (r.offsets, r.content) for place, r in receipts.items()
+    }
+
+
+def test_receipts_name_copies_of_one_window(topic: MadeTopic) -> None:
     migrated(topic)
     files = holdings.window_files(holdings.actions(topic.lake.table(topic.declaration.raw_table)))
     receipts = topic.receipts()

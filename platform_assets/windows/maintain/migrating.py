@@ -178,7 +178,10 @@ class Migration:
         return Migrated(None, windows, found.num_rows, found.num_rows, size)
 
     def _prove(self, version: int, copies: Sequence[Copy]) -> None:
-        """Record that windows whose files are copies have the rows of their receipts, so that nobody reads them to find out."""
+        """Record receipts of windows whose copies they do not share, so that nobody reads them to find out what they hold.
+
+        What shared files hold is written down before the commit.
+        """
         if not copies:
             return
         own, digests = {copy.file.path for copy in copies}, migration.digests_by_window(copies)
@@ -192,6 +195,7 @@ class Migration:
                 proved_again(receipt, files[key], version, table_id)
                 for key, receipt in receipts.items()
                 if key in files
+                and not files[key].shared
                 and own.issuperset(unquote(path) for path in files[key].paths)
                 and _is_proved(digests.get(key, {}), receipt)
             ]
