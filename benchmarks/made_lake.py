@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import quote, unquote
 
 import dagster as dg
@@ -22,10 +23,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from platform_assets.engines.measuring import measure_of
 from platform_assets.kafka.cluster import Cluster
-from platform_assets.lake import holdings, load_log, raw_table
+from platform_assets.lake import contents, holdings, load_log, raw_table
+from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.load_log import LoadMetadata
-from platform_assets.lake.location import Folder, Lake
+from platform_assets.lake.location import Folder, Lake, shared_folder
+from platform_assets.lake.measuring import measured
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, SealedWindow, arrow_type
 from platform_assets.ledger.store import FOLDED, Ledger
 from platform_assets.model.digest import Digest, offset_hashes
@@ -44,30 +48,46 @@ _CHECKPOINT_EVERY: Final = 100
 _INT = npt.NDArray[np.int64]
 
 
-def make(root: Path, topic: str, windows: int, partitions: int, topic_id: str = TOPIC_ID, one_by_one: int = 30) -> None:
+def make(
+    root: Path,
+    topic: str,
+    windows: int,
+    partitions: int,
+    topic_id: str = TOPIC_ID,
+    one_by_one: int = 30,
+    *,
+    a_file: int | None = None,
+) -> None:
     """Make `raw/<topic>` under the lake root `root`: hourly windows from START on, one record a window and partition.
 
     Window `n` holds offset `n` of each partition, in one file, which does not exist. The newest `one_by_one` windows
-    have commits of their own.
+    have commits of their own. With `a_file`, the table is flat, and upkeep has merged so many older windows into each file, which
+    does exist, and whose contents are written down; its log has no more commits than it has after a clean-up.
     """
     ledger = Ledger(Lake.at(root))
     ledger.create()
     table = root / "raw" / topic
-    raw_table.create(Folder.at(table), topic)
+    with _layout(a_file is not None):
+        raw_table.create(Folder.at(table), topic)
     old = max(windows - one_by_one, 0)
     numbers = np.arange(old, dtype=np.int64)
     keys = _keys(numbers)
     _record_cuts(root, topic, topic_id, old, partitions)
-    for at in range(0, old, _ADDS_A_COMMIT):
+    contents_of: list[int] | None = None
+    if a_file is not None:
+        contents_of = [
+            total for at in range(0, old, a_file) for total in _merged(table, topic_id, keys, at, a_file, partitions)
+        ]
+    for at in range(0, old if a_file is None else 0, _ADDS_A_COMMIT):
         some = range(at, min(at + _ADDS_A_COMMIT, old))
         _commit(table, [_add(keys[n], n, partitions) for n in some], None)
     if old:
         DeltaTable(table).create_checkpoint()
-        _record_receipts(root, topic, topic_id, keys, partitions)
+        _record_receipts(root, topic, topic_id, keys, partitions, contents_of)
     for cut in hourly(topic, [dict.fromkeys(range(partitions), n) for n in range(windows + 1)])[old + 1 :]:
         ledger.record_cuts([replace(cut, topic_id=topic_id)], ledger.newest_edges([topic])[topic])
     for number, window in enumerate(ledger.windows(topic, start=edge(old)), old):
-        _commit(table, [_add(window.key, number, partitions)], window)
+        _commit(table, [_add(window.key, number, partitions, flat=a_file is not None)], window)
         found = next(iter(load_log.load_commits(Folder.at(table), 1)))
         files = (load_log.added_files(found) or (holdings.NO_FILES, []))[0]
         ledger.record_receipts(
@@ -137,12 +157,57 @@ def _record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions
     _append(root / "_ledger" / "cuts", values, CUT_COLUMNS, CommitProperties(app_transactions=[at]))
 
 
-def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str], partitions: int) -> None:
+@contextmanager
+def _layout(is_flat: bool) -> Iterator[None]:
+    before, holdings.new_tables_are_flat = holdings.new_tables_are_flat, is_flat
+    try:
+        yield
+    finally:
+        holdings.new_tables_are_flat = before
+
+
+def _merged(table: Path, topic_id: str, keys: Sequence[str], first: int, a_file: int, partitions: int) -> list[int]:
+    """Write and commit a file of windows from the number `first` on, as upkeep leaves it; return the sums of their contents."""
+    numbers = np.arange(first, min(first + a_file, len(keys)), dtype=np.int64)
+    count, offsets = len(numbers) * partitions, np.repeat(numbers, partitions)
+    schema = pa.schema(DeltaTable(table).schema().to_arrow())
+    values = {
+        "topic_id": pa.repeat(topic_id, count),
+        "kafka_partition": pa.array(np.tile(np.arange(partitions, dtype=np.int32), len(numbers))),
+        "kafka_offset": pa.array(offsets),
+        "kafka_timestamp": _times(offsets),
+        "kafka_timestamp_type": pa.repeat(pa.scalar(0, pa.int32()), count),
+        "value": pa.repeat(b"value", count),
+        "window": pa.array(np.repeat(np.array(keys[first : first + a_file], dtype=object), partitions), pa.string()),
+    }
+    rows_of = pa.table({f.name: values.get(f.name, pa.nulls(count, f.type)) for f in schema}).cast(schema)
+    path = f"{shared_folder(keys[first], keys[first + len(numbers) - 1], 'made')}/part-made.parquet"
+    (table / path).parent.mkdir(parents=True)
+    pq.write_table(rows_of, table / path, row_group_size=1 << 16)
+    entry = {**_add(keys[first], first, partitions, flat=True), "path": path, "size": (table / path).stat().st_size}
+    statistics = json.loads(str(entry["stats"]))
+    statistics["numRecords"] = count
+    statistics["maxValues"] |= {"kafka_offset": int(numbers[-1]), "window": keys[first + len(numbers) - 1]}
+    _commit(table, [{**entry, "stats": json.dumps(statistics, separators=(",", ":"))}], None)
+    folder, size = Folder.at(table), (table / path).stat().st_size
+    held = measured(folder, DataFile(path, {}, size, None), schema, measure_of("raw"))
+    contents.record(folder, str(DeltaTable(table).metadata().id), path, size, held)
+    return [held[key, topic_id].content.total for key in keys[first : first + a_file]]
+
+
+def _record_receipts(
+    root: Path, topic: str, topic_id: str, keys: Sequence[str], partitions: int, contents_of: Sequence[int] | None
+) -> None:
+    """Record receipts; `contents_of` are the sums of windows in merged files, whose own files are gone."""
     windows = len(keys)
     count = windows * partitions
     numbers = np.repeat(np.arange(windows, dtype=np.int64), partitions)
-    files = holdings.window_files(holdings.actions(Folder.at(root / "raw" / topic)))
     digests = [str(d) for d in _digests(windows, partitions)]
+    if contents_of is None:
+        files = holdings.window_files(holdings.actions(Folder.at(root / "raw" / topic)))
+        files_digests = [files[k].digest for k in keys]
+    else:
+        files_digests = [f"{n:032x}" for n in range(windows)]
     values = {
         "table": pa.repeat(f"raw/{topic}", count),
         "window": _repeated(keys, partitions),
@@ -163,11 +228,11 @@ def _record_receipts(root: Path, topic: str, topic_id: str, keys: Sequence[str],
         "proved_by": pa.repeat("load digest", count),
         "proved_at": _times(numbers),
         "offsets_digest": _repeated(digests, partitions),
-        "content_digest": _repeated(digests, partitions),
+        "content_digest": _repeated(digests if contents_of is None else [str(t) for t in contents_of], partitions),
         "duplicates": pa.repeat(pa.scalar(0, pa.int64()), count),
         "bytes": pa.repeat(pa.scalar(_FILE_BYTES, pa.int64()), count),
         "table_version": pa.repeat(pa.scalar(1, pa.int64()), count),
-        "files_digest": _repeated([files[k].digest for k in keys], partitions),
+        "files_digest": _repeated(files_digests, partitions),
         "load_id": _repeated(keys, partitions),
         "run_id": pa.repeat("run", count),
         "seconds": pa.repeat(1.0, count),
@@ -231,7 +296,7 @@ def _written(table: Path, key: str, number: int, partitions: int) -> dict[str, o
     return {**entry, "size": file.stat().st_size}
 
 
-def _add(key: str, number: int, partitions: int) -> dict[str, object]:
+def _add(key: str, number: int, partitions: int, *, flat: bool = False) -> dict[str, object]:
     at = datetime.strptime(key, "%Y-%m-%d-%H:%M").strftime("%Y-%m-%dT%H:%M:%S.000Z")
     statistics = {
         "numRecords": partitions,
@@ -239,9 +304,12 @@ def _add(key: str, number: int, partitions: int) -> dict[str, object]:
         "maxValues": {"kafka_partition": partitions - 1, "kafka_offset": number, "kafka_timestamp": at},
         "nullCount": {"kafka_partition": 0, "kafka_offset": 0, "kafka_timestamp": 0},
     }
+    if flat:
+        for name, value in (("minValues", key), ("maxValues", key), ("nullCount", 0)):
+            statistics[name] = {**cast("dict[str, Any]", statistics[name]), holdings.WINDOW: value}
     return {
         "path": f"window={quote(quote(key))}/part-{key.replace(':', '')}.parquet",
-        "partitionValues": {"window": key},
+        "partitionValues": {} if flat else {"window": key},
         "size": _FILE_BYTES,
         "modificationTime": _now(),
         "dataChange": True,

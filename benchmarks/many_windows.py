@@ -44,24 +44,30 @@ _REPORTED: Final = 1_000
 
 @dataclass
 class Grown:
-    """A topic with a table of `windows` windows, made by script, and the next window still to come."""
+    """A topic with a table of `windows` windows, made by script, and the next window still to come.
+
+    With `a_file`, the table is flat, and upkeep has merged so many windows into each file.
+    """
 
     bench: Bench
     windows: int
     instance: dg.DagsterInstance
     topic: str = field(default_factory=lambda: f"many-{uuid.uuid4().hex[:8]}")
+    a_file: int | None = None
 
     def __post_init__(self) -> None:
         create(self.bench.bootstrap, [self.topic], PARTITIONS)
         self._produce(self.windows * PARTITIONS)
-        self.root = self.bench.root / f"lake-{self.windows}"
+        self.root = self.bench.root / f"lake-{self.windows}{'' if self.a_file is None else '-flat'}"
         self.declaration = TopicDeclaration(self.topic, "0 * * * *", START)
         self.settings = ClientSettings(self.bench.bootstrap)
         self.cluster = Cluster.connect(self.settings)
         self.ledger = Ledger(Lake.at(self.root))
         self.next = self.windows
         self.cursor: str | None = Position({self.topic: edge(self.windows)}).to_cursor()
-        made_lake.make(self.root, self.topic, self.windows, PARTITIONS, self.cluster.topic(self.topic).topic_id)
+        made_lake.make(
+            self.root, self.topic, self.windows, PARTITIONS, self.cluster.topic(self.topic).topic_id, a_file=self.a_file
+        )
         made_lake.report(self.ledger, self.topic, self.instance, edge(max(self.windows - _REPORTED, 0)))
 
     @property
@@ -140,7 +146,7 @@ def run(bench: Bench) -> Measured:
             for one in grown:
                 one.prepare()
                 for step in STEPS:
-                    took = _timed(getattr(one, step))
+                    took = timed(getattr(one, step))
                     if step == "load":
                         one.report()
                     if number > 0:
@@ -169,7 +175,8 @@ def run(bench: Bench) -> Measured:
     return Measured("many-windows", seconds, goals, setting=setting, more={"curves": curves})
 
 
-def _timed(call: Callable[[], object]) -> float:
+def timed(call: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began

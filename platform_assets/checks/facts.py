@@ -25,13 +25,13 @@ from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions
-from platform_assets.ledger.entries import UTC_MICROS, receipts_in, recorded_cuts, windows_between
+from platform_assets.ledger.entries import UTC_MICROS, recorded_cuts, windows_between
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.digest import Digest, digest_of
 from platform_assets.model.offsets import HeldOffsets, OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span, key_of
-from platform_assets.windows.proved_files import recognised
+from platform_assets.windows.proved_files import expected_in, recognised_as
 
 if TYPE_CHECKING:
     from platform_assets.checks.check import Check
@@ -279,10 +279,7 @@ def _recognised(
         for key, digest in zip(entries["window"].to_pylist(), entries["files_digest"].to_pylist(), strict=True)
         if (of_window := files.get(key)) is not None and of_window.shared and not of_window.are(digest)
     ]
-    if not shared:
-        return files
-    of_shared = entries.filter(pc.is_in(entries["window"], pa.array(shared, pa.string())))
-    return recognised(lake, table, files, receipts_in(of_shared), reads=reads)
+    return recognised_as(lake, table, files, expected_in(entries, shared), reads=reads) if shared else files
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ by the first who needs to know, and the sums over a window's files are compared 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from platform_assets.engines.measuring import measure_of
 from platform_assets.errors import FilesLostError
@@ -20,11 +21,36 @@ from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.measuring import measured
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.digest import Measured
+from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 
 _log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Rows of one window, by its receipt: their topic id and digests, and the digest of the files that they were in."""
+
+    key: str
+    topic_id: str
+    files_digest: str
+    measured: Measured
+
+
+def expected_in(entries: pa.Table, keys: Collection[str]) -> list[Expected]:
+    """Return what entries of the ledger say of the windows `keys`; `entries` has the newest entry of each window, by partition."""
+    of_keys = entries.filter(pc.is_in(entries["window"], pa.array(list(keys), pa.string())))
+    per_window = of_keys.group_by(
+        ["window", "topic_id", "files_digest", "offsets_digest", "content_digest"], use_threads=False
+    ).aggregate([("rows", "sum")])
+    names = ("window", "topic_id", "files_digest", "rows_sum", "offsets_digest", "content_digest")
+    return [
+        Expected(key, topic_id, files_digest, Measured(Digest(rows, int(offsets)), Digest(rows, int(content))))
+        for key, topic_id, files_digest, rows, offsets, content in zip(
+            *(per_window[name].to_pylist() for name in names), strict=True
+        )
+    ]
 
 
 def recognised(
@@ -35,6 +61,19 @@ def recognised(
     *,
     reads: bool = True,
 ) -> dict[str, WindowFiles]:
+    """Return the same as `recognised_as`, by receipts."""
+    expected = (Expected(r.window.key, r.topic_id, r.files_digest, Measured(r.offsets, r.content)) for r in receipts)
+    return recognised_as(lake, table, files, expected, reads=reads)
+
+
+def recognised_as(
+    lake: Lake,
+    table: TableRef,
+    files: Mapping[str, WindowFiles],
+    expected: Iterable[Expected],
+    *,
+    reads: bool = True,
+) -> dict[str, WindowFiles]:
     """Return `files`, by window, with `proved_as` set for windows in shared files that hold the rows of their receipts, and no others.
 
     `files` are those of a recent version. A window stays as it is if its rows differ, or if a file cannot be read: callers find out
@@ -42,9 +81,9 @@ def recognised(
     file and one sum per window.
     """
     others = {
-        receipt.window.key: receipt
-        for receipt in receipts
-        if (found := files.get(receipt.window.key)) is not None and found.shared and not found.are(receipt.files_digest)
+        each.key: each
+        for each in expected
+        if (found := files.get(each.key)) is not None and found.shared and not found.are(each.files_digest)
     }
     if not others:
         return dict(files)
@@ -72,8 +111,10 @@ def recognised(
             _add(sums, held)
     if has_read:
         contents.prune(folder, table_id, named.items())
-    proved = {key: r.files_digest for key, r in others.items() if key not in unknown and _are_of(sums[key], r)}
-    return {key: replace(found, proved_as=proved.get(key, found.proved_as)) for key, found in files.items()}
+    proved = {
+        key: r.files_digest for key, r in others.items() if key not in unknown and sums[key] == {r.topic_id: r.measured}
+    }
+    return {**files, **{key: replace(files[key], proved_as=digest) for key, digest in proved.items()}}
 
 
 def _measured(folder: Folder, file: DataFile, schema: pa.Schema, table: TableRef) -> Digests | None:
@@ -89,8 +130,3 @@ def _add(sums: dict[str, dict[str, Measured]], held: Digests) -> None:
         if key in sums:
             of_ids = sums[key]
             of_ids[topic_id] = of_ids[topic_id] + of_window if topic_id in of_ids else of_window
-
-
-def _are_of(sums: Mapping[str, Measured], receipt: Receipt) -> bool:
-    """Return true if the rows of a window, by topic id, are those of its receipt, and no others."""
-    return sums == {receipt.topic_id: Measured(receipt.offsets, receipt.content)}
