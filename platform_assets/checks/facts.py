@@ -272,14 +272,14 @@ def _collected(
 def _recognised(
     lake: Lake, table: TableRef, actions: pa.Table, entries: pa.Table, *, reads: bool
 ) -> dict[str, WindowFiles]:
-    """Return the files of each window; whoever shares a file that others wrote is compared with its receipt, once per file."""
+    """Return the files of each window; windows in files that others wrote are compared with their receipts, once per file."""
     files = holdings.window_files(actions)
-    shared = [
+    others = [
         key
         for key, digest in zip(entries["window"].to_pylist(), entries["files_digest"].to_pylist(), strict=True)
-        if (of_window := files.get(key)) is not None and of_window.shared and not of_window.are(digest)
+        if (of_window := files.get(key)) is not None and not of_window.are(digest)
     ]
-    return recognised_as(lake, table, files, expected_in(entries, shared), reads=reads) if shared else files
+    return recognised_as(lake, table, files, expected_in(entries, others), reads=reads) if others else files
 
 
 @dataclass(frozen=True, slots=True)

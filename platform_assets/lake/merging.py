@@ -208,6 +208,17 @@ def commit(
     return None
 
 
+def is_upkeep(commit: delta_log.Commit) -> bool:
+    """Return true if a commit put proved copies of rows in the place of files, and changed no window's rows."""
+    if commit.user_metadata is None or not commit.rearranges:
+        return False
+    try:
+        found = json.loads(commit.user_metadata)
+    except json.JSONDecodeError:
+        return False
+    return isinstance(found, dict) and found.get(UPKEEP_KEY) == _VERSION
+
+
 def _is_overtaken(folder: Folder, since: int, newest: int, group: Group) -> bool:
     """Return true if a commit after `since` loaded or fenced a window that a file of the group may hold."""
     for version in range(since + 1, newest + 1):

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from platform_assets.engines.measuring import measure_of
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import contents
+from platform_assets.lake import contents, holdings
 from platform_assets.lake.contents import Digests
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.holdings import WindowFiles
@@ -74,16 +74,17 @@ def recognised_as(
     *,
     reads: bool = True,
 ) -> dict[str, WindowFiles]:
-    """Return `files`, by window, with `proved_as` set for windows in shared files that hold the rows of their receipts, and no others.
+    """Return `files`, by window, with `proved_as` set for windows that hold the rows of their receipts in other files, and no others.
 
     `files` are those of a recent version. A window stays as it is if its rows differ, or if a file cannot be read: callers find out
-    then what is wrong with it. Unless `reads`, only what is already known of files counts. Memory is bounded by the contents of one
-    file and one sum per window.
+    then what is wrong with it. A file of one window alone is not read: whoever reads it records a receipt. Unless `reads`, only what
+    is already known counts. Nothing is read of a partitioned table. Memory is bounded by the contents of one file and one sum per
+    window.
     """
     others = {
         each.key: each
         for each in expected
-        if (found := files.get(each.key)) is not None and found.shared and not found.are(each.files_digest)
+        if (found := files.get(each.key)) is not None and not found.are(each.files_digest)
     }
     if not others:
         return dict(files)
@@ -91,16 +92,19 @@ def recognised_as(
     handle = folder.delta()
     with folder.reading():
         table_id = str(handle.metadata().id)
+        if not holdings.is_flat(handle):
+            return dict(files)
         actions = pa.table(handle.get_add_actions())
         schema = pa.schema(handle.schema().to_arrow())
     named = dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
     sums: dict[str, dict[str, Measured]] = {key: {} for key in others}
     unknown, has_read = set[str](), False
+    shared = {path for key in others for path in files[key].shared}
     for path in sorted({path for key in others for path in files[key].paths}):
         held = None
         if path in named:
             held = contents.recorded(folder, table_id, path, named[path])
-            if held is None and reads:
+            if held is None and reads and path in shared:
                 held = _measured(folder, DataFile(path, {}, named[path], None), schema, table)
                 if held is not None:
                     contents.record(folder, table_id, path, named[path], held)

@@ -2,8 +2,9 @@
 
 It is valid only while the logs show no change: a commit that adds, removes or rearranges files of an older window, or
 that changes its ledger entries, makes it void, and every window is examined again. So does a check that did not take
-part. It is one JSON file per table next to the ledger. If it is lost, void or from another release, that only costs
-time; `audit` and the deep audit never use it.
+part. Upkeep's commits are no change: it compares all rows with the receipts before it commits. It is one JSON file per
+table next to the ledger. If it is lost, void or from another release, that only costs time; `audit` and the deep audit
+never use it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from platform_assets.checks.baseline.older import Older
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import delta_log, holdings, load_log
+from platform_assets.lake import delta_log, holdings, load_log, merging
 from platform_assets.lake.delta_log import Anchor, Commit, DataFile
 from platform_assets.lake.load_log import LoadCommit, LoadMetadata
 from platform_assets.lake.location import Folder, Lake
@@ -147,16 +148,22 @@ def advance(known: Baseline, table: Folder) -> Baseline | None:
     first = "" if known.older.until is None else key_of(known.older.until)
     files, loads = dict(known.files), dict(known.loads)
     for commit in commits:
-        gone = set(commit.removes)
+        gone, proved = set(commit.removes), merging.is_upkeep(commit)
         if gone:
             removed = [file for file in files.values() if file.path in gone]
-            if gone - {file.path for file in removed} or any(file.reaches_back for file in removed):
+            if not proved and (gone - {file.path for file in removed} or any(file.reaches_back for file in removed)):
                 return None
             files = {place: file for place, file in files.items() if place[0] not in gone}
         for add in commit.adds:
+            if proved and (holdings.newest_in(add) or first) < first:
+                continue
             added = _files(table, add)
-            if added is None or any(file.window < first for file in added):
+            if added is None:
                 return None
+            if any(file.window < first for file in added):
+                if not proved:
+                    return None
+                added = [replace(file, reaches_back=True) for file in added if file.window >= first]
             files |= {(file.path, file.window): file for file in added}
         load = load_log.load_in(commit)
         if load is not None:

@@ -243,20 +243,54 @@ def judged(found: Facts) -> list[CheckResult]:
     return [no_gaps.check_result(found), no_duplicates.check_result(found), accounted.check_result(found, ())]
 
 
-def test_older_rows_in_a_file_that_newer_windows_share_are_missed_when_they_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the newer windows of a flat table's file are remembered, and none of the older ones is in its successor."""
+@pytest.fixture
+def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SealedWindow]:
+    """The same in a flat table, with true digests, and not remembered."""
     monkeypatch.setattr(holdings, "new_tables_are_flat", True)
     windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
     for window in windows:
         all_of_it = rows(window.key, {p: list(range(r.start, r.end)) for p, r in window.ranges.items()})
         content = measured(all_of_it.combine_chunks().to_batches()[0]).content.total
         loaded(tmp_path, window, holes={}, proved_by="load digest", content_digest=content)
+    return windows
+
+
+@pytest.mark.parametrize("merged", [OLDER - 2, OLDER, OLDER + 2])
+def test_upkeep_leaves_older_windows_counted(
+    tmp_path: Path, flat: list[SealedWindow], merged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has compared their rows with the receipts. A stranger who writes the same commit has not."""
+    assert facts(tmp_path).older.windows == OLDER
+    (done,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).run(flat[merged].key)
+    assert done.version == table_of(tmp_path).version()
+    with monkeypatch.context() as without:
+        without.setattr(snapshot, "capture", lambda *given: pytest.fail("all windows were examined again"))
+        found = facts(tmp_path)
+    assert found.older.windows == OLDER
+    assert (found.changed, found.rewritten, found.unreadable) == ({}, set(), {})
+    assert judged(found) == judged(gathered_afresh(tmp_path))
+    table_of(tmp_path).delete(f"window = '{flat[1].key}' and kafka_partition = 0")
+    assert set(facts(tmp_path).changed) == {flat[1].key}
+
+
+@pytest.mark.usefixtures("flat")
+def test_a_strangers_optimize_has_all_windows_judged(tmp_path: Path) -> None:
+    assert facts(tmp_path).older.windows == OLDER
+    table_of(tmp_path).optimize.compact()
+    assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC)) is None
+    found = facts(tmp_path)
+    assert found.older.windows == OLDER
+    assert (found.changed, found.rewritten, found.unreadable) == ({}, set(), {})
+
+
+def test_older_rows_in_a_file_that_newer_windows_share_are_missed_when_they_go(
+    tmp_path: Path, flat: list[SealedWindow]
+) -> None:
+    """Only the newer windows of a flat table's file are remembered, and none of the older ones is in its successor."""
     (merged,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).run(key_of(edge(1000)))
     assert merged.version == table_of(tmp_path).version()
     assert facts(tmp_path).older.windows == OLDER
-    table_of(tmp_path).delete(f"window < '{windows[OLDER].key}'")
+    table_of(tmp_path).delete(f"window < '{flat[OLDER].key}'")
     found = facts(tmp_path)
     assert gathered(found) == gathered(gathered_afresh(tmp_path))
-    assert {w.key for w in windows[:OLDER]} <= set(found.changed)
+    assert {w.key for w in flat[:OLDER]} <= set(found.changed)
