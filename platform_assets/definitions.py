@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 
 from platform_assets import secret_files
-from platform_assets.components.declared import declaration_of, definitions
+from platform_assets.components.declared import declaration_of, declarations, definitions
 from platform_assets.orchestration import decision_jobs
 from platform_assets.orchestration.maintenance import jobs
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
@@ -29,7 +29,7 @@ def defs() -> dg.Definitions:
     own = {} if "io_manager" in (declared.resources or {}) else {"io_manager": _FILES}
     return dg.Definitions.merge(
         declared,
-        jobs.definitions(jobs.days_of(os.environ.get(platform.KEEP_RUNS))),
+        jobs.definitions(jobs.days_of(os.environ.get(platform.KEEP_RUNS)), declarations),
         decision_jobs.definitions(declaration_of),
         dg.Definitions(
             resources={

@@ -43,6 +43,7 @@ from platform_assets.cli import (
     restore,
     status,
     up,
+    upkeep,
     vacuum,
 )
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
@@ -67,6 +68,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     audit.audit,
     dead_letters.dead_letters,
     forget_schemas.forget_schemas,
+    upkeep.upkeep,
     vacuum.vacuum,
     migrate_layout.migrate_layout,
     prune_runs.prune_runs,

@@ -16,7 +16,7 @@ from platform_assets.decoding import expectations
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.decoding.options import MOST_BYTES
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake import decoded_table
+from platform_assets.lake import column_bounds, decoded_table
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec, Repair
 from platform_assets.model.expectations import KINDS, SEVERITIES, Expectation, ExpectationKind, Value
 from platform_assets.model.windows import edge_of
@@ -131,7 +131,8 @@ def _hint(name: str, known: Sequence[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
-_FIELDS: Final = ("value", "key", "dead_letters", "expect", "revision", "replaces", "repairs")
+_FIELDS: Final = ("value", "key", "dead_letters", "expect", "revision", "replaces", "repairs", "cluster_by")
+_MOST_CLUSTERED: Final = 4
 _SHARES: Final = ("warn", "fail")
 
 
@@ -163,7 +164,32 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
         expect=expectations_of(
             block.get("expect") or (), pa.schema([columns.field(name) for name in judged]), checks.NAMES
         ),
+        cluster_by=_cluster_by(block.get("cluster_by"), columns),
     )
+
+
+def _cluster_by(given: Any, columns: pa.Schema) -> tuple[str, ...]:
+    """Return the columns by which merged files are sorted. Raises ConfigurationError."""
+    if given is None:
+        return ()
+    if not isinstance(given, list | tuple) or not given or any(not isinstance(name, str) for name in given):
+        raise ConfigurationError(f"cluster_by: must be a list of columns such as [carrier, time_hour], not {given!r}")
+    if len(given) > _MOST_CLUSTERED:
+        raise ConfigurationError(
+            f"cluster_by: has {len(given)} columns, but sorting by more than {_MOST_CLUSTERED} helps no filter: keep the first "
+            f"{_MOST_CLUSTERED}"
+        )
+    for name in given:
+        if list(given).count(name) > 1:
+            raise ConfigurationError(f"cluster_by: {name!r} is given twice: keep one of them")
+        if name not in columns.names:
+            raise ConfigurationError(f"cluster_by: there is no column {name!r}: {_hint(name, columns.names)}")
+        if not column_bounds.can_cluster(columns.field(name).type):
+            raise ConfigurationError(
+                f"cluster_by: column {name!r} is {decoded_table.type_name(columns.field(name).type)}, but files are sorted only by "
+                "whole numbers, decimals, texts, booleans, dates and timestamps: choose a column of such a type"
+            )
+    return tuple(given)
 
 
 def _spec(side: str, given: Any) -> FormatSpec:

@@ -20,6 +20,7 @@ from platform_assets.components.yaml_texts import TextContext
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, TopicDeclaration
 from platform_assets.model.names import checked_topic
+from platform_assets.model.sizes import bytes_of
 from platform_assets.model.windows import is_cron
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 
@@ -84,7 +85,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "options; `dead_letters`, the shares of a window's records above which they are a warning (`warn`) or an "
             "error (`fail`); `expect`, expectations on column values, each a check; `revision`, which decodes windows "
             "again when raised; `replaces`, the columns of a table to start over; `repairs`, texts or bytes to decode "
-            "instead of the values of single records. Without it there is only the raw table."
+            "instead of the values of single records; `cluster_by`, columns that merged files are sorted by. Without it "
+            "there is only the raw table."
         ),
     ] = None
     publish_position: Annotated[
@@ -94,6 +96,12 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             "lag monitors."
         ),
     ] = True
+    target_file_size: Annotated[
+        str | int,
+        Field(
+            description="Size to which upkeep merges small files, such as 128 MB; 1 MB to 4 GB. A number is in bytes."
+        ),
+    ] = "128 MB"
     deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"
     deep_audit_running: Annotated[bool, Field(description="Run that schedule by default.")] = True
     deep_audit_budget_seconds: Annotated[int, Field(description="Maximum duration of a deep audit.")] = 600
@@ -144,6 +152,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             raise ValueError(f"must be 1 or more, not {value}")
         if value > _MOST:
             raise ValueError(f"must be {_MOST:,} or less")
+        return value
+
+    @field_validator("target_file_size")
+    @classmethod
+    def _is_a_size(cls, value: str | int) -> str | int:
+        if bytes_of(str(value)) is None:
+            raise ValueError(f"{value!r} is not a size such as 128 MB or 1 GB")
         return value
 
     @field_validator("tick_budget_seconds")
@@ -230,6 +245,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             publish_position=self.publish_position,
             paused=self.paused,
             together=together,
+            target_file_size=bytes_of(str(self.target_file_size)) or 0,
         )
 
     def audit(self) -> DeepAudit:

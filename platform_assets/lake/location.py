@@ -350,6 +350,11 @@ class Lake:
         return self.root / "_ledger" / "sessions"
 
     @property
+    def upkeep(self) -> Folder:
+        """What the newest upkeep of each table did, one file per table, which may be deleted at any time."""
+        return self.root / "_ledger" / "upkeep"
+
+    @property
     def audits(self) -> Folder:
         """Results of the newest deep audits, one file per topic; without it, an idle topic shows none until the next audit."""
         return self.root / "_ledger" / "audits"

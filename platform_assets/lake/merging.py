@@ -24,9 +24,10 @@ from platform_assets.lake import delta_log, failures, flat, holdings, load_log
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.location import OWN_FOLDERS, Folder
+from platform_assets.model.declaration import DEFAULT_FILE_SIZE
 
 UPKEEP_KEY: Final = "platform_assets_upkeep"
-TARGET_BYTES: Final = 128 << 20
+TARGET_BYTES: Final = DEFAULT_FILE_SIZE
 _VERSION: Final = 1
 _ATTEMPTS: Final = 100
 

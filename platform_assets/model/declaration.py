@@ -18,6 +18,9 @@ wherever it can load what is asked for, and the connector where it cannot."""
 ENGINES: Final[tuple[EngineName, ...]] = tuple(name for name in get_args(EngineName) if name != "auto")
 """Engines that load: `auto` chooses one of them."""
 DEFAULT_ENGINE: Final[EngineName] = "auto"
+DEFAULT_FILE_SIZE: Final = 128 << 20
+"""Bytes to which upkeep merges files: larger ones give readers nothing, and cost replacing a window more."""
+_SMALLEST_FILE, _LARGEST_FILE = 1 << 20, 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class TopicDeclaration:
     `schedule` is a cron schedule in UTC of the window boundaries; `start` (aware) is the earliest boundary. Older
     records are in the first window, since it starts at the log start. Without `decode` there is only the raw table.
     While it is `paused`, windows are sealed, loaded and decoded only on request. Topics with the same `together` share
-    a sensor and runs.
+    a sensor and runs. `target_file_size` is the size in bytes to which upkeep merges files.
     """
 
     topic: str
@@ -44,6 +47,7 @@ class TopicDeclaration:
     publish_position: bool = True
     paused: bool = False
     together: str | None = None
+    target_file_size: int = DEFAULT_FILE_SIZE
 
     def __post_init__(self) -> None:
         checked_topic(self.topic)
@@ -60,6 +64,11 @@ class TopicDeclaration:
         for name in ("max_records_per_run", "max_windows_per_run", "max_edges_per_tick", "records_per_file"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} of topic {self.topic!r} must be 1 or more, not {getattr(self, name)}")
+        if not _SMALLEST_FILE <= self.target_file_size <= _LARGEST_FILE:
+            raise ConfigurationError(
+                f"target_file_size of topic {self.topic!r} is {self.target_file_size:,} bytes, which is not from 1 MB to 4 GB: use "
+                "128 MB if you have no reason for another size"
+            )
         for name in ("sensor_interval", "tick_budget"):
             if getattr(self, name) < timedelta(seconds=1):
                 raise ConfigurationError(f"{name} of topic {self.topic!r} must be a second or more")
@@ -74,6 +83,10 @@ class TopicDeclaration:
         ended."""
         window = window_starting_at(self.schedule, edge)
         return window is not None and window.end <= now and edge >= self.first_edge
+
+    def cluster_by(self, table: TableRef) -> tuple[str, ...]:
+        """Return the columns by which upkeep sorts the rows in merged files of one of its tables."""
+        return () if self.decode is None or table.kind != "decoded" else self.decode.cluster_by
 
     @property
     def raw_table(self) -> TableRef:

@@ -61,7 +61,7 @@ class DecodeDeclaration:
     `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning or an
     error of the check. A higher `revision` has windows decoded again although nothing else has changed; `replaces` is the
     fingerprint of a table's columns that are to make room for those declared here, also if rows of former windows are lost by that
-    where it `loses_rows`. What is in `expect` decides no row.
+    where it `loses_rows`. What is in `expect` decides no row. Upkeep sorts the rows in merged files by the columns `cluster_by`.
     """
 
     value: FormatSpec
@@ -73,6 +73,7 @@ class DecodeDeclaration:
     loses_rows: bool = False
     repairs: tuple[Repair, ...] = ()
     expect: tuple[Expectation, ...] = ()
+    cluster_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.warn_share <= self.fail_share <= 1:

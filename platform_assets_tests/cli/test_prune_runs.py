@@ -13,7 +13,7 @@ from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
 
 from platform_assets.errors import ConfigurationError
 from platform_assets.orchestration.maintenance import jobs, pruning
-from platform_assets.orchestration.resources import LakeResource
+from platform_assets.orchestration.resources import LakeResource, SparkResource
 from platform_assets.services import dagster_services, platform
 from platform_assets.services.home import Home
 from platform_assets_tests.support.dagster_view import KEYS, LOCATION, TABLE, load, view
@@ -91,7 +91,8 @@ def test_without_an_instance_the_next_step_is_named(shell: Shell) -> None:
 
 def test_the_job_prunes_and_says_so(instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "datetime", _Later)
-    lake = dg.Definitions(resources={"lake": LakeResource(root="/not asked for")})
+    unused = {"lake": LakeResource(root="/not asked for"), "spark": SparkResource(remote="sc://localhost:1")}
+    lake = dg.Definitions(resources=unused)
     job = dg.Definitions.merge(jobs.definitions(), lake).resolve_job_def("prune_runs")
     config = {"ops": {"prune_old_runs": {"config": {"keep_days": 10, "location": LOCATION}}}}
     tags = {REPOSITORY_LABEL_TAG: pruning.label_of(LOCATION)}

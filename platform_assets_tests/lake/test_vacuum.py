@@ -19,7 +19,7 @@ from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.orchestration.maintenance import jobs
-from platform_assets.orchestration.resources import LakeResource
+from platform_assets.orchestration.resources import LakeResource, SparkResource
 from testbed.samples import edge, rows, sealed
 
 TABLE = TableRef.raw("orders")
@@ -83,7 +83,9 @@ def test_more_than_the_retention_keeps_what_the_retention_would_not(lake: Lake) 
 
 
 def run(lake: Lake, **config: object) -> dg.ExecuteInProcessResult:
-    resources = dg.Definitions(resources={"lake": LakeResource(root=str(lake))})
+    resources = dg.Definitions(
+        resources={"lake": LakeResource(root=str(lake)), "spark": SparkResource(remote="sc://localhost:1")}
+    )
     job = dg.Definitions.merge(jobs.definitions(), resources).resolve_job_def("vacuum_tables")
     wanted = {"ops": {"vacuum_each_table": {"config": config}}}
     return job.execute_in_process(run_config=wanted, raise_on_error=False)

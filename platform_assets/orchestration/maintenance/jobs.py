@@ -1,4 +1,4 @@
-"""Maintenance jobs: vacuum the lake's tables and prune Dagster's run store."""
+"""Maintenance jobs: upkeep and vacuum of the lake's tables, and pruning of Dagster's run store."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
 from datetime import UTC, datetime, timedelta
@@ -10,6 +10,7 @@ from platform_assets.checks.findings import counted
 from platform_assets.errors import ConfigurationError, PlatformError
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.model.untrusted import line
+from platform_assets.orchestration.maintenance import upkeep
 from platform_assets.orchestration.maintenance.pruning import DEFAULT_KEEP, DEFAULT_SECONDS, Budget, prune
 from platform_assets.orchestration.resources import LakeResource, read_config, values_of
 
@@ -42,13 +43,14 @@ class PruneConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Only report what would be deleted.")
 
 
-def definitions(keep_runs_days: float | None = None) -> dg.Definitions:
-    """Build the jobs `vacuum_tables` and `prune_runs`, and their schedules, which are off by default.
+def definitions(keep_runs_days: float | None = None, declarations: upkeep.Declarations = dict) -> dg.Definitions:
+    """Build the jobs `upkeep`, `vacuum_tables` and `prune_runs`, and their schedules; the last two are off by default.
 
     Args:
         keep_runs_days: if given, runs older than this are deleted without switching the schedule on.
+        declarations: returns the declared topics by name.
     """
-    return dg.Definitions.merge(_vacuum(), _prune(keep_runs_days))
+    return dg.Definitions.merge(upkeep.definitions(declarations), _vacuum(), _prune(keep_runs_days))
 
 
 def days_of(text: str | None) -> float | None:

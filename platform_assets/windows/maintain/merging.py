@@ -29,9 +29,11 @@ from platform_assets.lake.measuring import measured
 from platform_assets.lake.merging import Group
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import DEFAULT_FILE_SIZE
 from platform_assets.model.digest import Measured
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import key_of
 from platform_assets.windows.load.receipts import proved_again
 from platform_assets.windows.load.replacing import same
 
@@ -80,7 +82,7 @@ class Upkeep:
     table: TableRef
     ledger: Ledger
     engine: MergeEngine = field(default_factory=MergeEngine)
-    target: int = merging.TARGET_BYTES
+    target: int = DEFAULT_FILE_SIZE
     cluster_by: tuple[str, ...] = ()
 
     @property
@@ -89,7 +91,7 @@ class Upkeep:
         return self.ledger.lake.table(self.table)
 
     def plan(self, before: str, budget: int = BUDGET_BYTES) -> Plan | None:
-        """Return what a run merges: files of windows before the key `before` that have receipts, of `budget` bytes or one group.
+        """Return what a run merges: files of windows that end before the key `before` and have receipts, of `budget` bytes or a group.
 
         None for a table that does not exist or is partitioned.
         """
@@ -98,7 +100,11 @@ class Upkeep:
         handle = self.folder.delta()
         if not holdings.is_flat(handle):
             return None
-        receipts = {k: r for k, r in self.ledger.receipts(self.table).items() if k < before and r.kind != "empty"}
+        receipts = {
+            key: receipt
+            for key, receipt in self.ledger.receipts(self.table).items()
+            if key_of(receipt.window.end) <= before and receipt.kind != "empty"
+        }
         with self.folder.reading():
             files = pa.table(handle.get_add_actions(flatten=True))
         found = holdings.by_window(self.folder, files, flat=True)

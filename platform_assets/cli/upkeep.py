@@ -1,0 +1,141 @@
+"""`platform-assets upkeep`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from platform_assets.terminal import echo, echo_error, echo_json
+
+if TYPE_CHECKING:
+    from platform_assets.cli.environment import Environment
+    from platform_assets.ledger.store import Ledger
+    from platform_assets.windows.maintain.upkeep import TableUpkeep
+
+JSON_VERSION = 1
+
+
+class Size(click.ParamType[int]):
+    """A size such as `128 MB`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of bytes."""
+        from platform_assets.model.sizes import bytes_of
+
+        found = value if isinstance(value, int) else bytes_of(value)
+        if not found:
+            self.fail(f"{value!r} is not a size such as 128 MB or 1 GB", param, ctx)
+        return found
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--target", type=Size(), help="Size of merged files. Default: the topic's target_file_size, 128 MB.")
+@click.option(
+    "--quiet-hours",
+    type=click.FloatRange(0, 100_000),
+    default=6.0,
+    show_default=True,
+    help="Leave windows alone that ended less than so many hours ago.",
+)
+@click.option("--budget", type=Size(), help="Merge files of about this size per table. Default: 4 GB.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be merged.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: version, dry_run, and for each table what was done.")
+def upkeep(
+    tables: tuple[str, ...], target: int | None, quiet_hours: float, budget: int | None, dry_run: bool, as_json: bool
+) -> None:
+    """Merge small files of each TABLE, or of all tables of the lake, and delete files that are no longer needed.
+
+    Only tables that are not partitioned by windows have files to merge. Rows are compared with what was loaded before
+    anything is replaced, and readers of the table's changes see nothing. Spark's workers do the work; without Spark,
+    this process does. Once a day, files are deleted that no version of the last week names, as by `vacuum`.
+
+    If it is interrupted, run it again to continue. Exits 1 if rows of a window are not those that were loaded.
+    """
+    from datetime import UTC, datetime
+
+    from platform_assets.cli.environment import Environment
+    from platform_assets.errors import PlatformError
+    from platform_assets.windows.maintain import upkeep_text
+
+    environment, now = Environment.of_process(), datetime.now(UTC)
+    ledger = environment.ledger()
+    given = {"target": target, "budget": budget, "quiet": timedelta(hours=quiet_hours)}
+    options = {name: value for name, value in given.items() if value is not None}
+    done: list[dict[str, Any]] = []
+    failed = False
+    for each in _upkeeps(tables, ledger, environment, options):
+        name = each.table.name
+        try:
+            if dry_run:
+                plan = each.plan(now)
+                text = upkeep_text.PARTITIONED if plan is None else upkeep_text.plan_text(plan)
+                values: dict[str, Any] = {} if plan is None else _planned(plan)
+            else:
+                found = each.run(now, functools.partial(_show, name))
+                text = upkeep_text.PARTITIONED if found is None else upkeep_text.done_text(found)
+                values = {} if found is None else found.to_json()
+                for damage in () if found is None else upkeep_text.damage_texts(name, found):
+                    failed = True
+                    echo(damage, err=True)
+        except PlatformError as e:
+            if len(tables) == 1:
+                raise
+            echo_error(e)
+            failed, text, values = True, "", {"error": str(e)}
+        done.append({"table": name, "partitioned": not values, **values})
+        if text and not as_json:
+            echo(f"{name}: {text}")
+    if as_json:
+        echo_json({"version": JSON_VERSION, "dry_run": dry_run, "tables": done})
+    sys.exit(1 if failed else 0)
+
+
+def _show(name: str, number: int, groups: int, merged: Any) -> None:
+    from platform_assets.windows.maintain.upkeep_text import group_text
+
+    if groups > 1:
+        echo(f"{name}: {group_text(number, groups, merged)}", err=True)
+
+
+def _planned(plan: Any) -> dict[str, Any]:
+    return {
+        "files": plan.files,
+        "bytes": plan.bytes,
+        "merged_files": sum(len(group.files) for group in plan.groups),
+        "merged_bytes": sum(group.bytes for group in plan.groups),
+        "new_files": len(plan.groups),
+        "left_bytes": sum(group.bytes for group in plan.left),
+    }
+
+
+def _upkeeps(
+    tables: tuple[str, ...], ledger: Ledger, environment: Environment, options: dict[str, Any]
+) -> list[TableUpkeep]:
+    """Return the upkeep of each table that was given, or of all tables. Raises ConfigurationError for an unknown one."""
+    from platform_assets.components.declared import declarations, table_held
+    from platform_assets.engines.choice import merge_engine
+    from platform_assets.engines.merging.engine import MergeEngine
+    from platform_assets.errors import ConfigurationError
+    from platform_assets.windows.maintain.upkeep import TableUpkeep
+
+    engine = MergeEngine()
+    if environment.has_spark:
+        engine = merge_engine(ledger.lake, functools.cache(environment.spark), environment.spark_remote())
+    known = declarations()
+    if not tables:
+        named = [(known.get(table.topic), table) for table in ledger.lake.tables()]
+    else:
+        named = [(known.get(topic.topic), table) for topic, table in (table_held(name, ledger) for name in tables)]
+        for _, table in named:
+            if not ledger.lake.table(table).has_delta_log():
+                raise ConfigurationError(
+                    f"{table} has no files yet: it is created by its first load (`platform-assets status`)"
+                )
+    return [TableUpkeep.of(table, ledger, topic, engine=engine, **options) for topic, table in named]

@@ -1,0 +1,152 @@
+"""The job `upkeep`: merges small files of the lake's tables, with its schedule, and reports what it did on each table's page."""
+
+# No postponed annotations here: Dagster reads those of the functions below.
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from platform_assets.checks.findings import counted
+from platform_assets.engines.choice import merge_engine
+from platform_assets.errors import PlatformError
+from platform_assets.lake import holdings
+from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.tables import TableRef
+from platform_assets.model.untrusted import line
+from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.resources import LakeResource, SparkResource, read_config, values_of
+from platform_assets.windows.maintain import upkeep_text
+from platform_assets.windows.maintain.last_upkeep import LastUpkeep
+from platform_assets.windows.maintain.merging import BUDGET_BYTES
+from platform_assets.windows.maintain.upkeep import QUIET, TableUpkeep
+
+Declarations = Callable[[], Mapping[str, TopicDeclaration]]
+
+
+class UpkeepConfig(dg.Config):
+    """Files that a run merges."""
+
+    tables: list[str] = Field(default=[], description="Tables, such as raw/orders; if empty, all tables of the lake.")
+    quiet_hours: float = Field(
+        default=QUIET / timedelta(hours=1),
+        ge=0,
+        le=100_000,
+        description="Leave windows alone that ended less than so many hours ago.",
+    )
+    budget_bytes: int = Field(
+        default=BUDGET_BYTES, ge=1, description="Merge files of about this size per table; the next run continues."
+    )
+    dry_run: bool = Field(default=False, description="Only report what would be merged.")
+
+
+def definitions(declarations: Declarations = dict) -> dg.Definitions:
+    """Build the job and its schedule, which is on by default once new tables have files to merge.
+
+    `declarations` returns the declared topics by name, whose settings the job uses.
+    """
+
+    @dg.op(config_schema=values_of(UpkeepConfig))
+    def upkeep_each_table(context: dg.OpExecutionContext, lake: LakeResource, spark: SparkResource) -> None:
+        config, root = read_config(UpkeepConfig, context), lake.lake()
+        known = {table.name: table for table in root.tables()}
+        if unknown := sorted(set(config.tables) - set(known)):
+            raise dg.Failure(
+                line(f"the lake has no table {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}")
+            )
+        ledger, declared, failed = Ledger(root), declarations(), list[str]()
+        engine = merge_engine(root, spark.session, spark.remote)
+        for name in config.tables or sorted(known):
+            table = known[name]
+            upkeep = TableUpkeep.of(
+                table,
+                ledger,
+                declared.get(table.topic),
+                engine=engine,
+                quiet=timedelta(hours=config.quiet_hours),
+                budget=config.budget_bytes,
+            )
+            try:
+                if not _upkeep(context, upkeep, dry_run=config.dry_run):
+                    failed.append(name)
+            except PlatformError as e:
+                failed.append(name)
+                context.log.error(line(f"{name}: {e}"))
+        if failed:
+            raise dg.Failure(
+                line(
+                    f"upkeep of {counted(len(failed), 'table')} needs attention: {', '.join(failed)}. The others are done. The log "
+                    "of this run says of each what is wrong and what to do."
+                )
+            )
+
+    @dg.job(
+        name="upkeep",
+        description="Merges small files of tables that are not partitioned by windows, once the windows have been quiet for "
+        "a while, and deletes files that no version of the last week names: `platform-assets upkeep` as a run.",
+    )
+    def upkeep_tables() -> None:
+        upkeep_each_table()
+
+    @dg.schedule(
+        name="upkeep_schedule",
+        job=upkeep_tables,
+        cron_schedule="40 * * * *",
+        default_status=_status(),
+    )
+    def upkeep_schedule(context: dg.ScheduleEvaluationContext, lake: LakeResource) -> Any:
+        if not any(_is_flat(lake.lake(), table) for table in lake.lake().tables()):
+            return dg.SkipReason("All tables are partitioned by windows, so there are no files to merge.")
+        return dg.RunRequest()
+
+    return dg.Definitions(jobs=[upkeep_tables], schedules=[upkeep_schedule])
+
+
+def _status() -> dg.DefaultScheduleStatus:
+    running = holdings.partition_of_new_tables() is None
+    return dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
+
+
+def _is_flat(lake: Lake, table: TableRef) -> bool:
+    return holdings.is_flat(lake.table(table).delta())
+
+
+def _upkeep(context: dg.OpExecutionContext, upkeep: TableUpkeep, *, dry_run: bool) -> bool:
+    """Do the upkeep of a table, log and report it; return false if it found damage."""
+    name, now = upkeep.table.name, datetime.now(UTC)
+    if dry_run:
+        plan = upkeep.plan(now)
+        context.log.info(line(f"{name}: {upkeep_text.PARTITIONED if plan is None else upkeep_text.plan_text(plan)}"))
+        return True
+    done = upkeep.run(
+        now,
+        lambda number, groups, merged: context.log.info(
+            line(f"{name}: {upkeep_text.group_text(number, groups, merged)}")
+        ),
+    )
+    if done is None:
+        context.log.info(line(f"{name}: {upkeep_text.PARTITIONED}"))
+        return True
+    context.log.info(line(f"{name}: {upkeep_text.done_text(done)}"))
+    context.log_event(dg.AssetObservation(table_key(upkeep.table), metadata=metadata_of(done)))
+    for text in upkeep_text.damage_texts(name, done):
+        context.log.error(line(text))
+    return not done.damaged
+
+
+def metadata_of(done: LastUpkeep) -> dict[str, Any]:
+    """Return what a table's page shows of an upkeep."""
+    return {
+        "upkeep": line(upkeep_text.done_text(done)),
+        "files": done.files,
+        "files_before": done.files_before,
+        "average_file_bytes": done.bytes // max(done.files, 1),
+        "bytes": done.bytes,
+        "merged_files": done.merged_files,
+        "merged_bytes": done.merged_bytes,
+        "damaged_windows": len(done.damaged),
+        "seconds": done.seconds,
+    }

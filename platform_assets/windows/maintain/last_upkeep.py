@@ -1,0 +1,81 @@
+"""What the newest upkeep of a table did, for `status` and the asset page: a file per table, which may be deleted at any time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from platform_assets.lake.location import Lake
+from platform_assets.model import names
+from platform_assets.model.logs import logger
+from platform_assets.model.tables import TableRef
+
+_log = logger(__name__)
+_VERSION: Final = 1
+MOST_DAMAGED: Final = 20
+"""Maximum number of damaged windows that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastUpkeep:
+    """An upkeep that ended `at` after `seconds`.
+
+    It merged `merged_files` of `merged_bytes` into `new_files` of `new_bytes`; the table then had `files` of `bytes`, and had
+    `files_before`. `left_bytes` are bytes of files that later runs merge. `damaged` are the first windows whose rows are not those of
+    their receipts. `deleted_files` of `deleted_bytes` were in no version that is kept; `vacuumed_at` is when they were last deleted.
+    """
+
+    at: datetime
+    seconds: float
+    files_before: int
+    files: int
+    bytes: int
+    merged_files: int = 0
+    merged_bytes: int = 0
+    new_files: int = 0
+    new_bytes: int = 0
+    left_bytes: int = 0
+    damaged: tuple[str, ...] = ()
+    deleted_files: int = 0
+    deleted_bytes: int = 0
+    vacuumed_at: datetime | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        vacuumed = None if self.vacuumed_at is None else self.vacuumed_at.isoformat()
+        return {**asdict(self), "at": self.at.isoformat(), "damaged": list(self.damaged), "vacuumed_at": vacuumed}
+
+
+def remember(lake: Lake, table: TableRef, done: LastUpkeep) -> None:
+    """Keep what an upkeep did. Raises LakeNotWritableError."""
+    document = {"version": _VERSION, **done.to_json()}
+    lake.upkeep.write(_name(table), json.dumps(document, separators=(",", ":")).encode())
+
+
+def recall(lake: Lake, table: TableRef) -> LastUpkeep | None:
+    """Return what was kept; None if there is nothing, or it is from another release."""
+    content = lake.upkeep.read(_name(table))
+    if content is None:
+        return None
+    try:
+        fields: Any = json.loads(content)
+        if fields.pop("version") != _VERSION:
+            return None
+        vacuumed = fields.pop("vacuumed_at")
+        return LastUpkeep(
+            **{
+                **fields,
+                "at": datetime.fromisoformat(fields["at"]),
+                "damaged": tuple(fields["damaged"]),
+                "vacuumed_at": None if vacuumed is None else datetime.fromisoformat(vacuumed),
+            }
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        _log.warning("%s/%s cannot be read (%s): the next upkeep replaces it", lake.upkeep, _name(table), e)
+        return None
+
+
+def _name(table: TableRef) -> str:
+    return names.file_name(table.kind, table.topic, ".json")

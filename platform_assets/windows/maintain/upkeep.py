@@ -1,0 +1,125 @@
+"""A run of upkeep for one table: merge small files, write a checkpoint, clean up the log, and delete files of no kept version.
+
+Each step leaves the table as it was or finished, so a run may end anywhere, and two runs at once do no harm: see `merging`. Files are
+deleted by the table's own retention, a week by default, which readers of past versions, backups and loads that are still writing rely
+on; only files that are older and that the newest version does not name are deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from platform_assets.engines.merging.engine import MergeEngine
+from platform_assets.lake import contents
+from platform_assets.lake.location import Folder
+from platform_assets.lake.vacuum import Vacuumed, vacuum
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import DEFAULT_FILE_SIZE, TopicDeclaration
+from platform_assets.model.tables import TableRef
+from platform_assets.model.windows import key_of
+from platform_assets.windows.maintain.last_upkeep import MOST_DAMAGED, LastUpkeep, recall, remember
+from platform_assets.windows.maintain.merging import BUDGET_BYTES, MergedFiles, Plan, Upkeep
+
+QUIET: Final = timedelta(hours=6)
+"""Time since a window's end after which its files are merged: until then, a late load may replace them."""
+VACUUM_EVERY: Final = timedelta(days=1)
+"""Time between two deletions of old files, which list the whole folder."""
+
+Progress = Callable[[int, int, MergedFiles], None]
+"""Takes the number of groups that are done, the number of all, and what became of the newest."""
+
+
+@dataclass(frozen=True)
+class TableUpkeep:
+    """Upkeep of a table of `ledger` with `engine`; `target` and `cluster_by` are the table's own."""
+
+    table: TableRef
+    ledger: Ledger
+    engine: MergeEngine = field(default_factory=MergeEngine)
+    target: int = DEFAULT_FILE_SIZE
+    cluster_by: tuple[str, ...] = ()
+    quiet: timedelta = QUIET
+    budget: int = BUDGET_BYTES
+
+    @classmethod
+    def of(cls, table: TableRef, ledger: Ledger, declaration: TopicDeclaration | None, **options: Any) -> TableUpkeep:
+        """Return the upkeep of a table with the settings of its topic's declaration, if it has one; `options` win."""
+        declared: dict[str, Any] = {}
+        if declaration is not None:
+            declared = {"target": declaration.target_file_size, "cluster_by": declaration.cluster_by(table)}
+        return cls(table, ledger, **{**declared, **options})
+
+    @property
+    def _merging(self) -> Upkeep:
+        return Upkeep(self.table, self.ledger, self.engine, self.target, self.cluster_by)
+
+    @property
+    def _folder(self) -> Folder:
+        return self.ledger.lake.table(self.table)
+
+    def plan(self, now: datetime) -> Plan | None:
+        """Return what `run` would merge; None for a table that is partitioned by windows, which upkeep leaves alone."""
+        return self._merging.plan(key_of(now - self.quiet), self.budget)
+
+    def run(self, now: datetime, progress: Progress = lambda done, all, merged: None) -> LastUpkeep | None:
+        """Do it, and return what was done; None as in `plan`.
+
+        Raises the platform's errors; what was merged before stays merged.
+        """
+        began = time.monotonic()
+        before = recall(self.ledger.lake, self.table)
+        plan = self.plan(now)
+        if plan is None:
+            return None
+        merged = list[MergedFiles]()
+        for each in self._merging.merge(plan):
+            merged.append(each)
+            progress(len(merged), len(plan.groups), each)
+        done = [each for each in merged if each.version is not None]
+        if done:
+            self._fold_log()
+        vacuumed = before.vacuumed_at if before is not None else None
+        deleted = Vacuumed(self.table, (), 0)
+        files, size = self._size()
+        if vacuumed is None or now - vacuumed >= VACUUM_EVERY:
+            deleted, vacuumed = vacuum(self.table, self._folder), now
+        found = LastUpkeep(
+            at=datetime.now(UTC),
+            seconds=round(time.monotonic() - began, 3),
+            files_before=plan.files,
+            files=files,
+            bytes=size,
+            merged_files=sum(len(each.group.files) for each in done),
+            merged_bytes=sum(each.group.bytes for each in done),
+            new_files=sum(each.files for each in done),
+            new_bytes=sum(each.bytes for each in done),
+            left_bytes=sum(group.bytes for group in plan.left),
+            damaged=tuple(sorted({key for each in merged for key in each.damaged}))[:MOST_DAMAGED],
+            deleted_files=len(deleted.files),
+            deleted_bytes=deleted.bytes,
+            vacuumed_at=vacuumed,
+        )
+        remember(self.ledger.lake, self.table, found)
+        return found
+
+    def _fold_log(self) -> None:
+        """Write a checkpoint, so that readers need not read the commits, and delete log files past the table's log retention."""
+        handle = self._folder.delta()
+        with self._folder.writing():
+            handle.create_checkpoint()
+            handle.cleanup_metadata()
+
+    def _size(self) -> tuple[int, int]:
+        """Return number and size of the newest version's files; forget the contents of all others."""
+        handle = self._folder.delta()
+        with self._folder.reading():
+            named = pa.table(handle.get_add_actions())
+        files = list(zip(named["path"].to_pylist(), named["size_bytes"].to_pylist(), strict=True))
+        contents.prune(self._folder, str(handle.metadata().id), files)
+        return len(files), sum(size for _, size in files)

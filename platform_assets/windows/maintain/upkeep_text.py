@@ -1,0 +1,74 @@
+"""What an upkeep did, in words: for the command, the job's log and `status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from platform_assets.model.sizes import size_text
+from platform_assets.windows.maintain.last_upkeep import MOST_DAMAGED, LastUpkeep
+from platform_assets.windows.maintain.merging import MergedFiles, Plan
+
+PARTITIONED = "its files are not merged, because the table is partitioned by windows"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def files_text(files: int, size: int) -> str:
+    """Return number and average size of a table's files."""
+    return counted(files, "file") if not files else f"{counted(files, 'file')} of {size_text(size // files)} on average"
+
+
+def plan_text(plan: Plan) -> str:
+    """Return what a run would merge."""
+    number, size = sum(len(group.files) for group in plan.groups), sum(group.bytes for group in plan.groups)
+    text = (
+        f"would merge {counted(number, 'file')} ({size_text(size)}) into {len(plan.groups):,}"
+        if number
+        else "would merge no file"
+    )
+    later = sum(group.bytes for group in plan.left)
+    return f"{text}; it has {files_text(plan.files, plan.bytes)}" + (
+        f"; {size_text(later)} are left for later runs" if later else ""
+    )
+
+
+def done_text(done: LastUpkeep) -> str:
+    """Return what a run has done."""
+    merged = (
+        f"merged {counted(done.merged_files, 'file')} ({size_text(done.merged_bytes)}) into {done.new_files:,} "
+        f"({size_text(done.new_bytes)})"
+        if done.merged_files
+        else "merged no file"
+    )
+    later = f"; {size_text(done.left_bytes)} are left for later runs" if done.left_bytes else ""
+    deleted = (
+        f"; deleted {counted(done.deleted_files, 'old file')} ({size_text(done.deleted_bytes)})"
+        if done.deleted_files
+        else ""
+    )
+    return f"{merged}; it has {files_text(done.files, done.bytes)}{later}{deleted}"
+
+
+def group_text(number: int, groups: int, merged: MergedFiles) -> str:
+    """Return what became of one of several groups."""
+    size = f"{counted(len(merged.group.files), 'file')} ({size_text(merged.group.bytes)})"
+    if merged.version is not None:
+        return f"{number:,} of {groups:,}: merged {size}"
+    if merged.damaged:
+        return f"{number:,} of {groups:,}: left {size} as they are, because rows in them differ from what was loaded"
+    return f"{number:,} of {groups:,}: left {size} for the next run, because another commit changed them"
+
+
+def damage_texts(table: str, done: LastUpkeep) -> Iterator[str]:
+    """Yield what is wrong with windows that were not merged, and the way to repair them."""
+    if done.damaged:
+        some = " ".join(done.damaged[:3]) + (" …" if len(done.damaged) > 3 else "")
+        number = f"{MOST_DAMAGED} or more" if len(done.damaged) >= MOST_DAMAGED else f"{len(done.damaged)}"
+        noun = "window" if number == "1" else "windows"
+        yield (
+            f"{number} {noun} of {table} cannot be merged, because the rows are not those that were loaded: {some}. Repair them with "
+            f"`platform-assets load {table} {some}`."
+        )

@@ -1,0 +1,185 @@
+"""`platform-assets upkeep`, and the job that does the same: what they merge, say and report."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.engines.merging.engine import MergeEngine
+from platform_assets.lake import holdings
+from platform_assets.orchestration.maintenance import upkeep
+from platform_assets.orchestration.names import table_key
+from platform_assets.orchestration.resources import LakeResource, SparkResource
+from platform_assets.windows.maintain import last_upkeep
+from platform_assets_tests.support.erasures import MadeTopic, proved
+from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+
+pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+WINDOWS = 5
+
+
+@pytest.fixture(autouse=True)
+def flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tables are flat."""
+    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
+
+
+def filled(root: Path) -> MadeTopic:
+    """A topic of 2026-01-01 with small windows, loaded and decoded."""
+    made = MadeTopic(root)
+    made.fill(made.seal([{0: [(b"k", b"%d-%d" % (w, n)) for n in range(20)]} for w in range(WINDOWS)]))
+    return made
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    return filled(tmp_path / "lake")
+
+
+@pytest.fixture
+def shell(topic: MadeTopic, tmp_path: Path) -> Shell:
+    made = Shell(tmp_path / "project")
+    made.declare(topic.topic)
+    made.variables["LAKE_ROOT"] = str(topic.root)
+    return made
+
+
+def files(topic: MadeTopic, kind: str = "raw") -> list[dict[str, Any]]:
+    found = pa.table(DeltaTable(topic.root / kind / topic.topic).get_add_actions(flatten=True))
+    return list(found.to_pylist())
+
+
+def test_files_are_merged_and_the_command_says_so(shell: Shell, topic: MadeTopic) -> None:
+    listed = shell.run("upkeep", "raw/people", "--dry-run")
+    assert listed.exit_code == 0, listed.output
+    assert listed.stdout.startswith(f"raw/people: would merge {WINDOWS} files (")
+    assert len(files(topic)) == WINDOWS
+
+    done = shell.run("upkeep")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert [text.partition(": ")[0] for text in lines] == ["dead_letters/people", "decoded/people", "raw/people"]
+    assert lines[2].startswith(f"raw/people: merged {WINDOWS} files (")
+    assert len(files(topic)) == len(files(topic, "decoded")) == 1
+    assert list((topic.root / "raw" / "people" / "_delta_log").glob("*.checkpoint.parquet"))
+    proved(topic)
+
+    again = shell.run("upkeep", "people", "--json")
+    (table,) = json.loads(again.stdout)["tables"]
+    assert (table["table"], table["merged_files"], table["files"]) == ("raw/people", 0, 1)
+
+
+def test_quiet_windows_and_the_budget_limit_a_run(shell: Shell, topic: MadeTopic) -> None:
+    """A run merges one group at least, and says what it leaves."""
+    refused = shell.run("upkeep", "people", "--quiet-hours", "99999", "--json")
+    assert json.loads(refused.stdout)["tables"][0]["merged_files"] == 0
+    size = max(file["size_bytes"] for file in files(topic))
+    done = shell.run("upkeep", "people", "--target", str(2 * size + 1), "--budget", "1 KB", "--json")
+    assert done.exit_code == 0, done.output
+    (table,) = json.loads(done.stdout)["tables"]
+    assert (table["merged_files"], table["files"]) == (3, WINDOWS - 2)
+    assert table["left_bytes"] == sum(file["size_bytes"] for file in files(topic)) - table["new_bytes"]
+    wrong = shell.run("upkeep", "people", "--target", "much")
+    assert wrong.exit_code == 2
+    assert "128 MB" in wrong.output
+
+
+def test_damage_is_named_with_a_remedy_that_works(shell: Shell, topic: MadeTopic) -> None:
+    of = topic.ledger.windows(topic.topic)[2]
+    DeltaTable(topic.root / "raw" / "people").delete(f"window = '{of.key}' AND kafka_offset % 3 = 0")
+    done = shell.run("upkeep", "people")
+    assert done.exit_code == 1
+    assert f"`platform-assets load raw/people {of.key}`" in done.stderr
+    kept = last_upkeep.recall(topic.lake, topic.declaration.raw_table)
+    assert kept is not None
+    assert kept.damaged == (of.key,)
+    assert topic.load(of).outcome == "healed"
+    assert shell.run("upkeep", "people").exit_code == 0
+    assert len(files(topic)) == 1
+    proved(topic)
+
+
+def test_old_files_are_deleted_once_a_day(shell: Shell, topic: MadeTopic) -> None:
+    table = topic.root / "raw" / "people"
+    dead = [table / "window=2026-01-01-00%3A00" / name / "part-0.parquet" for name in ("dead", "dead later")]
+    for file in dead:
+        file.parent.mkdir()
+        file.write_bytes(b"never ended")
+        os.utime(file, (0, 0))
+        assert shell.run("upkeep", "people").exit_code == 0
+    assert [file.exists() for file in dead] == [False, True]
+    (topic.root / "_ledger" / "upkeep").rename(topic.root / "elsewhere")
+    assert "deleted 1 old file (11 bytes)" in shell.run("upkeep", "people").stdout
+    assert not dead[1].exists()
+
+
+def test_a_partitioned_table_is_left_alone(tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdings, "new_tables_are_flat", False)
+    topic = filled(tmp_path / "partitioned")
+    done = shell.run("upkeep", "people", LAKE_ROOT=str(topic.root))
+    assert (done.exit_code, done.stdout) == (
+        0,
+        "raw/people: its files are not merged, because the table is partitioned by windows\n",
+    )
+    assert len(files(topic)) == WINDOWS
+
+
+def test_a_table_without_files_is_refused_by_name(shell: Shell) -> None:
+    shell.declare("orders")
+    refused = shell.run("upkeep", "orders")
+    assert refused.exit_code == 1
+    assert "created by its first load" in refused.output
+
+
+def definitions(topic: MadeTopic) -> dg.Definitions:
+    resources = {"lake": LakeResource(root=str(topic.root)), "spark": SparkResource(remote="sc://localhost:1")}
+    found = upkeep.definitions(lambda: {topic.topic: topic.declaration})
+    return dg.Definitions.merge(found, dg.Definitions(resources=resources))
+
+
+def test_the_job_merges_every_table_and_reports_on_each_page(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "merge_engine", lambda *_: MergeEngine())
+    job = definitions(topic).resolve_job_def("upkeep")
+    done = job.execute_in_process()
+    assert done.success
+    assert len(files(topic)) == len(files(topic, "decoded")) == 1
+    observed = {
+        e.asset_key: e.event_specific_data for e in done.all_events if e.event_type_value == "ASSET_OBSERVATION"
+    }
+    page = observed[table_key(topic.declaration.raw_table)].asset_observation.metadata  # type: ignore[union-attr]
+    assert (page["files"].value, page["files_before"].value, page["damaged_windows"].value) == (1, WINDOWS, 0)
+    assert page["average_file_bytes"].value == files(topic)[0]["size_bytes"]
+    proved(topic)
+
+
+def test_the_job_without_spark_fails_and_changes_nothing(topic: MadeTopic) -> None:
+    job = definitions(topic).resolve_job_def("upkeep")
+    config = {"ops": {"upkeep_each_table": {"config": {"tables": ["raw/people"]}}}}
+    assert not job.execute_in_process(config, raise_on_error=False).success
+    assert len(files(topic)) == WINDOWS
+
+
+def test_the_schedule_runs_where_there_is_something_to_merge(
+    topic: MadeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tick(of: MadeTopic) -> Any:
+        found = definitions(of)
+        context = dg.build_schedule_context(resources={"lake": LakeResource(root=str(of.root))})
+        return found.resolve_schedule_def("upkeep_schedule").evaluate_tick(context)
+
+    (schedule,) = upkeep.definitions().schedules or ()
+    assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
+    assert len(tick(topic).run_requests) == 1
+    monkeypatch.setattr(holdings, "new_tables_are_flat", False)
+    (schedule,) = upkeep.definitions().schedules or ()
+    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+    skipped = tick(filled(tmp_path / "partitioned"))
+    assert not skipped.run_requests
+    assert "partitioned by windows" in skipped.skip_message

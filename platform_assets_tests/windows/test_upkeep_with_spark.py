@@ -1,0 +1,178 @@
+"""Flat tables that Spark's workers merge, strangers maintain, and a streaming reader follows: each row is there exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from platform_assets.checks.registry import CHECKS
+from platform_assets.engines.choice import merge_engine
+from platform_assets.lake import holdings
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableKind
+from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
+from platform_assets_tests.support.erasures import MadeTopic, evaluation_of, proved
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+pytestmark = pytest.mark.spark
+LATER = "2030-01-01-00:00"
+WINDOWS, MORE, EACH = 4, 3, 20
+KINDS: tuple[TableKind, ...] = ("raw", "decoded")
+
+
+@pytest.fixture(autouse=True)
+def flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New tables are flat."""
+    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
+
+
+def batches(windows: range) -> list[dict[int, list[tuple[bytes | None, bytes | None]]]]:
+    return [{p: [(b"k%d" % n, b"%d/%d/%d" % (w, p, n)) for n in range(EACH)] for p in (0, 1)} for w in windows]
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> MadeTopic:
+    made = MadeTopic(tmp_path / "lake")
+    made.fill(made.seal(batches(range(WINDOWS + MORE)))[:WINDOWS])
+    return made
+
+
+def windows(topic: MadeTopic) -> list[SealedWindow]:
+    """Those that are loaded at first."""
+    return topic.ledger.windows(topic.topic)[:WINDOWS]
+
+
+def more(topic: MadeTopic) -> list[SealedWindow]:
+    """Those that are not."""
+    return topic.ledger.windows(topic.topic)[WINDOWS:]
+
+
+def place(topic: MadeTopic, kind: TableKind) -> Path:
+    return topic.root / kind / topic.topic
+
+
+def rows(topic: MadeTopic, kind: TableKind) -> list[tuple[Any, ...]]:
+    """What another reader finds."""
+    columns = ["window", "kafka_partition", "kafka_offset", "value"]
+    return sorted(pl.scan_delta(str(place(topic, kind))).select(columns).collect().rows())
+
+
+def upkeep(
+    topic: MadeTopic, session: Callable[[], ConnectSession], **options: Any
+) -> dict[TableKind, list[MergedFiles]]:
+    engine = merge_engine(topic.lake, session)
+    found: dict[TableKind, list[MergedFiles]] = {}
+    for table in topic.declaration.tables:
+        each = Upkeep(table, topic.ledger, engine, **options)
+        found[table.kind] = list(each.run(LATER))
+    return found
+
+
+def test_sparks_workers_merge_what_this_process_commits(
+    topic: MadeTopic, connection: Callable[[], ConnectSession]
+) -> None:
+    before = {kind: rows(topic, kind) for kind in KINDS}
+    assert len(before["raw"]) == WINDOWS * EACH * 2
+    size = max(f["size_bytes"] for f in pa.table(DeltaTable(place(topic, "raw")).get_add_actions()).to_pylist())
+    done = upkeep(topic, connection, target=2 * size + 1, cluster_by=("value",))
+    assert len(done["raw"]) > 1
+    assert all(d.version is not None for kind in KINDS for d in done[kind])
+    assert {kind: rows(topic, kind) for kind in KINDS} == before
+    proved(topic)
+    assert all(topic.load(w).outcome == "unchanged" for w in windows(topic))
+
+
+Maintenance = Callable[["SparkSession", Path], Any]
+
+
+def spark_sql(text: str) -> Maintenance:
+    return lambda spark, table: spark.sql(text.format(f"delta.`{table}`"))
+
+
+STRANGERS: dict[str, Maintenance] = {
+    "OPTIMIZE": spark_sql("OPTIMIZE {}"),
+    "OPTIMIZE ZORDER BY": spark_sql("OPTIMIZE {} ZORDER BY (kafka_offset, kafka_partition)"),
+    "compact": lambda spark, table: DeltaTable(table).optimize.compact(),
+    "z_order": lambda spark, table: DeltaTable(table).optimize.z_order(["kafka_offset", "kafka_partition"]),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_stranger_maintains_a_live_table(topic: MadeTopic, spark: SparkSession, stranger: str) -> None:
+    """Merged by others and vacuumed: all checks pass, and the next load, decode and upkeep work."""
+    before = {kind: rows(topic, kind) for kind in KINDS}
+    for kind in KINDS:
+        version = DeltaTable(place(topic, kind)).version()
+        STRANGERS[stranger](spark, place(topic, kind))
+        table = DeltaTable(place(topic, kind))
+        assert table.version() > version
+        assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert {kind: rows(topic, kind) for kind in KINDS} == before
+    proved(topic)
+    assert all(topic.load(w).outcome == "unchanged" for w in windows(topic))
+    new = more(topic)[0]
+    topic.fill([new])
+    assert all(topic.decoder().decode(w.key).outcome == "unchanged" for w in windows(topic))
+    list(Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
+    assert [row for row in rows(topic, "raw") if row[0] != new.key] == before["raw"]
+    proved(topic)
+
+
+def test_a_row_that_a_stranger_deletes_from_a_merged_file_is_named_and_healed(
+    topic: MadeTopic, spark: SparkSession
+) -> None:
+    before = rows(topic, "raw")
+    list(Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
+    of = windows(topic)[1]
+    offset = of.ranges.by_partition[1].start + 7
+    spark.sql(f"DELETE FROM delta.`{place(topic, 'raw')}` WHERE kafka_partition = 1 AND kafka_offset = {offset}")
+    assert len(rows(topic, "raw")) == len(before) - 1
+    found = [
+        finding
+        for check in CHECKS.values()
+        for finding in check.evaluate(evaluation_of(topic)).findings
+        if finding.alarming
+    ]
+    assert {finding.window for finding in found} == {of.key}
+    assert any(f.partition == 1 and f.ranges == (OffsetRange(offset, offset + 1),) for f in found), found
+    assert all(d.damaged == (of.key,) for d in Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
+    assert [topic.load(w).outcome for w in windows(topic)] == ["unchanged", "healed", "unchanged", "unchanged"]
+    assert rows(topic, "raw") == before
+    proved(topic)
+
+
+def test_a_streaming_reader_gets_each_row_once_through_loads_and_upkeep(
+    topic: MadeTopic, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without `skipChangeCommits`: neither a first load nor upkeep changes a row that is there."""
+    sink, table = tmp_path / "sink", place(topic, "decoded")
+    query = (
+        spark.readStream.format("delta")
+        .load(str(table))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start(str(sink))
+    )
+    try:
+        for new in more(topic):
+            query.processAllAvailable()
+            topic.fill([new])
+            done = list(Upkeep(topic.declaration.decoded_table, topic.ledger, cluster_by=("value",)).run(LATER))
+            assert [d.version is not None for d in done] == [True]
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    columns = ["window", "kafka_partition", "kafka_offset", "value"]
+    got = pl.concat([pl.read_parquet(file) for file in sink.glob("*.parquet")]).select(columns).rows()
+    assert len(got) == (WINDOWS + MORE) * EACH * 2
+    assert sorted(got) == rows(topic, "decoded")
