@@ -57,7 +57,6 @@ EXCEPTIONS: Final = {
         "(description or markdown(f'Kafka topic {declaration.topic}.')) + "
         "' A partition is a sealed window: offsets that never change.'",
     ): "Markdown that the owner of the topic's YAML writes on purpose",
-    ("orchestration/retention_check.py", "_DESCRIPTION"): "a constant",
     ("orchestration/resources.py", "given.description"): "of a field of a config class: a constant",
     ("lake/location.py", "description"): "of a Delta table: no page shows it",
     (

@@ -29,12 +29,12 @@ from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, to_lines
 from platform_assets.model.windows import edge_of
-from platform_assets.orchestration import dagster_records, decoded_checks, events, retention_check
+from platform_assets.orchestration import dagster_records, decoded_checks, events
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import table_key, topic_key
 from platform_assets.orchestration.planning import Failures, decided_at
 from platform_assets.orchestration.publishing import Publisher
-from platform_assets.orchestration.raw_checks import EvaluatedCheck, evaluation, judge
+from platform_assets.orchestration.raw_checks import EvaluatedCheck, age, evaluation, judge
 from platform_assets.orchestration.resources import Log, Services
 from platform_assets.windows.decode.decoding import DecodedWindow, WindowDecoder
 from platform_assets.windows.decode.decoding_many import decode_many
@@ -231,8 +231,7 @@ class Execution:
                 for judged in self._checks(d, records):
                     yield judged
                     alarming += [f"{judged.event.check_name} of {d.raw_table}"] if judged.blocks else []
-                found = retention_check.evaluate(d, self.services.ledger, self.services.cluster)
-                yield EvaluatedCheck(rendering.as_event(found), blocks=False)
+                yield from age(d, self.services)
             self.blocking += alarming
             if d.decode is not None and not alarming:
                 for attempt in self.decode(topic, keys):

@@ -1,4 +1,4 @@
-"""The checks of raw tables in Dagster: in runs, and in ticks that report windows without offsets.
+"""The checks of raw tables in Dagster, which `checks_of` lists: in runs, and in ticks that report windows without offsets.
 
 Dagster counts a check as evaluated only if its evaluation is not older than the newest materialisation. A report of an empty window
 would hide those of every check, so a tick evaluates the rules again on ledger, logs and, within its budget, the brokers' evidence.
@@ -8,6 +8,7 @@ If data files have to be read, it requests a run of the checks.
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import dagster as dg
@@ -28,7 +29,8 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import markdown, to_lines
-from platform_assets.orchestration import dagster_records, retention_check
+from platform_assets.orchestration import aging_checks, dagster_records, retention_check
+from platform_assets.orchestration.aging_checks import AgingCheck, Subject
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import assets_job, checks_op, deep_audit_op, table_key
 from platform_assets.orchestration.resources import (
@@ -54,13 +56,24 @@ class EvaluatedCheck:
     check_result: CheckResult | None = None
 
 
+AGING: Final[tuple[AgingCheck, ...]] = (retention_check.CHECK,)
+"""The aging checks, in the order of evaluation."""
+
+
+def checks_of(declaration: TopicDeclaration) -> tuple[Check | AgingCheck, ...]:
+    """Return all checks of a topic's raw table but the deep audit, which has a schedule of its own: rules, then aging checks."""
+    return (*CHECKS.values(), *aging_of(declaration))
+
+
+def aging_of(declaration: TopicDeclaration) -> tuple[AgingCheck, ...]:
+    """Return the aging checks of a topic's raw table."""
+    return tuple(check for check in AGING if check.applies_to(declaration))
+
+
 def build_checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
     """Build the checks of each load, in one step, since they judge the same facts."""
     topic = declaration.topic
-    specs = [
-        *(_spec(declaration.raw_table, check) for check in CHECKS.values()),
-        retention_check.spec(declaration.raw_table),
-    ]
+    specs = [_spec(declaration.raw_table, check) for check in checks_of(declaration)]
 
     @dg.multi_asset_check(specs=specs, name=checks_op(topic), can_subset=True)
     def _evaluate_all(
@@ -68,11 +81,14 @@ def build_checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
     ) -> Iterator[dg.AssetCheckResult]:
         evaluation = _evaluation(context, declaration, RunServices(kafka, lake, spark))
         wanted = {key.name for key in context.selected_asset_check_keys}
-        for check in CHECKS.values():
-            if check.name in wanted:
+        subject = Subject(declaration, evaluation.ledger, kafka.cluster(), datetime.now(UTC))
+        for check in checks_of(declaration):
+            if check.name not in wanted:
+                continue
+            if isinstance(check, AgingCheck):
+                yield aging_checks.result(check, subject)
+            else:
                 yield rendering.result(table_key(declaration.raw_table), check.evaluate(evaluation), evaluation.facts())
-        if retention_check.RETENTION_IS_FAR in wanted:
-            yield retention_check.evaluate(declaration, evaluation.ledger, kafka.cluster())
 
     return _evaluate_all
 
@@ -94,7 +110,7 @@ def build_deep_audit(declaration: TopicDeclaration, budget: float) -> dg.AssetCh
     return _evaluate
 
 
-def _spec(table: TableRef, check: Check) -> dg.AssetCheckSpec:
+def _spec(table: TableRef, check: Check | AgingCheck) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(check.name, asset=table_key(table), blocking=check.blocking, description=check.description)
 
 
@@ -141,6 +157,13 @@ def judge(found: Evaluation) -> Iterator[EvaluatedCheck]:
         check_result = check.evaluate(found)
         event = rendering.evaluation(table_key(found.facts().table), check_result, found.facts())
         yield EvaluatedCheck(event, check.blocking and check_result.alarming, check_result)
+
+
+def age(declaration: TopicDeclaration, services: Services) -> Iterator[EvaluatedCheck]:
+    """Evaluate each aging check of a raw table now."""
+    subject = Subject(declaration, services.ledger, services.cluster, datetime.now(UTC))
+    for check in aging_of(declaration):
+        yield EvaluatedCheck(rendering.as_event(aging_checks.result(check, subject)), check.blocking)
 
 
 # --- in a tick, without a run -----------------------------------------------------------------------------------

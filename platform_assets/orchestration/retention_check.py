@@ -1,30 +1,21 @@
-"""The check `retention_is_far` and the retention forecast in words.
-
-Runs evaluate the check after a load. The sensor evaluates it between loads, because it matters most while nothing is loaded.
-"""
+"""The aging check `retention_is_far`, and the retention forecast in words."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from platform_assets.checks.report.rendering import as_event
-from platform_assets.errors import PlatformError
-from platform_assets.kafka.cluster import Cluster
-from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.retention import Forecast
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import markdown
 from platform_assets.model.windows import longest_window
+from platform_assets.orchestration.aging_checks import AgingCheck, Messages, Subject, could_not_tell
 from platform_assets.orchestration.names import table_key
-from platform_assets.windows.load import retention_forecast
 from platform_assets.windows.load.retention_forecast import PartitionForecast, RetentionForecast
 
 if TYPE_CHECKING:
@@ -44,8 +35,6 @@ _LONGEST: Final = timedelta(minutes=15)
 """Default maximum transaction timeout (`transaction.max.timeout.ms`). Before that, a client that may not query coordinators cannot
 tell a hanging transaction from one in progress."""
 _NAMED: Final = 3
-_LOOKED_EVERY: Final = timedelta(minutes=5)
-_TICK_BUDGET_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +70,6 @@ def transactions(table_forecast: RetentionForecast) -> tuple[TransactionStatus, 
         )
         for t in table_forecast.transactions
     )
-
-
-def spec(table: TableRef) -> dg.AssetCheckSpec:
-    """Return the spec of the check of a raw table."""
-    return dg.AssetCheckSpec(RETENTION_IS_FAR, asset=table_key(table), blocking=False, description=_DESCRIPTION)
 
 
 def freshness(declaration: TopicDeclaration) -> dg.FreshnessPolicy:
@@ -238,43 +222,22 @@ def _cell(hours: float | None) -> str:
     return "–" if hours is None else f"{hours:.2f}"
 
 
-def evaluate(declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster) -> dg.AssetCheckResult:
-    """Query the brokers and return the result. If they do not answer, that is the result."""
-    table = declaration.raw_table
-    try:
-        return result(table, retention_forecast.look(declaration, ledger, cluster))
-    except PlatformError as e:
-        return dg.AssetCheckResult(
-            asset_key=table_key(table),
-            check_name=RETENTION_IS_FAR,
-            passed=False,
-            severity=dg.AssetCheckSeverity.WARN,
-            description=f"**Could not tell**: {markdown(e)}",
-        )
+def _evaluate(subject: Subject) -> dg.AssetCheckResult:
+    found = subject.forecast
+    if isinstance(found, str):
+        return could_not_tell(RETENTION_IS_FAR, subject.declaration, found)
+    return result(subject.declaration.raw_table, found)
 
 
-# --- between loads ----------------------------------------------------------------------------------------------
+def _messages(subject: Subject) -> Messages:
+    found, cluster = subject.forecast, subject.cluster
+    if isinstance(found, str) or isinstance(cluster, str):
+        return Messages()
+    servers = cluster.settings.bootstrap_servers
+    return Messages(tuple(problems(found, servers, subject.now)), tuple(warnings(found, servers, subject.now)))
 
 
-_looked: dict[str, datetime] = {}
-"""Time of the last look of this process's ticks, by table."""
-_lock = threading.Lock()
-
-
-def evaluations(
-    declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime, reported: Sequence[Any]
-) -> list[dg.AssetCheckEvaluation]:
-    """Return the evaluation of a tick at `now`: every five minutes, and after each load among the events `reported` by that tick,
-    since Dagster ignores an older evaluation."""
-    own, place = table_key(declaration.raw_table), str(ledger.lake.table(declaration.raw_table))
-    loads = any(isinstance(e, dg.AssetMaterialization) and e.asset_key == own for e in reported)
-    with _lock:
-        looked = _looked.get(place)
-        if looked is not None and not loads and timedelta() <= now - looked < _LOOKED_EVERY:
-            return []
-        _looked[place] = now
-    bounded = cluster.with_deadline(time.monotonic() + _TICK_BUDGET_SECONDS)
-    return [as_event(evaluate(declaration, ledger, bounded))]
+CHECK: Final = AgingCheck(RETENTION_IS_FAR, _DESCRIPTION, timedelta(minutes=5), _evaluate, _messages)
 
 
 _MS: Final = timedelta(milliseconds=1)

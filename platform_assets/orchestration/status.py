@@ -23,14 +23,15 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import edge_of, key_of
-from platform_assets.orchestration import decoded_status, health, planning, retention_check
+from platform_assets.orchestration import decoded_status, health, planning, raw_checks, retention_check
+from platform_assets.orchestration.aging_checks import Subject
 from platform_assets.orchestration.dagster_records import windows_in_flight
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus, SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
 from platform_assets.orchestration.retention_check import TransactionStatus
-from platform_assets.windows.load import clocks, retention_forecast, sealing
-from platform_assets.windows.load.retention_forecast import PartitionForecast, RetentionForecast
+from platform_assets.windows.load import clocks, sealing
+from platform_assets.windows.load.retention_forecast import PartitionForecast
 from platform_assets.windows.load.sealing import StartMovedError
 
 JSON_VERSION = 1
@@ -171,9 +172,9 @@ def _table(
     broker_silence: str | None,
 ) -> TableStatus:
     topic = declaration.topic
-    table_forecast, broker_error = (
-        (None, broker_silence) if broker_silence else _table_forecast(declaration, ledger, cluster, now)
-    )
+    subject = _subject(declaration, ledger, cluster, now, broker_silence)
+    found = subject.forecast
+    table_forecast, broker_error = (None, found) if isinstance(found, str) else (found, None)
     by_partition = {} if table_forecast is None else {p.partition: p for p in table_forecast.partitions}
     ends = {p: a.stable for p, a in by_partition.items() if a.stable is not None}
     try:
@@ -223,7 +224,8 @@ def _table(
         _recorded(rows) if missing else (),
         now,
     )
-    to_act_on, passing = _retention_problems(table_forecast, cluster, now)
+    aged = [check.messages(subject) for check in raw_checks.aging_of(declaration)]
+    passing = [warning for messages in aged for warning in messages.warnings]
     held_up = health.problems(declaration, unloaded, sensor, pending if instance else None, now, moved or clock, behind)
     decoded, error = _decoded(declaration, ledger, instance, older.windows + len(loaded), frozenset(missing), now)
     held = older.rows + (pc.sum(rows["rows"]).as_py() or 0)
@@ -258,7 +260,7 @@ def _table(
         windows_parked=len(set_aside),
         problems=(
             *(() if declaration.paused else held_up),
-            *to_act_on,
+            *(problem for messages in aged for problem in messages.problems),
             *unjudged,
             *_unerased(declaration.raw_table.name, unfinished),
         ),
@@ -316,28 +318,16 @@ def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: 
     )
 
 
-def _table_forecast(
-    declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster | None, now: datetime
-) -> tuple[RetentionForecast | None, str | None]:
-    if cluster is None:
-        return None, "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
-    try:
-        bounded = cluster.with_deadline(time.monotonic() + _BROKER_BUDGET_SECONDS)
-        return retention_forecast.look(declaration, ledger, bounded, now), None
-    except PlatformError as e:
-        return None, str(e)
-
-
-def _retention_problems(
-    table_forecast: RetentionForecast | None, cluster: Cluster | None, now: datetime
-) -> tuple[list[str], list[str]]:
-    """Return what a person has to act on, and what passes by itself."""
-    if table_forecast is None or cluster is None:
-        return [], []
-    servers = cluster.settings.bootstrap_servers
-    return list(retention_check.problems(table_forecast, servers, now)), list(
-        retention_check.warnings(table_forecast, servers, now)
-    )
+def _subject(
+    declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster | None, now: datetime, broker_silence: str | None
+) -> Subject:
+    """Return the table for its aging checks, with the brokers bounded, or why they are not asked."""
+    silence = broker_silence
+    if silence is None and cluster is None:
+        silence = "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
+    if silence is not None or cluster is None:
+        return Subject(declaration, ledger, silence or "", now)
+    return Subject(declaration, ledger, cluster.with_deadline(time.monotonic() + _BROKER_BUDGET_SECONDS), now)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

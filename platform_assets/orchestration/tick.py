@@ -22,15 +22,15 @@ from typing import Any, Final
 import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
-from platform_assets.checks.registry import CHECKS
-from platform_assets.errors import PlatformError, TopicMissingError
+from platform_assets.errors import BrokerUnreachableError, PlatformError, TopicMissingError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, markdown
-from platform_assets.orchestration import dagster_records, events, names, planning, retention_check
+from platform_assets.orchestration import dagster_records, events, names, planning, raw_checks
+from platform_assets.orchestration.aging_checks import Subject, evaluate_due
 from platform_assets.orchestration.dagster_records import RunLog
 from platform_assets.orchestration.names import run_tag, sensor_name, table_key
 from platform_assets.orchestration.planning import LoadRequest
@@ -42,6 +42,8 @@ from platform_assets.windows.load.sealing import Sealing, seal_group
 _log = logger(__name__)
 
 _CURSOR_VERSION: Final = 1
+_FOR_PAUSED: Final = 0.1
+"""Share of a tick's budget after which no more paused topics are looked at."""
 _FOR_TAKING: Final = 0.5
 """Share of a tick's budget after which no more cuts are made."""
 _FOR_ALL: Final = 0.9
@@ -129,7 +131,7 @@ class Tick:
     clock: clocks.Ask | None = None
 
     def evaluate(self, cursor: str | None) -> dg.SensorResult:
-        """Plan, then do the sensor's other work: check retention, report loads that Dagster lacks, and publish positions.
+        """Plan, then do the sensor's other work: evaluate aging checks, report loads that Dagster lacks, and publish positions.
 
         Topics that are left when the budget ends come first in the next tick. A topic's error is reported on its table's page, and
         raised if no topic succeeded.
@@ -145,6 +147,8 @@ class Tick:
         budget = self.group.first.tick_budget.total_seconds()
         deadline = began + budget
         active = [d for d in self.group.declarations if not d.paused]
+        if not alone:
+            self._age_paused(began + _FOR_PAUSED * budget)
         if not active:
             paused = "paused in its YAML" if self.group.name is None else "every topic is paused in its YAML"
             return dg.SensorResult(skip_reason=line(f"{self.group}: {paused}"), cursor=cursor)
@@ -203,6 +207,7 @@ class Tick:
             found.errors.append(e)
             if not alone:
                 observe(self.instance, d, e)
+                self._age(d, str(e) if isinstance(e, BrokerUnreachableError) else self.cluster)
             if self.group.name is not None:
                 _log.error("topic %s: %s", d.topic, e)
             return
@@ -220,13 +225,25 @@ class Tick:
             found.reasons.append(result.skip_reason)
 
     def _besides(self, d: TopicDeclaration, result: TopicTickResult, records: RunLog) -> list[Any]:
-        """Report loads that Dagster lacks and what retention threatens, and publish the topic's position."""
+        """Report loads that Dagster lacks, evaluate the aging checks that are due, and publish the topic's position."""
         more: list[Any] = list(
             events.missing_loads(d, self.ledger, self.instance, self.now, records, besides=result.events)
         )
-        more += retention_check.evaluations(d, self.ledger, self.cluster, self.now, [*result.events, *more])
+        subject = Subject(d, self.ledger, self.cluster, self.now)
+        more += evaluate_due(raw_checks.aging_of(d), subject, [*result.events, *more])
         Publisher(d, self.ledger, self.cluster).renew()
         return more
+
+    def _age_paused(self, until: float) -> None:
+        """Evaluate aging checks of paused topics. Those that are left at `until` are due in the next tick."""
+        for d in self.group.declarations:
+            if d.paused and time.monotonic() < until:
+                self._age(d, self.cluster)
+
+    def _age(self, d: TopicDeclaration, cluster: Cluster | str) -> None:
+        """Evaluate the aging checks of a topic that are due, and report them at once, since this tick may have no result."""
+        for event in evaluate_due(raw_checks.aging_of(d), Subject(d, self.ledger, cluster, self.now)):
+            self.instance.report_runless_asset_event(event)
 
     def _result(self, found: _Gathered, cursor: str | None) -> dg.SensorResult:
         if not found.busy:
@@ -266,13 +283,12 @@ def _run_request(d: TopicDeclaration, table: TableRef, request: LoadRequest) -> 
     if request.listed:
         config = dagster_records.config_listing(d.topic, request.listed, decode_only=table != d.raw_table)
         return dg.RunRequest(run_key, config, tags, job_name=names.earlier_windows_job(d.topic))
-    # All checks but the deep audit, which has a schedule of its own.
-    of_raw = (*CHECKS, retention_check.RETENTION_IS_FAR) if table == d.raw_table else ()
+    of_raw = raw_checks.checks_of(d) if table == d.raw_table else ()
     selected: dict[str, Any] = {
         "job_name": names.assets_job(d),
         "asset_selection": names.tables_of(d) if table == d.raw_table else names.decoded_keys(d),
         "asset_check_keys": [
-            *(dg.AssetCheckKey(table_key(d.raw_table), check) for check in of_raw),
+            *(dg.AssetCheckKey(table_key(d.raw_table), check.name) for check in of_raw),
             *names.check_keys(d),
         ],
     }

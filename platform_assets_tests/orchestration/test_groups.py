@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from platform_assets.checks.registry import CHECKS
 from platform_assets.model.windows import milliseconds
-from platform_assets.orchestration import dagster_records, execution, retention_check, status
+from platform_assets.orchestration import dagster_records, execution, raw_checks, status
 from platform_assets.orchestration.names import group_op, table_key, topic_key
 from platform_assets.orchestration.tick import Position
 from platform_assets_tests.support.runs_of import materializations, materialize, minutes_ago
@@ -61,11 +61,14 @@ def windows_in(request: dg.RunRequest) -> dict[str, list[str]]:
 
 def evaluate(instance: dg.DagsterInstance, lk: TopicLake) -> dict[str, bool]:
     """The newest evaluation of each check of a raw table."""
-    names = (*CHECKS, retention_check.RETENTION_IS_FAR)
-    keys = [dg.AssetCheckKey(table_key(lk.declaration.raw_table), name) for name in names]
+    keys = [dg.AssetCheckKey(table_key(lk.declaration.raw_table), name) for name in names_of(lk)]
     found = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     evaluations = {key.name: r.event.asset_check_evaluation for key, r in found.items() if r.event is not None}
     return {name: e.passed for name, e in evaluations.items() if e is not None}
+
+
+def names_of(lk: TopicLake) -> list[str]:
+    return [check.name for check in raw_checks.checks_of(lk.declaration)]
 
 
 @pytest.mark.broker
@@ -95,7 +98,7 @@ def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
         assert records(lk.rows()) == records(lk.committed())
         assert len(lk.rows()) == 4
         assert set(materializations(instance, table_key(lk.declaration.raw_table))) >= set(wanted[lk.topic])
-        assert evaluate(instance, lk) == dict.fromkeys((*CHECKS, retention_check.RETENTION_IS_FAR), True)
+        assert evaluate(instance, lk) == dict.fromkeys(names_of(lk), True)
     assert first not in broken.ledger.receipts(broken.declaration.raw_table)
     assert second in broken.ledger.receipts(broken.declaration.raw_table)
     # The sensor knows why, and of whom: nothing is asked for until somebody decides.

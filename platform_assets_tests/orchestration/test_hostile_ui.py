@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import decision_jobs, retention_check
 from platform_assets.orchestration import tick as tick_of
+from platform_assets.orchestration.aging_checks import Subject
 from platform_assets.orchestration.names import table_key
 from platform_assets.services.dagster_services import INSTANCE_FILE
 from platform_assets_tests.support import decoded_defs, tables
@@ -95,7 +97,8 @@ def unforeseen(d: TopicDeclaration) -> dg.AssetCheckResult:
         def __getattr__(self, name: str) -> Any:
             raise ConfigurationError(HOSTILE)
 
-    return retention_check.evaluate(d, Hostile(), Hostile())  # type: ignore[arg-type]
+    hostile: Any = Hostile()
+    return retention_check.CHECK.evaluate(Subject(d, hostile, hostile, datetime.now(UTC)))
 
 
 def decided(instance: dg.DagsterInstance, d: TopicDeclaration) -> str:

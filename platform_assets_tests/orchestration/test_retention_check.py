@@ -18,7 +18,8 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.retention import Forecast, Retention
 from platform_assets.model.tables import TableRef
-from platform_assets.orchestration import retention_check
+from platform_assets.orchestration import aging_checks, retention_check
+from platform_assets.orchestration.aging_checks import Subject, evaluate_due
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
@@ -138,11 +139,6 @@ def test_the_check_could_not_tell_without_a_forecast() -> None:
     assert found.description == "**Could not tell**: retention: refused"
 
 
-def test_the_check_blocks_nothing() -> None:
-    spec = retention_check.spec(TABLE)
-    assert (spec.blocking, spec.asset_key) == (False, table_key(TABLE))
-
-
 # --- between loads --------------------------------------------------------------------------------------------------
 
 
@@ -167,12 +163,14 @@ def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[RetentionForecast | Broke
         return found[-1]
 
     monkeypatch.setattr(retention_forecast, "look", look)
-    monkeypatch.setattr(retention_check, "_looked", {})
+    monkeypatch.setattr(aging_checks, "_evaluated", {})
     return found
 
 
 def ticked(root: Path, hours: float, *events: dg.AssetMaterialization) -> list[dg.AssetCheckEvaluation]:
-    return retention_check.evaluations(DECLARED, Ledger(Lake.at(root)), Brokers(), edge(hours), events)
+    return evaluate_due(
+        [retention_check.CHECK], Subject(DECLARED, Ledger(Lake.at(root)), Brokers(), edge(hours)), events
+    )
 
 
 def test_a_tick_reports_every_five_minutes(

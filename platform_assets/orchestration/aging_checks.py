@@ -1,0 +1,126 @@
+"""Aging checks: checks of raw tables whose results change while nothing is loaded, such as `retention_is_far`.
+
+Runs evaluate them after a load. Ticks evaluate them between loads, also for paused topics and for topics whose tick fails. `status`
+evaluates them itself, because the sensor may be stopped. `raw_checks.AGING` lists them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+import dagster as dg
+
+from platform_assets.checks.report.rendering import as_event
+from platform_assets.errors import PlatformError
+from platform_assets.kafka.cluster import Cluster
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.untrusted import markdown
+from platform_assets.orchestration.names import table_key
+from platform_assets.windows.load import retention_forecast
+from platform_assets.windows.load.retention_forecast import RetentionForecast
+
+_EVALUATION_SECONDS: Final = 5.0
+"""Maximum time that an evaluation of a tick waits for the brokers."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The raw table of `declaration` at `now`. `cluster` is a text if the brokers are not to be asked: the reason."""
+
+    declaration: TopicDeclaration
+    ledger: Ledger
+    cluster: Cluster | str
+    now: datetime
+
+    @cached_property
+    def forecast(self) -> RetentionForecast | str:
+        """The retention forecast, or the reason why there is none. The brokers are asked once."""
+        if isinstance(self.cluster, str):
+            return self.cluster
+        try:
+            return retention_forecast.look(self.declaration, self.ledger, self.cluster, self.now)
+        except PlatformError as e:
+            return str(e)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What `status` reports for a check: `problems` need a person, `warnings` end by themselves or could not be found out."""
+
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def _every_topic(_: TopicDeclaration) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class AgingCheck:
+    """One aging check. A tick evaluates it `every` so often; its settings per topic are in the topic's declaration.
+
+    Only topics that it `applies_to` have it. It never blocks, because age does not make loaded rows wrong.
+    """
+
+    name: str
+    description: str
+    every: timedelta
+    evaluate: Callable[[Subject], dg.AssetCheckResult]
+    messages: Callable[[Subject], Messages]
+    applies_to: Callable[[TopicDeclaration], bool] = _every_topic
+    blocking: ClassVar[bool] = False
+
+
+def result(check: AgingCheck, subject: Subject) -> dg.AssetCheckResult:
+    """Evaluate `check`. An error is a result too: a warning that it could not tell."""
+    try:
+        return check.evaluate(subject)
+    except PlatformError as e:
+        return could_not_tell(check.name, subject.declaration, e)
+
+
+def could_not_tell(check: str, declaration: TopicDeclaration, reason: object) -> dg.AssetCheckResult:
+    """Return the warning for a check that could not be evaluated."""
+    return dg.AssetCheckResult(
+        asset_key=table_key(declaration.raw_table),
+        check_name=check,
+        passed=False,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"**Could not tell**: {markdown(reason)}",
+    )
+
+
+_evaluated: dict[tuple[str, str], datetime] = {}
+"""Time of the last evaluation by this process's ticks, by table and check."""
+_lock = threading.Lock()
+
+
+def evaluate_due(
+    checks: Iterable[AgingCheck], subject: Subject, reported: Sequence[Any] = ()
+) -> list[dg.AssetCheckEvaluation]:
+    """Evaluate those of `checks` that are due in a tick: by their clocks, and after each load among the events `reported` by that
+    tick, since Dagster ignores an evaluation that is older than the newest load."""
+    due = [check for check in checks if _is_due(check, subject, reported)]
+    if not isinstance(subject.cluster, str):
+        bounded = subject.cluster.with_deadline(time.monotonic() + _EVALUATION_SECONDS)
+        subject = replace(subject, cluster=bounded)
+    return [as_event(result(check, subject)) for check in due]
+
+
+def _is_due(check: AgingCheck, subject: Subject, reported: Sequence[Any]) -> bool:
+    table = subject.declaration.raw_table
+    place = (str(subject.ledger.lake.table(table)), check.name)
+    loads = any(isinstance(e, dg.AssetMaterialization) and e.asset_key == table_key(table) for e in reported)
+    with _lock:
+        before = _evaluated.get(place)
+        if before is not None and not loads and timedelta() <= subject.now - before < check.every:
+            return False
+        _evaluated[place] = subject.now
+        return True
