@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import groupby
 from typing import Final
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.findings import Finding
 from platform_assets.checks.judging import finding
+from platform_assets.engines.choice import other_engine
 from platform_assets.engines.protocol import LoadEngine, Order, Records, StagedFiles
 from platform_assets.errors import PlatformError
 from platform_assets.ledger.entries import Receipt
-from platform_assets.model.declaration import ENGINES, EngineName
+from platform_assets.model.declaration import ENGINES
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.decide.generations import beyond_log
@@ -58,9 +58,11 @@ def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
     except PlatformError as error:
         return Confirmed(not_read=(str(error),))
     proved, findings, not_read = list[Receipt](), list[Finding](), list[str]()
-    for loaded_by, group in groupby(sorted(sample, key=lambda r: r.engine or ""), key=lambda r: r.engine or ""):
-        checking = e.engine_by_name(other_engine(loaded_by))
-        for receipt, outcome in _read(e, checking, list(group)):
+    for loaded_by in ENGINES:
+        group = [r for r in sample if r.engine == loaded_by]
+        if not group:
+            continue
+        for receipt, outcome in _read(e, e.engine_by_name(other_engine(loaded_by)), group):
             if isinstance(outcome, PlatformError):
                 not_read.append(str(outcome))
             elif (outcome.measured.offsets, outcome.measured.content) == (receipt.offsets, receipt.content):
@@ -70,11 +72,6 @@ def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
                 findings.append(_differs(receipt, outcome))
     e.ledger.record_receipts(proved)
     return Confirmed(tuple(proved), tuple(findings), tuple(dict.fromkeys(not_read)))
-
-
-def other_engine(loaded_by: str) -> EngineName:
-    """The engine that confirms loads of another one."""
-    return next(name for name in ENGINES if name != loaded_by)
 
 
 def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:

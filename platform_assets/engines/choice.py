@@ -1,4 +1,4 @@
-"""The choice of a table's engine: the one place that knows them all."""
+"""The choice of a table's engine, and of the one that confirms its loads: the one place that knows them all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from platform_assets.engines.columnar.engine import ColumnarEngine
 from platform_assets.engines.columnar.reports import UnsupportedError
@@ -19,7 +19,7 @@ from platform_assets.engines.spark.session import SharedSession
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
-from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
+from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName, LoadEngineName
 from platform_assets.model.digest import Measured
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
@@ -111,7 +111,24 @@ def choose_engine(
         return connector
     shared = None if remote is None else SharedSession(remote, lake, CODE)
     columnar = ColumnarEngine(lake, settings, session, shared)
-    return columnar if name == "columnar" else AutoEngine(columnar, connector)
+    match name:
+        case "columnar":
+            return columnar
+        case "auto":
+            return AutoEngine(columnar, connector)
+        case _:
+            assert_never(name)
+
+
+def other_engine(loaded_by: LoadEngineName) -> LoadEngineName:
+    """Return the engine that confirms loads of another one. The two have their own ways from a broker's batches to rows."""
+    match loaded_by:
+        case "columnar":
+            return "connector"
+        case "connector":
+            return "columnar"
+        case _:
+            assert_never(loaded_by)
 
 
 def decode_engine(

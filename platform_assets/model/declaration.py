@@ -12,11 +12,12 @@ from platform_assets.model.names import checked_topic
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import first_edge, is_cron, window_starting_at
 
-EngineName = Literal["auto", "columnar", "connector"]
-"""connector: Spark's own Kafka connector; columnar: compiled kernels in Spark's Python workers; auto: the columnar engine
-wherever it can load what is asked for, and the connector where it cannot."""
-ENGINES: Final[tuple[EngineName, ...]] = tuple(name for name in get_args(EngineName) if name != "auto")
-"""Engines that load: `auto` chooses one of them."""
+LoadEngineName = Literal["columnar", "connector"]
+"""connector: Spark's own Kafka connector; columnar: compiled kernels in Spark's Python workers."""
+EngineName = Literal["auto", LoadEngineName]
+"""auto: the columnar engine wherever it can load what is asked for, and the connector where it cannot."""
+ENGINES: Final[tuple[LoadEngineName, ...]] = get_args(LoadEngineName)
+"""Engines that load: `auto` chooses one of them. `engines/choice` makes them, and says which one confirms which."""
 DEFAULT_ENGINE: Final[EngineName] = "auto"
 DEFAULT_FILE_SIZE: Final = 128 << 20
 """Bytes to which upkeep merges files: larger ones give readers nothing, and cost replacing a window more."""

@@ -12,7 +12,7 @@ from platform_assets.engines.choice import choose_engine
 from platform_assets.lake import holdings
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.decisions import unfinished_erasures
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets_tests.support.erasures import found_in, shown
 from platform_assets_tests.support.runs_of import minutes_ago
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell, ShellOf
@@ -29,7 +29,6 @@ DECODE = """  decode:
     expect:
       - {column: value, pattern: "[a-z0-9 ]*"}
 """
-ENGINES: tuple[EngineName, ...] = ("connector", "columnar")
 WHO, NEEDLE = b"customer-4711", b"zebra in pyjamas"
 
 

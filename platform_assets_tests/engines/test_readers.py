@@ -19,7 +19,7 @@ from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.lake import holdings
 from platform_assets.lake.field_ids import ids_of
 from platform_assets.lake.location import Lake
-from platform_assets.model.declaration import EngineName, TopicDeclaration
+from platform_assets.model.declaration import ENGINES, EngineName, TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.avro_data import written
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-@pytest.fixture(params=["columnar", "connector"])
+@pytest.fixture(params=ENGINES)
 def loaded(request: pytest.FixtureRequest, lake: LakeMaker) -> TopicLake:
     """Version 1 has a window with records of every kind, version 2 another window besides."""
     lk = lake(partitions=2, config={"retention.ms": "-1"})
@@ -64,7 +64,7 @@ def flat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("flat")
-@pytest.mark.parametrize("engine_name", ["columnar", "connector"])
+@pytest.mark.parametrize("engine_name", ENGINES)
 def test_files_of_flat_tables_have_field_ids_and_strangers_who_lose_them_change_no_row(
     lake: LakeMaker, spark: SparkSession, engine_name: EngineName
 ) -> None:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets_tests.object_store.conftest import SECRET
 from platform_assets_tests.soak import matrix
-from platform_assets_tests.soak.__main__ import ENGINES
 from platform_assets_tests.soak.cells import Cell, store_cells
 
 if TYPE_CHECKING:

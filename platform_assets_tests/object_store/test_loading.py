@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.services import dagster_services
 from platform_assets.services.home import Home
@@ -39,7 +39,7 @@ pytestmark = [
 TEXT = DecodeDeclaration(FormatSpec("string"))
 
 
-@pytest.mark.parametrize("engine", ["columnar", "connector"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_windows_are_loaded_exactly_and_found_unchanged_again(store_lake: StoreLakeMaker, engine: EngineName) -> None:
     lk = store_lake(partitions=2, engine=engine)
     keys = [lk.window_of(EVERY_KIND), lk.window_of(numbered(300, 2))]

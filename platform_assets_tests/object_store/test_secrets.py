@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from platform_assets.model.declaration import ENGINES
 from platform_assets.services.process import family
 from platform_assets_tests.object_store.conftest import SECRET, StoreSpark
 from platform_assets_tests.support.spark_ui import fetched, pages
@@ -31,7 +32,7 @@ def test_spark_shows_neither_key_nor_secret_of_the_store(
     store_lake: StoreLakeMaker, store: ObjectStore, store_spark: StoreSpark
 ) -> None:
     """Its driver copies both from its environment into its Hadoop configuration, which its UI lists."""
-    for engine in ("connector", "columnar"):
+    for engine in ENGINES:
         lk = store_lake(engine=engine)
         assert lk.load(lk.window_of(numbered(20))).receipt.rows == 20
     lk.spark().read.format("delta").load(lk.folder.spark_path).count()

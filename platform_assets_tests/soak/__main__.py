@@ -15,10 +15,10 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from platform_assets.engines.spark.session import connect
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES
 from platform_assets_tests.fuzzing import running
 from platform_assets_tests.fuzzing.targets import TARGETS
 from platform_assets_tests.soak import canary, day, decoders, histories, matrix, outages, recovery, restarts, storm
@@ -27,7 +27,6 @@ from platform_assets_tests.soak.outages import OUTAGES
 from platform_assets_tests.soak.production import PARTS
 from testbed.homes import engines
 
-ENGINES: Final[tuple[EngineName, ...]] = tuple(e for e in get_args(EngineName) if e != "auto")
 SCENARIOS: Final = (
     "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "canary", *TARGETS,
 )  # fmt: skip

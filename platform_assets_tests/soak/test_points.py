@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.services.home import CHECKOUT
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, Order, Orders, SoakFault
@@ -66,7 +66,7 @@ def test_a_process_dies_in_the_platforms_own_call(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (-9, "")
 
 
-@pytest.mark.parametrize("engine", ["connector", "columnar"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_matrix_has_every_point_and_each_cell_once(engine: EngineName) -> None:
     found = cells(engine)
     assert len(set(found)) == len(found)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets_tests.soak import storm
-from platform_assets_tests.soak.__main__ import ENGINES
 
 
 @pytest.mark.soak

@@ -13,7 +13,7 @@ import pytest
 
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.errors import DamagedBatchError, WorkerLostError
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.support.cluster_loads import SLOW, assert_exact, large_window
@@ -95,7 +95,7 @@ def test_a_window_whose_decoders_die_each_time_is_named_by_its_offsets(
     assert decoder.decode(key).outcome == "loaded"
 
 
-@pytest.mark.parametrize("engine", ["columnar", "connector"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_damaged_batch_is_named_by_partition_and_offset(
     cluster_lake: ClusterLakeMaker, broker: Broker, engine: EngineName
 ) -> None:

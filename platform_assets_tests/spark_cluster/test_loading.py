@@ -12,7 +12,7 @@ import pytest
 
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets_tests.spark_cluster.conftest import WORKERS_HAVE
@@ -30,8 +30,6 @@ pytestmark = [
     pytest.mark.cluster,
     *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS),
 ]
-
-ENGINES: tuple[EngineName, ...] = ("columnar", "connector")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

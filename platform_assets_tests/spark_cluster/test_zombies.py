@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets_tests.soak.proxy import Proxy
 from platform_assets_tests.support.cluster_loads import RECORDS, SPECULATION, assert_vacuumed, large_window
 from testbed.loads import wait_until
@@ -29,7 +29,7 @@ def server_settings() -> Mapping[str, str]:
     return SPECULATION
 
 
-@pytest.mark.parametrize("engine", ["columnar", "connector"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_machine_that_hung_begins_its_task_after_the_commit(
     cluster_lake: ClusterLakeMaker, server: ConnectServer, cluster: SparkCluster, engine: EngineName
 ) -> None:

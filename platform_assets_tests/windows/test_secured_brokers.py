@@ -21,7 +21,7 @@ from platform_assets.errors import BrokerRefusedError, Retryable
 from platform_assets.kafka.diagnosis import likely_cause
 from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.services import brokers, platform, spark_server
 from platform_assets.services.broker import BrokerSettings
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.broker, pytest.mark.spark]
 
-ENGINES: tuple[EngineName, ...] = ("columnar", "connector")
 RECORDS = 60_000
 QUOTA = 1_000_000
 
@@ -151,7 +150,7 @@ def test_every_client_comes_in_and_no_password_is_left_anywhere(
     assert [where for where, text in shown.items() for s in (*keys, *passwords.values()) if s in text] == []
 
 
-@pytest.mark.parametrize("engine", ["columnar", "connector"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_load_over_tls_outlives_the_leader_that_it_reads_from(
     secured: Secured, tmp_path: Path, engine: EngineName
 ) -> None:

@@ -21,7 +21,7 @@ from platform_assets.kafka.batches.wire import Connection
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support.damage import data_files
 from platform_assets_tests.support.quotas import fetch_quota
@@ -64,7 +64,7 @@ def reported_and_proved(shell: Shell, lk: TopicLake) -> None:
 # --- the leader is killed in the middle of a load -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["columnar", "connector"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_load_outlives_the_leader_that_it_reads_from(
     trio: Trio, connection: Callable[[], SparkSession], tmp_path: Path, shell_of: ShellOf, engine: EngineName
 ) -> None:

@@ -19,7 +19,7 @@ from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.errors import ReloadDiffersError
 from platform_assets.lake import holdings, load_log, raw_table
 from platform_assets.lake.location import Folder, Lake
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.model.digest import Measured
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-@pytest.fixture(params=["columnar", "connector"])
+@pytest.fixture(params=ENGINES)
 def engine_name(request: pytest.FixtureRequest) -> EngineName:
     """Each test here is of both engines; not of `auto`, which would hide that one of them cannot."""
     return cast(EngineName, request.param)

@@ -22,7 +22,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
-from platform_assets.model.declaration import EngineName
+from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.services import platform, spark_server
 from platform_assets.services.broker import BrokerSettings
 from platform_assets.services.home import Home
@@ -156,7 +156,7 @@ def check_nothing_is_shown(server: ShownServer, statements: int) -> dict[str, st
     return shown
 
 
-@pytest.mark.parametrize("engine", ["connector", "columnar"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_loads_show_no_password(server: ShownServer, session: SparkSession, lk: TopicLake, engine: EngineName) -> None:
     key = lk.window_of([Record(b"one"), Record(b"two")])
     settings = server.settings()
