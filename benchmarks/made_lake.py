@@ -157,6 +157,33 @@ def _record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions
     _append(root / "_ledger" / "cuts", values, CUT_COLUMNS, CommitProperties(app_transactions=[at]))
 
 
+def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) -> Path:
+    """Make the log of a flat table with `windows` loads, as upkeep leaves it that merges the files of each day; return its folder.
+
+    The commits are those that a clean-up keeps, and each hundredth one has a checkpoint.
+    """
+    table, keys = root / "raw" / topic, _keys(np.arange(windows, dtype=np.int64))
+    with _layout(True):
+        raw_table.create(Folder.at(table), topic)
+    for number, key in enumerate(keys):
+        ranges = {f"p{p}": (number, number + 1) for p in range(partitions)}
+        _commit(table, [_add(key, number, partitions, flat=True)], sealed(topic, key, 1, **ranges))
+        if number % a_day == a_day - 1:
+            day = range(number - a_day + 1, number + 1)
+            gone = [_add(keys[n], n, partitions, flat=True) for n in day]
+            path = f"{shared_folder(keys[day[0]], key, 'made')}/part-made.parquet"
+            merged = {**_add(key, number, partitions, flat=True), "path": path, "dataChange": False}
+            _commit(
+                table,
+                [merged],
+                None,
+                [{"path": f["path"], "deletionTimestamp": _now(), "dataChange": False} for f in gone],
+            )
+        if number % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
+            DeltaTable(table).create_checkpoint()
+    return table / "_delta_log"
+
+
 @contextmanager
 def _layout(is_flat: bool) -> Iterator[None]:
     before, holdings.new_tables_are_flat = holdings.new_tables_are_flat, is_flat
@@ -275,7 +302,12 @@ def _repeated(values: Sequence[str], times: int) -> pa.Array:
     return pa.array(np.repeat(np.array(values, dtype=object), times), pa.string())
 
 
-def _commit(table: Path, adds: Sequence[dict[str, object]], window: SealedWindow | None) -> None:
+def _commit(
+    table: Path,
+    adds: Sequence[dict[str, object]],
+    window: SealedWindow | None,
+    removes: Sequence[dict[str, object]] = (),
+) -> None:
     """Write the next commit of the table's log, as a load of `window` does."""
     version = load_log.version(Folder.at(table)) + 1
     info: dict[str, object] = {"timestamp": _now(), "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
@@ -283,7 +315,10 @@ def _commit(table: Path, adds: Sequence[dict[str, object]], window: SealedWindow
         info["userMetadata"] = LoadMetadata(
             window.topic, window.topic_id, window.generation, window.window, window.ranges, load_id=window.key, run_id="run"
         ).to_json()  # fmt: skip
-    lines = [json.dumps(entry) for entry in ({"commitInfo": info}, *({"add": add} for add in adds))]
+    lines = [
+        json.dumps(entry)
+        for entry in ({"commitInfo": info}, *({"add": a} for a in adds), *({"remove": r} for r in removes))
+    ]
     (table / "_delta_log" / f"{version:020}.json").write_text("\n".join(lines) + "\n")
 
 

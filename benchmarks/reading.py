@@ -11,12 +11,14 @@ from typing import Final
 import dagster as dg
 from deltalake import DeltaTable
 
+from benchmarks import made_lake
 from benchmarks.many_windows import PARTITIONS, RECORDS, Grown, timed
 from benchmarks.rounds import counted, middle, ratio
 from benchmarks.scenario import Bench, Goal, Measured, at_most
 
 WINDOWS_A_FILE: Final = 2_880
 """Windows of five minutes that upkeep merges into a file of 128 MB: ten days of 45 kB each."""
+A_DAY: Final = 288
 STEPS: Final = ("open", "load", "checks", "status")
 
 
@@ -30,7 +32,11 @@ def run(bench: Bench) -> Measured:
         for windows in sizes:
             bench.report(f"making a flat table of {windows:,} windows")
             grown.append(Grown(bench, windows, instance, a_file=WINDOWS_A_FILE))
-        held = {one.windows: _held(one) for one in grown}
+        held: dict[str, dict[str, float]] = {f"{one.windows:,} windows": _held(one) for one in grown}
+        bench.report("making the log of thirty days")
+        kept = bench.pick(30 * A_DAY, 2 * A_DAY)
+        log = _bytes(made_lake.make_log(bench.root / "year", "year", kept, A_DAY, PARTITIONS)) / (365 * A_DAY)
+        held["a year of windows"] = {"table's log": round(log, 1)}
         for number in counted(rounds):
             for one in grown:
                 one.prepare()
@@ -43,7 +49,9 @@ def run(bench: Bench) -> Measured:
                         seconds[f"{step}, {one.windows:,} windows"].append(took)
                     bench.report(f"round {number} of {rounds}: {step}, {one.windows:,} windows: {took * 1000:.0f} ms")
     few = sizes[0]
-    goals = [at_most(f"open {sizes[-1]:,} windows", 0.05, middle(seconds[f"open, {sizes[-1]:,} windows"]), "s")]
+    year = log + sum(v for name, v in held[f"{sizes[-1]:,} windows"].items() if name != "table's log")
+    goals = [Goal("bytes of log and ledger per window, a year later", year, 1_000, True, "B")]
+    goals += [at_most(f"open {sizes[-1]:,} windows", 0.05, middle(seconds[f"open, {sizes[-1]:,} windows"]), "s")]
     for n in sizes[1:]:
         pairs = zip(seconds[f"load, {n:,} windows"], seconds[f"load, {few:,} windows"], strict=True)
         more = statistics.median([grown - base for grown, base in pairs])
@@ -60,7 +68,7 @@ def _open(one: Grown) -> None:
 
 
 def _held(one: Grown) -> dict[str, float]:
-    """Bytes per window of the ledger's parts, and of the log without the commits that it keeps for thirty days."""
+    """Bytes per window of the ledger's parts, and of the log with few commits."""
     places = {
         "ledger of cuts": one.root / "_ledger" / "cuts",
         "ledger of loads": one.root / "_ledger" / "commits",
