@@ -44,6 +44,8 @@ def print_status(status: Status, console: Console | None = None, *, attention_fi
     if attention_first:
         _print_attention(status, console)
     _print_rows(status, console)
+    for each in (each for row in status.tables for each in row.upkeep):
+        console.print(Text(line(f"{each.table}: upkeep of {each.at} {each.text}"), "dim"), soft_wrap=True)
     if not attention_first:
         _print_attention(status, console)
 

@@ -81,7 +81,7 @@ def upkeep(
                 found = each.run(now, functools.partial(_show, name))
                 text = upkeep_text.PARTITIONED if found is None else upkeep_text.done_text(found)
                 values = {} if found is None else found.to_json()
-                for damage in () if found is None else upkeep_text.damage_texts(name, found):
+                for damage in () if found is None else upkeep_text.damage_texts(name, sorted(found.damaged)):
                     failed = True
                     echo(damage, err=True)
         except PlatformError as e:

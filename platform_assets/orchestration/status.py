@@ -23,13 +23,14 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model import offsets
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import edge_of, key_of
-from platform_assets.orchestration import decoded_status, health, planning, raw_checks, retention_check
+from platform_assets.orchestration import decoded_status, health, planning, raw_checks, retention_check, upkeep_status
 from platform_assets.orchestration.aging_checks import Subject
 from platform_assets.orchestration.dagster_records import windows_in_flight
 from platform_assets.orchestration.decoded_status import DecodedStatus
 from platform_assets.orchestration.health import CheckStatus, SensorStatus, UnloadedWindow
 from platform_assets.orchestration.names import sensor_name, table_key
 from platform_assets.orchestration.retention_check import TransactionStatus
+from platform_assets.orchestration.upkeep_status import UpkeepStatus
 from platform_assets.windows.load import clocks, sealing
 from platform_assets.windows.load.retention_forecast import PartitionForecast
 from platform_assets.windows.load.sealing import StartMovedError
@@ -71,7 +72,7 @@ class TableStatus:
     where Dagster has nothing on record of it; `problems` say what keeps windows from being loaded, or soon will.
     `lag_to_high_watermark` counts what open transactions hold back too; `hours_left` are those of the partition that retention
     overtakes first. `decoded` is None where nothing is decoded, or nothing could be read. Of a topic that is `paused` no window counts
-    as failed, and problems are those of its log alone.
+    as failed, and problems are those of its log alone. `upkeep` has the newest upkeep of each of the topic's tables, if any.
     """
 
     table: str
@@ -99,6 +100,7 @@ class TableStatus:
     hours_left: float | None = None
     decoded: DecodedStatus | None = None
     paused: bool = False
+    upkeep: tuple[UpkeepStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ def _table(
         first = cut_ranges.first_edge(ledger, topic)
         moved = _moved_start(declaration, ledger)
         unfinished = decisions.unfinished_erasures(ledger.lake, topic)
+        upkeep = tuple(upkeep_status.collect(declaration, ledger))
     except PlatformError as e:
         return TableStatus(
             declaration.raw_table.name, topic, 0, 0, 0, 0, 0, 0, None, None, None, (), (), broker_error, str(e)
@@ -263,12 +266,14 @@ def _table(
             *(problem for messages in aged for problem in messages.problems),
             *unjudged,
             *_unerased(declaration.raw_table.name, unfinished),
+            *upkeep_status.problems(upkeep),
         ),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
         open_transactions=() if table_forecast is None else retention_check.transactions(table_forecast),
         hours_left=None if table_forecast is None or table_forecast.hours is None else round(table_forecast.hours, 2),
         decoded=decoded,
         paused=declaration.paused,
+        upkeep=upkeep,
     )
 
 

@@ -14,12 +14,15 @@ from deltalake import DeltaTable
 
 from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.lake import holdings
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.orchestration import upkeep_status
 from platform_assets.orchestration.maintenance import upkeep
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import LakeResource, SparkResource
 from platform_assets.windows.maintain import last_upkeep
 from platform_assets_tests.support.erasures import MadeTopic, proved
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
+from testbed import samples
 
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 WINDOWS = 5
@@ -99,11 +102,27 @@ def test_damage_is_named_with_a_remedy_that_works(shell: Shell, topic: MadeTopic
     assert f"`platform-assets load raw/people {of.key}`" in done.stderr
     kept = last_upkeep.recall(topic.lake, topic.declaration.raw_table)
     assert kept is not None
-    assert kept.damaged == (of.key,)
+    assert last_upkeep.standing(topic.ledger, topic.declaration.raw_table, kept) == (of.key,)
     assert topic.load(of).outcome == "healed"
+    assert last_upkeep.standing(topic.ledger, topic.declaration.raw_table, kept) == ()
     assert shell.run("upkeep", "people").exit_code == 0
     assert len(files(topic)) == 1
     proved(topic)
+
+
+def test_status_shows_the_newest_upkeep_and_the_damage_it_found(shell: Shell, topic: MadeTopic) -> None:
+    of = topic.ledger.windows(topic.topic)[2]
+    DeltaTable(topic.root / "raw" / "people").delete(f"window = '{of.key}' AND kafka_offset % 3 = 0")
+    assert shell.run("upkeep").exit_code == 1
+    (found,) = upkeep_status.collect(TopicDeclaration(topic.topic, "0 * * * *", samples.START), topic.ledger)
+    assert (found.table, found.files, found.merged_files, found.damaged) == ("raw/people", WINDOWS, 0, (of.key,))
+    shown = shell.run("status")
+    assert f"raw/people: upkeep of {found.at} merged no file; it has {WINDOWS} files of " in shown.output
+    assert f"`platform-assets load raw/people {of.key}`" in shown.output
+    (row,) = json.loads(shell.run("status", "--json").stdout)["tables"]
+    assert [each["damaged"] for each in row["upkeep"]] == [[of.key]]
+    topic.load(of)
+    assert f"load raw/people {of.key}" not in shell.run("status").output
 
 
 def test_old_files_are_deleted_once_a_day(shell: Shell, topic: MadeTopic) -> None:

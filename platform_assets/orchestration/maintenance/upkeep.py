@@ -132,7 +132,7 @@ def _upkeep(context: dg.OpExecutionContext, upkeep: TableUpkeep, *, dry_run: boo
         return True
     context.log.info(line(f"{name}: {upkeep_text.done_text(done)}"))
     context.log_event(dg.AssetObservation(table_key(upkeep.table), metadata=metadata_of(done)))
-    for text in upkeep_text.damage_texts(name, done):
+    for text in upkeep_text.damage_texts(name, sorted(done.damaged)):
         context.log.error(line(text))
     return not done.damaged
 

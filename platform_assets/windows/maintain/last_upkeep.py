@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from platform_assets.lake.location import Lake
+from platform_assets.ledger.store import Ledger
 from platform_assets.model import names
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
@@ -22,9 +24,10 @@ MOST_DAMAGED: Final = 20
 class LastUpkeep:
     """An upkeep that ended `at` after `seconds`.
 
-    It merged `merged_files` of `merged_bytes` into `new_files` of `new_bytes`; the table then had `files` of `bytes`, and had
-    `files_before`. `left_bytes` are bytes of files that later runs merge. `damaged` are the first windows whose rows are not those of
-    their receipts. `deleted_files` of `deleted_bytes` were in no version that is kept; `vacuumed_at` is when they were last deleted.
+    It merged `merged_files` of `merged_bytes` into `new_files` of `new_bytes`; the table then had `files` of `bytes`, and before
+    `files_before`. `left_bytes` are bytes of files that later runs merge. `damaged` are the first windows whose rows are not those
+    of their receipts, with the ids of their loads. `deleted_files` of `deleted_bytes` were in no version that is kept;
+    `vacuumed_at` is when such files were last deleted.
     """
 
     at: datetime
@@ -37,7 +40,7 @@ class LastUpkeep:
     new_files: int = 0
     new_bytes: int = 0
     left_bytes: int = 0
-    damaged: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
     deleted_files: int = 0
     deleted_bytes: int = 0
     vacuumed_at: datetime | None = None
@@ -50,7 +53,7 @@ class LastUpkeep:
 
 def remember(lake: Lake, table: TableRef, done: LastUpkeep) -> None:
     """Keep what an upkeep did. Raises LakeNotWritableError."""
-    document = {"version": _VERSION, **done.to_json()}
+    document = {"version": _VERSION, **done.to_json(), "damaged": dict(done.damaged)}
     lake.upkeep.write(_name(table), json.dumps(document, separators=(",", ":")).encode())
 
 
@@ -68,13 +71,23 @@ def recall(lake: Lake, table: TableRef) -> LastUpkeep | None:
             **{
                 **fields,
                 "at": datetime.fromisoformat(fields["at"]),
-                "damaged": tuple(fields["damaged"]),
+                "damaged": dict(fields["damaged"]),
                 "vacuumed_at": None if vacuumed is None else datetime.fromisoformat(vacuumed),
             }
         )
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         _log.warning("%s/%s cannot be read (%s): the next upkeep replaces it", lake.upkeep, _name(table), e)
         return None
+
+
+def standing(ledger: Ledger, table: TableRef, done: LastUpkeep) -> tuple[str, ...]:
+    """Return the damaged windows that no load has replaced since."""
+    if not done.damaged:
+        return ()
+    receipts = ledger.receipts(table, list(done.damaged))
+    return tuple(
+        key for key, load_id in sorted(done.damaged.items()) if key in receipts and receipts[key].load_id == load_id
+    )
 
 
 def _name(table: TableRef) -> str:

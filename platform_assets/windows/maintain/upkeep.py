@@ -89,6 +89,7 @@ class TableUpkeep:
         files, size = self._size()
         if vacuumed is None or now - vacuumed >= VACUUM_EVERY:
             deleted, vacuumed = vacuum(self.table, self._folder), now
+        damaged = sorted({key for each in merged for key in each.damaged})
         found = LastUpkeep(
             at=datetime.now(UTC),
             seconds=round(time.monotonic() - began, 3),
@@ -100,7 +101,7 @@ class TableUpkeep:
             new_files=sum(each.files for each in done),
             new_bytes=sum(each.bytes for each in done),
             left_bytes=sum(group.bytes for group in plan.left),
-            damaged=tuple(sorted({key for each in merged for key in each.damaged}))[:MOST_DAMAGED],
+            damaged={key: plan.receipts[key].load_id for key in damaged[:MOST_DAMAGED]},
             deleted_files=len(deleted.files),
             deleted_bytes=deleted.bytes,
             vacuumed_at=vacuumed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from platform_assets.model.sizes import size_text
 from platform_assets.windows.maintain.last_upkeep import MOST_DAMAGED, LastUpkeep
@@ -62,11 +62,11 @@ def group_text(number: int, groups: int, merged: MergedFiles) -> str:
     return f"{number:,} of {groups:,}: left {size} for the next run, because another commit changed them"
 
 
-def damage_texts(table: str, done: LastUpkeep) -> Iterator[str]:
+def damage_texts(table: str, damaged: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong with windows that were not merged, and the way to repair them."""
-    if done.damaged:
-        some = " ".join(done.damaged[:3]) + (" …" if len(done.damaged) > 3 else "")
-        number = f"{MOST_DAMAGED} or more" if len(done.damaged) >= MOST_DAMAGED else f"{len(done.damaged)}"
+    if damaged:
+        some = " ".join(damaged[:3]) + (" …" if len(damaged) > 3 else "")
+        number = f"{MOST_DAMAGED} or more" if len(damaged) >= MOST_DAMAGED else f"{len(damaged)}"
         noun = "window" if number == "1" else "windows"
         yield (
             f"{number} {noun} of {table} cannot be merged, because the rows are not those that were loaded: {some}. Repair them with "

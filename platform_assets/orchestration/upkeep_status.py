@@ -1,0 +1,56 @@
+"""What `platform-assets status` shows of a topic's upkeep, from the record of the newest run: no table is opened for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from platform_assets.ledger.store import Ledger
+from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.windows.maintain import last_upkeep, upkeep_text
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepStatus:
+    """The newest upkeep of one table, which ended `at` (ISO 8601). Field names are the JSON's, and stay.
+
+    `files`, of `average_file_bytes`, are those after it; it had `files_before` and merged `merged_files` of `merged_bytes` into
+    `new_files`. `damaged` are windows whose rows are not those that were loaded, as far as they were not loaded again since. `text`
+    says what it did.
+    """
+
+    table: str
+    at: str
+    files: int
+    average_file_bytes: int
+    files_before: int
+    merged_files: int
+    merged_bytes: int
+    new_files: int
+    damaged: tuple[str, ...]
+    text: str
+
+
+def collect(declaration: TopicDeclaration, ledger: Ledger) -> Iterator[UpkeepStatus]:
+    """Yield the newest upkeep of each of the topic's tables that has had any. Raises what reading the lake raises."""
+    for table in declaration.tables:
+        done = last_upkeep.recall(ledger.lake, table)
+        if done is not None:
+            yield UpkeepStatus(
+                table.name,
+                done.at.isoformat(timespec="seconds"),
+                done.files,
+                done.bytes // max(done.files, 1),
+                done.files_before,
+                done.merged_files,
+                done.merged_bytes,
+                done.new_files,
+                last_upkeep.standing(ledger, table, done),
+                upkeep_text.done_text(done),
+            )
+
+
+def problems(found: tuple[UpkeepStatus, ...]) -> Iterator[str]:
+    """Yield what to do about the damage that upkeep found."""
+    for each in found:
+        yield from upkeep_text.damage_texts(each.table, each.damaged)
