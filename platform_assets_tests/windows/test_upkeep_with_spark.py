@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from platform_assets.checks.evaluation import Evaluation
+from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.choice import merge_engine
 from platform_assets.lake import holdings
@@ -18,15 +20,18 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
-from platform_assets_tests.support.erasures import MadeTopic, evaluation_of, proved
+from platform_assets_tests.support.erasures import MadeTopic, proved
+from testbed.loads import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+    from platform_assets_tests.conftest import LakeMaker
+
 pytestmark = pytest.mark.spark
 LATER = "2030-01-01-00:00"
-WINDOWS, MORE, EACH = 4, 3, 20
+WINDOWS, MORE, EACH = 5, 2, 20
 KINDS: tuple[TableKind, ...] = ("raw", "decoded")
 
 
@@ -128,27 +133,33 @@ def test_a_stranger_maintains_a_live_table(topic: MadeTopic, spark: SparkSession
     proved(topic)
 
 
+@pytest.mark.broker
 def test_a_row_that_a_stranger_deletes_from_a_merged_file_is_named_and_healed(
-    topic: MadeTopic, spark: SparkSession
+    lake: LakeMaker, spark: SparkSession, connection: Callable[[], ConnectSession]
 ) -> None:
-    before = rows(topic, "raw")
-    list(Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
-    of = windows(topic)[1]
-    offset = of.ranges.by_partition[1].start + 7
-    spark.sql(f"DELETE FROM delta.`{place(topic, 'raw')}` WHERE kafka_partition = 1 AND kafka_offset = {offset}")
-    assert len(rows(topic, "raw")) == len(before) - 1
-    found = [
-        finding
-        for check in CHECKS.values()
-        for finding in check.evaluate(evaluation_of(topic)).findings
-        if finding.alarming
-    ]
-    assert {finding.window for finding in found} == {of.key}
-    assert any(f.partition == 1 and f.ranges == (OffsetRange(offset, offset + 1),) for f in found), found
-    assert all(d.damaged == (of.key,) for d in Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
-    assert [topic.load(w).outcome for w in windows(topic)] == ["unchanged", "healed", "unchanged", "unchanged"]
-    assert rows(topic, "raw") == before
-    proved(topic)
+    lk = lake(partitions=2)
+    keys = [lk.window_of(Record(b"%d/%d" % (w, i), b"k", i % 2) for i in range(2 * EACH)) for w in range(3)]
+    for key in keys:
+        lk.load(key)
+    before = lk.rows()
+    (done,) = Upkeep(lk.declaration.raw_table, lk.ledger, merge_engine(lk.lake, connection)).run(LATER)
+    assert done.version is not None
+    deleted = before[EACH + 7]
+    spark.sql(
+        f"DELETE FROM delta.`{lk.lake.table(lk.declaration.raw_table).spark_path}` "
+        f"WHERE kafka_partition = {deleted.partition} AND kafka_offset = {deleted.offset}"
+    )
+    evaluation = Evaluation(
+        lk.declaration, lk.ledger, Orchestration(), lambda: lk.settings, lambda: lk.cluster, lk.engine
+    )
+    found = [f for check in CHECKS.values() for f in check.evaluate(evaluation).findings if f.alarming]
+    gone = (OffsetRange(deleted.offset, deleted.offset + 1),)
+    assert {f.window for f in found} == {deleted.window}
+    assert any((f.partition, f.ranges) == (deleted.partition, gone) for f in found), found
+    assert [d.damaged for d in Upkeep(lk.declaration.raw_table, lk.ledger).run(LATER)] == [(deleted.window,)]
+    assert [lk.load(key).outcome for key in keys].count("healed") == 1
+    assert [row.whole for row in lk.rows()] == [row.whole for row in before]
+    assert all(check.evaluate(evaluation).passed for check in CHECKS.values())
 
 
 def test_a_streaming_reader_gets_each_row_once_through_loads_and_upkeep(
