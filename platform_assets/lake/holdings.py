@@ -8,6 +8,7 @@ which windows a file may hold; if they leave it open which it does hold, the fil
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -35,7 +36,8 @@ _AS_THEY_ARE: Final = "/=_.-~!$&'()+,:;@"
 """Characters of names, next to letters and digits, that delta-rs does not percent-encode in the log."""
 _FIRST, _LAST = "0001-01-01-00:00", "9999-12-31-23:59"
 _PLACES: Final = ("kafka_partition", "kafka_offset")
-_REMEMBERED_BYTES: Final = 32 << 20
+_REMEMBERED_BYTES: Final = 64 << 20
+"""Limit for all files together; a sixteenth is enough for one file of 30,000 windows."""
 _BYTES_A_WINDOW: Final = 128
 _remembered: Remembered[tuple[Folder, str], Mapping[str, int]] = Remembered(_REMEMBERED_BYTES)
 
@@ -242,6 +244,8 @@ def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
     known = _remembered.get((table, file.path), stamp)
     if known is None:
         known = _read_or_recorded(table, file)
+        # Files that others sorted hold the same windows.
+        known = {sys.intern(key): rows for key, rows in known.items()}
         _remembered.keep((table, file.path), stamp, known, _BYTES_A_WINDOW * (len(known) + 1))
     return known
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from platform_assets.engines.measuring import measure_of
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import contents, holdings
+from platform_assets.lake import contents, holdings, load_log
 from platform_assets.lake.contents import Digests
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.holdings import WindowFiles
@@ -119,6 +119,18 @@ def recognised_as(
         key: r.files_digest for key, r in others.items() if key not in unknown and sums[key] == {r.topic_id: r.measured}
     }
     return {**files, **{key: replace(files[key], proved_as=digest) for key, digest in proved.items()}}
+
+
+def forget_unnamed(lake: Lake, table: TableRef) -> None:
+    """Delete what is written down of files that the newest version of a table does not have. Raises LakeNotWritableError."""
+    folder = lake.table(table)
+    if not load_log.exists(folder):
+        return
+    handle = folder.delta()
+    with folder.reading():
+        named = pa.table(handle.get_add_actions())
+        table_id = str(handle.metadata().id)
+    contents.prune(folder, table_id, list(zip(named["path"].to_pylist(), named["size_bytes"].to_pylist(), strict=True)))
 
 
 def _measured(folder: Folder, file: DataFile, schema: pa.Schema, table: TableRef) -> Digests | None:

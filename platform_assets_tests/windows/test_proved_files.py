@@ -17,11 +17,12 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.rules import deep_audit
 from platform_assets.errors import UnprovedRowsError
 from platform_assets.lake import contents, holdings, measuring, rows
+from platform_assets.lake.delta_log import DataFile
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.windows import proved_files
 from platform_assets.windows.maintain.merging import Upkeep
-from platform_assets_tests.support.erasures import MadeTopic, evaluation_of, proved
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, evaluation_of, proved
 
 WINDOWS, EACH = 8, 10
 LATER = "2030-01-01-00:00"
@@ -259,6 +260,26 @@ def test_entries_of_files_that_the_table_no_longer_names_are_deleted(topic: Made
     facts(topic)
     (second,) = entries(topic)
     assert second != first
+
+
+def test_an_erasure_leaves_no_entry_of_a_file_that_it_removed(topic: MadeTopic) -> None:
+    by_stranger(topic)
+    facts(topic)
+    (before,) = entries(topic)
+    topic.erasure.record(topic.erasure.of_keys([b"k"]), AUTHOR)
+    assert topic.erasure.run(AUTHOR).rows["raw/people"] == 2 * WINDOWS * EACH
+    assert before not in entries(topic)
+
+
+def test_a_file_of_very_many_windows_is_looked_into_once(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger may put two months of windows of five minutes into one file."""
+    keys = [f"2026-{d:05}-00:00" for d in range(20_000)]
+    of_keys = pa.table({"window": keys})
+    pq.write_table(of_keys, topic.root / "raw" / topic.topic / "many.parquet")
+    folder, file = topic.lake.table(topic.declaration.raw_table), DataFile("many.parquet", {}, 1, None)
+    assert len(holdings.held_by(folder, file)) == len(keys)
+    monkeypatch.setattr(holdings, "_read", lambda *given: pytest.fail("it was read again"))
+    assert len(holdings.held_by(folder, file)) == len(keys)
 
 
 def test_contents_of_any_size_are_the_same_when_read(topic: MadeTopic, rng: random.Random) -> None:

@@ -37,7 +37,7 @@ from platform_assets.model.windows import Window
 from platform_assets.windows.erase import erased_keys, erased_logs
 from platform_assets.windows.erase.erasing import ErasedWindow, Ranges, WindowEraser
 from platform_assets.windows.erase.erasure_ranges import joined, triples, within
-from platform_assets.windows.proved_files import recognised
+from platform_assets.windows.proved_files import forget_unnamed, recognised
 
 _log = logger(__name__)
 
@@ -313,6 +313,8 @@ class Erasure:
                 gone[table.name] = gone.get(table.name, 0) + outcome.rows
                 written[table.name] = written.get(table.name, 0) + outcome.bytes
         erased_logs.clean(self.ledger, eraser.tables, windows)
+        for table in eraser.tables:
+            forget_unnamed(self.ledger.lake, table)
         self._in_replays(windows, author, gone, written)
         done_with = tuple(key for key in windows if key not in failed)
         result = Done(len(done_with), gone, written)
