@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from platform_assets.errors import PlatformError
 from platform_assets.lake import column_bounds, failures, holdings, parquet
-from platform_assets.lake.field_ids import ids_of
+from platform_assets.lake.field_ids import FieldIds, has_ids, ids_of
 from platform_assets.lake.location import Folder
+from platform_assets.lake.remembered import Remembered
 from platform_assets.model.logs import logger
 
 _log = logger(__name__)
@@ -25,6 +26,8 @@ _NUMBERS: Final = ("kafka_partition", "kafka_offset")
 _TIMESTAMP: Final = "kafka_timestamp"
 _MICROS: Final = pa.timestamp("us", "UTC")
 _BLOCK_ROWS: Final = 1 << 16
+_BYTES_A_FILE: Final = 256
+_lacking: Remembered[tuple[Folder, str], bool] = Remembered(1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,23 @@ def columns_of(table: Folder) -> pa.Schema:
     handle = table.delta()
     with table.reading():
         return pa.schema(handle.schema().to_arrow())
+
+
+def lacks_field_ids(table: Folder, path: str, ids: FieldIds) -> bool:
+    """Return true if a column in a file lacks its field id; false if the file cannot be read.
+
+    `path` is in the form of the log. A process reads a file once.
+    """
+    known = _lacking.get((table, path), str(ids))
+    if known is None:
+        try:
+            with table.reading(), table.open(unquote(path)) as opened:
+                known = not has_ids(pq.read_schema(opened), ids)
+        except (PlatformError, pa.ArrowException) as e:
+            _log.warning("data file %s of %s cannot be read: %s", path, table.name, e)
+            return False
+        _lacking.keep((table, path), str(ids), known, _BYTES_A_FILE)
+    return known
 
 
 def write_rows(table: Folder, path: str, found: pa.Table, window: str | None = None) -> None:

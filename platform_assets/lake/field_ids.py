@@ -48,6 +48,12 @@ def ids_of(schema: pa.Schema) -> FieldIds:
     return FieldIds(tuple(sorted((path, number) for path, _, number in _found(list(schema), ()) if number is not None)))
 
 
+def has_ids(file: pa.Schema, ids: FieldIds) -> bool:
+    """Return true if the columns of a file have these ids. Fields in columns are not looked at: some writers leave out theirs."""
+    known = dict(ids.pairs)
+    return all(_number((f.metadata or {}).get(FIELD_ID)) == known.get((f.name,)) for f in file)
+
+
 def assigned(columns: pa.Schema, now: pa.Schema | None = None) -> pa.Schema:
     """Return the columns of a flat table with an id for each: its id among the columns `now`, or else a new one. Pure.
 

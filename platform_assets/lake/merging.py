@@ -71,19 +71,26 @@ class Group:
         return True
 
 
-def plan(found: pa.Table, windows: Collection[str], target: int = TARGET_BYTES) -> list[Group]:
+def plan(
+    found: pa.Table, windows: Collection[str], target: int = TARGET_BYTES, lacking: Collection[str] = frozenset()
+) -> list[Group]:
     """Return the groups of files to merge, of about `target` bytes each, among files of `windows` alone. Pure.
 
-    `found` are the `holdings.actions` of a flat table. Files of half the target or more stay as they are. A window is merged with all
-    of its files or not at all: only then does its receipt say what they hold.
+    `found` are the `holdings.actions` of a flat table. Files of half the target or more stay as they are, unless they are among
+    `lacking`: those are written again although nobody reads faster then. A window is merged with all of its files or not at all: only
+    then does its receipt say what they hold.
     """
     files, held = _files(found)
     allowed = set(windows)
-    kept = {path for path, file in files.items() if 2 * file.bytes >= target or not flat.is_removable(path)}
+    large = {path for path, file in files.items() if 2 * file.bytes >= target} - set(lacking)
+    kept = large | {path for path in files if not flat.is_removable(path)}
     units = [u for u in _units(files, held) if kept.isdisjoint(u.paths) and u.windows <= allowed]
     groups: list[Group] = []
     some, size = list[_Unit](), 0
     for unit in units:
+        if not unit.paths.isdisjoint(lacking):
+            groups.append(Group(tuple(unit.files), tuple(sorted(unit.windows))))
+            continue
         if size >= target:
             groups.append(_worthwhile(some))
             some, size = [], 0

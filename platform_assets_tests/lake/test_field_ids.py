@@ -9,15 +9,17 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, RemoveAction
 
 from platform_assets.lake import decoded_table, field_ids, holdings
 from platform_assets.lake.field_ids import FIELD_ID, LAST, assigned, ids_of
 from platform_assets.lake.location import Lake
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.maintain.merging import Upkeep
-from platform_assets_tests.support.erasures import MadeTopic
+from platform_assets_tests.support.erasures import MadeTopic, proved
 from platform_assets_tests.support.field_ids import field_ids_in
 
 
@@ -166,3 +168,38 @@ def test_a_table_that_is_begun_again_uses_no_id_again(tmp_path: Path) -> None:
     again = decoded_table.prepare(folder, "t", other, decoded_table.fingerprint(first))
     assert by_path(again)["a"] == max(by_path(first).values()) + 1
     assert json.loads(folder.delta().schema().to_json())["fields"]
+
+
+@pytest.mark.usefixtures("flat")
+def test_upkeep_writes_the_ids_that_another_writer_has_lost_whatever_the_size_of_the_file(tmp_path: Path) -> None:
+    """Like Spark's OPTIMIZE, which writes none."""
+    topic = made(tmp_path / "lake")
+    folder = topic.root / "raw" / topic.topic
+    DeltaTable(folder).optimize.compact()
+    (path,) = [Path(uri.removeprefix("file://")) for uri in DeltaTable(folder).file_uris()]
+    rows = pq.read_table(path)
+    pq.write_table(
+        rows.cast(pa.schema([pa.field(f.name, _plain(f.type)) for f in rows.schema])), folder / "lost.parquet"
+    )
+    delta, size = DeltaTable(folder), (folder / "lost.parquet").stat().st_size
+    delta.create_write_transaction(
+        [
+            RemoveAction(path.name, False, 0, path.stat().st_size, {}),
+            AddAction("lost.parquet", size, {}, 0, False, json.dumps({"numRecords": rows.num_rows})),
+        ],
+        "append", delta.schema(), partition_by=[],
+    )  # fmt: skip
+    assert ids_in(folder / "lost.parquet") == {}
+    upkeep = Upkeep(topic.declaration.raw_table, topic.ledger, target=2)
+    (done,) = upkeep.run("9")
+    assert done.version is not None
+    for uri in DeltaTable(folder).file_uris():
+        assert ids_in(Path(uri.removeprefix("file://"))) == RAW
+    assert list(upkeep.run("9")) == []
+    proved(topic)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    return pa.struct([(f.name, _plain(f.type)) for f in kind]) if pa.types.is_struct(kind) else kind

@@ -25,6 +25,7 @@ from platform_assets.errors import (
     ErasureUnfinishedError,
     LoadError,
     LostForGoodError,
+    MigrationDamageError,
     OffsetsExpiredError,
     ReloadDiffersError,
     UnprovedRowsError,
@@ -37,6 +38,7 @@ from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.load.replacing import Outcome
 from platform_assets.windows.maintain.merging import Upkeep
+from platform_assets.windows.maintain.migrating import Migration
 from platform_assets.windows.recover.rebuild import Rebuilt, rebuild
 from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
@@ -146,7 +148,10 @@ class History:
         """One thing of normal life, or damage to one window."""
         topic, rng, delta = self.topic, self.rng, table(self.topic)
         flat = not delta.metadata().partition_columns
-        what, key = rng.choice((*EVENTS, "upkeep", "upkeep") if flat else EVENTS), rng.choice(self.windows).key
+        what, key = (
+            rng.choice((*EVENTS, *(("upkeep", "upkeep") if flat else ("migrate",)))),
+            rng.choice(self.windows).key,
+        )
         self.story.append(f"{what} {key}")
         match what:
             # Those of delta-rs end with an error where a file is lost.
@@ -187,6 +192,9 @@ class History:
                 # A group with a damaged window stays as it is.
                 upkeep = Upkeep(topic.declaration.raw_table, topic.ledger, target=rng.choice((4_000, 1 << 20)))
                 list(upkeep.run("9999"))
+            case "migrate":
+                with contextlib.suppress(MigrationDamageError):
+                    Migration(topic.declaration.raw_table, topic.ledger, rng.choice((4_000, 1 << 20))).run()
             case "restore":
                 with contextlib.suppress(DeltaError):
                     delta.restore(rng.randrange(delta.version() + 1))

@@ -23,8 +23,8 @@ from platform_assets.engines.protocol import NO_ROWS
 from platform_assets.errors import FilesLostError, LoadError
 from platform_assets.lake import contents, data_files, holdings, load_log, merging, row_copies
 from platform_assets.lake.data_files import NewFile
-from platform_assets.lake.field_ids import ids_of
-from platform_assets.lake.location import Folder, shared_folder
+from platform_assets.lake.field_ids import FieldIds, ids_of
+from platform_assets.lake.location import OWN_FOLDERS, Folder, shared_folder
 from platform_assets.lake.measuring import measured
 from platform_assets.lake.merging import Group
 from platform_assets.ledger.entries import Receipt
@@ -108,7 +108,9 @@ class Upkeep:
         with self.folder.reading():
             files = pa.table(handle.get_add_actions(flatten=True))
         found = holdings.by_window(self.folder, files, flat=True)
-        groups = merging.plan(found, receipts, self.target)
+        groups = merging.plan(
+            found, receipts, self.target, self._lacking(files, ids_of(data_files.columns_of(self.folder)))
+        )
         number, size = 0, 0
         while number < len(groups) and (number == 0 or size + groups[number].bytes <= budget):
             size += groups[number].bytes
@@ -154,6 +156,12 @@ class Upkeep:
             # Their tasks may have written files, which no commit names.
             for share in left.values():
                 (self.folder / share.below).delete()
+
+    def _lacking(self, files: pa.Table, ids: FieldIds) -> set[str]:
+        """Return the paths of large files in which another writer has left out field ids. Reads the footer of each once."""
+        sizes = zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True)
+        others = [path for path, size in sizes if 2 * size >= self.target and not unquote(path).startswith(OWN_FOLDERS)]
+        return {path for path in others if data_files.lacks_field_ids(self.folder, path, ids)}
 
     def _share(self, group: Group, cluster_by: Sequence[str]) -> Share:
         sort_by = tuple(dict.fromkeys((*cluster_by, *_ORDER))) if cluster_by or not group.is_in_order else ()
