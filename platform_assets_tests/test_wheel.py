@@ -112,7 +112,7 @@ def test_a_project_loads_and_proves_a_topic_without_a_checkout(site: Path, tmp_p
         send(Producer({"bootstrap.servers": server}), "orders", sent)
         # The wheel's own daemon seals the window once its minute is over, and its run loads it.
         wait_until("all is loaded", lambda: '"rows": 1000' in run(site, project, "status", "--json").stdout, 600)
-        audited = run(site, project, "audit", "--deep", timeout=600)
+        audited = run(site, project, "audit", "raw/orders", "--deep", timeout=600)
         assert audited.returncode == 0, audited.stdout + audited.stderr
         values = pl.scan_delta(f"{lake}/raw/orders").select("value").collect()["value"].to_list()
         assert sorted(values) == sorted(record.value for record in sent if record.value)
