@@ -27,6 +27,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.lake import delta_log, load_log
 from platform_assets.lake.failures import TableUnsupportedError
 from platform_assets.lake.location import Folder, Lake
+from platform_assets.model.tables import KINDS
 
 # Versions of all tables at one moment, taken in an order that restores consistently.
 #
@@ -37,7 +38,7 @@ from platform_assets.lake.location import Folder, Lake
 
 _LOG: Final = "_delta_log"
 _LOG_FILE: Final = re.compile(r"(\d{20})\.[A-Za-z0-9._-]+")
-_DERIVED_FIRST: Final = ("state", "dead_letters", "decoded", "raw")
+_DERIVED_FIRST: Final = tuple(reversed(KINDS))
 _CACHES: Final = frozenset({"baselines", "files", "sessions"})
 """Folders of the ledger that may be deleted at any time: notes of what was checked, contents of data files, and sessions of one Spark
 server."""

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -23,7 +23,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.lake import failures, object_files
 from platform_assets.lake.files import STORES, Files, files_at, is_in_store
 from platform_assets.model.names import is_topic
-from platform_assets.model.tables import TableKind, TableRef
+from platform_assets.model.tables import KINDS, TableRef
 
 SHARED: Final = "windows"
 _CONTENTS: Final = "_ledger/files"
@@ -283,8 +283,7 @@ class Lake:
 
     def tables(self) -> list[TableRef]:
         """Return its tables, in order of their names. A folder that cannot be a topic's is not a table of the platform."""
-        kinds = get_args(TableKind)
-        found = [TableRef(kind, topic) for kind in kinds for topic in (self.root / kind).folders() if is_topic(topic)]
+        found = [TableRef(kind, topic) for kind in KINDS for topic in (self.root / kind).folders() if is_topic(topic)]
         return sorted((t for t in found if self.table(t).has_delta_log()), key=lambda t: t.name)
 
     def replay(self, name: str) -> Lake:

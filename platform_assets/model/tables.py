@@ -10,11 +10,13 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model import names
 from platform_assets.model.names import checked_topic
 
-TableKind = Literal["raw", "decoded", "dead_letters", "state"]
-"""raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be typed; state: the
-latest row of each key."""
+TableKind = Literal["raw", "decoded", "dead_letters"]
+"""raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be typed."""
 
-_KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
+KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
+"""Upstream first: each kind comes after those that it is made from. `test_table_kinds` checks the places that must know each kind."""
+RESERVED_KINDS: Final = ("state",)
+"""Nothing writes these. No other name may be taken for one of them, so that they can be added."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,11 +63,11 @@ class TableRef:
         kind, slash, topic = name.partition("/")
         if not slash:
             return cls.raw(name)
-        for known in _KINDS:
+        for known in KINDS:
             if kind == known:
                 return cls(known, topic)
         raise ConfigurationError(
-            f"{name!r} names no kind of table; a name is one of {', '.join(_KINDS)}, '/', and a topic"
+            f"{name!r} names no kind of table; a name is one of {', '.join(KINDS)}, '/', and a topic"
         )
 
 

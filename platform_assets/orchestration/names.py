@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from hashlib import sha256
-from typing import Final, get_args
+from typing import Final
 
 import dagster as dg
 
@@ -18,7 +18,7 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.names import catalogue_name, identifier
-from platform_assets.model.tables import TableKind, TableRef
+from platform_assets.model.tables import KINDS, RESERVED_KINDS, TableRef
 
 LOAD_ID: Final = "load_id"
 OUTCOME: Final = "outcome"
@@ -28,7 +28,7 @@ PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
 """`plant`, or `plant/north`: prefix of each asset key of a code location. None by default."""
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
 _SOURCE: Final = "kafka"
-_KINDS: Final = get_args(TableKind)
+_TAKEN: Final = (*KINDS, *RESERVED_KINDS)
 _MANY: Final = "many"
 
 
@@ -38,17 +38,17 @@ def key_prefix() -> tuple[str, ...]:
     if not given:
         return ()
     parts = tuple(given.split("/"))
-    if not _PREFIX.fullmatch(given) or not {_SOURCE, _MANY, *_KINDS}.isdisjoint(parts):
+    if not _PREFIX.fullmatch(given) or not {_SOURCE, _MANY, *_TAKEN}.isdisjoint(parts):
         raise ConfigurationError(
             f"{PREFIX_VARIABLE} is {given!r}: give a name of letters, digits and underscores, or several with / between them, none of "
-            f"which is {_SOURCE}, {_MANY}, {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; or unset it"
+            f"which is {_SOURCE}, {_MANY}, {', '.join(_TAKEN[:-1])} or {_TAKEN[-1]}; or unset it"
         )
     return parts
 
 
 def is_own(key: dg.AssetKey) -> bool:
     """Return true if an asset is a topic or a table under this process's prefix. Raises ConfigurationError."""
-    return tuple(key.path[:-2]) == key_prefix() and len(key.path) > 1 and key.path[-2] in (_SOURCE, *_KINDS)
+    return tuple(key.path[:-2]) == key_prefix() and len(key.path) > 1 and key.path[-2] in (_SOURCE, *KINDS)
 
 
 def topic_key(topic: str) -> dg.AssetKey:
@@ -73,7 +73,7 @@ def read_run_tag(tag: str) -> tuple[tuple[str, ...], TableRef | None]:
     Raises ConfigurationError for any other text.
     """
     *prefix, kind, topic = ("", *tag.split("/"))
-    if topic == _MANY and kind not in _KINDS:
+    if topic == _MANY and kind not in KINDS:
         return tuple(tag.split("/")[:-1]), None
     return tuple(prefix[1:]), TableRef.parse(f"{kind}/{topic}")
 

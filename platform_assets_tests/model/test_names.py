@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from platform_assets.model.names import LONGEST_FILE, catalogue_name, file_name, identifier, ledger_name
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import KINDS, RESERVED_KINDS, TableRef
 
 ODD: Final = (
     *("orders", "Orders", "ORDERS", "shop-orders", "shop.orders", "shop_orders", "shop_Orders", "shop--orders"),
@@ -41,8 +41,7 @@ def test_no_two_topics_share_a_name_anywhere(rng: random.Random) -> None:
     topics = sorted({*ODD, *random_ones, *long_ones})
     assert len({identifier(t) for t in topics}) == len(topics)
     assert len({catalogue_name(t).lower() for t in topics}) == len(topics)
-    kinds = ("raw", "decoded", "dead_letters", "state")
-    tables = list(itertools.product(kinds, topics))
+    tables = list(itertools.product((*KINDS, *RESERVED_KINDS), topics))
     assert len({file_name(kind, t, ".json").lower() for kind, t in tables}) == len(tables)
     assert len({ledger_name(kind, t) for kind, t in tables}) == len(tables)
 
@@ -50,7 +49,7 @@ def test_no_two_topics_share_a_name_anywhere(rng: random.Random) -> None:
 @pytest.mark.parametrize("topic", ODD)
 def test_every_name_is_short_enough_for_its_place(topic: str) -> None:
     assert len(catalogue_name(topic)) <= 128
-    for kind in ("raw", "decoded", "dead_letters", "state"):
+    for kind in KINDS:
         # Written beside itself first, with a dot and the numbers of process and thread.
         assert len(f".{file_name(kind, topic, '.json')}.4194304.140737488355327") <= LONGEST_FILE
         folder = f"table={ledger_name(kind, topic)}".replace("/", "%2F").replace("!", "%21")

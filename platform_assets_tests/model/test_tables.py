@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.model.tables import TableRef
+from platform_assets.model.tables import KINDS, TableRef
 
 
-@pytest.mark.parametrize("kind", ["raw", "decoded", "dead_letters", "state"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_name_is_read_back_as_the_table_it_is_of(kind: str) -> None:
     table = TableRef.parse(f"{kind}/a.b_c-d")
     assert (table.kind, table.topic, table.name, table.parts) == (kind, "a.b_c-d", f"{kind}/a.b_c-d", (kind, "a.b_c-d"))
