@@ -350,7 +350,7 @@ class Lake:
 
     @property
     def upkeep(self) -> Folder:
-        """What the newest upkeep of each table did, one file per table, which may be deleted at any time."""
+        """Records of the newest upkeep of each table, one file each, which may be deleted at any time."""
         return self.root / "_ledger" / "upkeep"
 
     @property

@@ -1,4 +1,4 @@
-"""What `platform-assets status` shows of a topic's upkeep, from the record of the newest run: no table is opened for it."""
+"""The newest upkeep of a topic's tables, for `platform-assets status`, from the records of the runs: no table is opened."""
 
 from __future__ import annotations
 

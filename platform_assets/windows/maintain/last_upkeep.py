@@ -1,4 +1,4 @@
-"""What the newest upkeep of a table did, for `status` and the asset page: a file per table, which may be deleted at any time."""
+"""The record of a table's newest upkeep, for `status` and the asset page: a file per table, which may be deleted at any time."""
 
 from __future__ import annotations
 

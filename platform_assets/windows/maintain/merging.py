@@ -48,7 +48,7 @@ _LARGEST: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class MergedFiles:
-    """What became of a group of files: they were merged in `version` into `files` with `bytes`, or not at all.
+    """The outcome for a group of files: they were merged in `version` into `files` with `bytes`, or not at all.
 
     `damaged` are windows whose rows are not those of their receipts. Without them and without a version, another commit came first.
     """
@@ -207,7 +207,7 @@ class Upkeep:
     def _damaged(self, group: Group, receipts: Mapping[str, Receipt]) -> tuple[str, ...]:
         """Return the windows whose rows in the files of a group are not those of their receipts; none if another commit moved them.
 
-        What was read of the files is of today only if the newest version still names them: whoever removed one may have deleted it.
+        What was read of the files is current only if the newest version still names them: whoever removed one may have deleted it.
         """
         found: contents.Digests = {}
         unread, columns = set[str](), data_files.columns_of(self.folder)

@@ -7,6 +7,7 @@ on; only files that are older and that the newest version does not name are dele
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
+from deltalake import CommitProperties
+from deltalake.exceptions import CommitFailedError
 
 from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.lake import contents
@@ -21,11 +24,16 @@ from platform_assets.lake.location import Folder
 from platform_assets.lake.vacuum import Vacuumed, vacuum
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import DEFAULT_FILE_SIZE, TopicDeclaration
+from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
 from platform_assets.windows.maintain.last_upkeep import MOST_DAMAGED, LastUpkeep, recall, remember
 from platform_assets.windows.maintain.merging import BUDGET_BYTES, MergedFiles, Plan, Upkeep
 
+_log = logger(__name__)
+_STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""Other names would have to be quoted in the property, as each reader parses it."""
 QUIET: Final = timedelta(hours=6)
 """Time since a window's end after which its files are merged: until then, a late load may replace them."""
 VACUUM_EVERY: Final = timedelta(days=1)
@@ -77,6 +85,7 @@ class TableUpkeep:
         plan = self.plan(now)
         if plan is None:
             return None
+        self._keep_bounds()
         merged = list[MergedFiles]()
         for each in self._merging.merge(plan):
             merged.append(each)
@@ -108,6 +117,27 @@ class TableUpkeep:
         )
         remember(self.ledger.lake, self.table, found)
         return found
+
+    def _keep_bounds(self) -> None:
+        """Name the columns `cluster_by` in the table's property, so that Spark skips files by their bounds.
+
+        If another commit comes first, the next run does it.
+        """
+        handle = self._folder.delta()
+        columns = handle.metadata().configuration.get(_STATISTICS)
+        held = {field.name for field in handle.schema().fields}
+        known = [] if columns is None else columns.split(",")
+        missing = [name for name in self.cluster_by if name in held - set(known) and _PLAIN_NAME.fullmatch(name)]
+        if columns is None or not missing:
+            return
+        try:
+            with self._folder.writing():
+                handle.alter.set_table_properties(
+                    {_STATISTICS: ",".join([*known, *missing])},
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+        except CommitFailedError as e:
+            _log.info("%s keeps its property %s for now: %s", self.table, _STATISTICS, e)
 
     def _fold_log(self) -> None:
         """Write a checkpoint, so that readers need not read the commits, and delete log files past the table's log retention."""

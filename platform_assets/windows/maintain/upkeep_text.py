@@ -1,4 +1,4 @@
-"""What an upkeep did, in words: for the command, the job's log and `status`."""
+"""The results of upkeep in words: for the command, the job's log and `status`."""
 
 from __future__ import annotations
 
