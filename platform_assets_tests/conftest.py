@@ -151,7 +151,7 @@ class Broker:
         platform.down(self._home, services=brokers.ALL)
 
     def client_environment(self) -> dict[str, str]:
-        """The variables that its clients need beside its address."""
+        """Return the variables that its clients need in addition to its address."""
         found = brokers.security_of(self._home)
         return {} if found is None else found.client_environment()
 
@@ -261,7 +261,7 @@ def _is_led(broker: Broker, topic: str, partitions: int) -> bool:
     from confluent_kafka import KafkaException, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
-    # A new client each time: one that was told "no leader" goes on believing it for a minute.
+    # A new client each time: a client that got "no leader" remembers it for a minute.
     admin = AdminClient({**librdkafka(broker.bootstrap), "log_level": 2})
     asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
     try:
@@ -325,7 +325,7 @@ def connection(spark_remote: str) -> Callable[[], ConnectSession]:
 
 @pytest.fixture
 def engine_name() -> EngineName:
-    """What loads in a test: the default, unless the test's module says otherwise."""
+    """Load engine of a test: the default, unless the test's module overrides it."""
     return DEFAULT_ENGINE
 
 

@@ -41,7 +41,7 @@ POSITIONS: Final = {
         dg.Failure,
     )
 }
-"""Where a description may stand without its name."""
+"""Places at which a description may be without its name."""
 LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical", "exception", "log"})
 TERMINAL: Final = "terminal/"
 SERVICES: Final = "services/"
@@ -111,7 +111,7 @@ def name_of(call: ast.AST) -> str:
 
 
 def is_safe(value: ast.expr, by: frozenset[str]) -> bool:
-    """Whether it is a constant, a number, or comes from one of the functions `by`."""
+    """Return True if the expression is a constant, a number, or the result of one of the functions `by`."""
     if isinstance(value, ast.Constant):
         return True
     if isinstance(value, ast.JoinedStr):

@@ -1,6 +1,5 @@
-"""Dagster's UI in a real browser: the asset graph, a window materialised by hand, its offset ranges and its checks.
-
-Screenshots are kept in `PLATFORM_SCREENSHOTS` where that is set; `CHROMIUM` names another browser than the system's.
+"""Dagster's UI in a real browser: the asset graph, a window that is materialized manually, its offset ranges and its checks.
+Screenshots are kept in `PLATFORM_SCREENSHOTS` if that is set; `CHROMIUM` names a browser other than the system's.
 """
 
 from __future__ import annotations

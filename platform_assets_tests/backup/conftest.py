@@ -1,4 +1,4 @@
-"""What all tests of backups share."""
+"""Fixtures shared by all backup tests."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class AtWork:
 
     @property
     def cursor(self) -> Path:
-        """Where the test's daemon keeps what Dagster's keeps in its schedules."""
+        """File for the state that Dagster's daemon would keep in its schedule storage."""
         return self.home / "cursor"
 
     def next_window(self, daemon: Daemon, count: int = 20) -> None:

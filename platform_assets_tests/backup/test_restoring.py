@@ -1,4 +1,4 @@
-"""What was destroyed is as it was backed up; nothing is replaced unasked, and nothing by what is not whole."""
+"""Restoring: lost data returns as backed up, existing data needs `--force`, and incomplete backups are refused."""
 
 from __future__ import annotations
 

@@ -87,9 +87,9 @@ def test_backups_that_are_taken_while_windows_are_sealed_and_loaded_are_of_one_m
     try:
         for _ in range(4):
             taken.append(platform.take())
-            # A backup may be over before the load beside it is; the next is of a lake that has grown.
+            # A backup may end before the concurrent load does; the next backup then sees a larger lake.
             loaded.clear()
-            assert loaded.wait(timeout=300), "no window was loaded beside the backups"
+            assert loaded.wait(timeout=300), "no window was loaded during the backups"
     finally:
         stop.set()
         loads.join()

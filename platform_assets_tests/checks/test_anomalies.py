@@ -1,7 +1,7 @@
-"""Anomalies by name, each seeded for real: found by the checks that should find it, with its offsets, and by no other.
+"""Each named anomaly is really seeded, and found with its offsets by exactly the checks that should find it.
 
-One table is loaded once and copied for each case: three windows of a topic with two partitions, of which the second is
-of transactions and has holes.
+One table is loaded once and copied for each case: three windows of a topic with two partitions. The second partition has
+transactions, so its offsets have holes.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Case:
         )
 
     def evaluate(self) -> dict[str, list[Finding]]:
-        """What each check finds, by its name."""
+        """Return the findings by check name."""
         found: dict[str, list[Finding]] = {}
         for check in (*CHECKS.values(), DEEP_AUDIT):
             evaluation = Evaluation(
@@ -237,13 +237,13 @@ def ledger_ahead(case: Case) -> None:
 
 
 def edited_digest(case: Case) -> None:
-    """An edited ledger: the receipt of a dense window is of other offsets, and as many."""
+    """Edit the ledger so that a dense window's receipt has other offsets, but equally many."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
     case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
 
 
 def edited_digest_of_an_open_window(case: Case) -> None:
-    """The same of a window with holes, which the brokers are asked about anyway."""
+    """Edit the receipt of a window with holes, for which the brokers are asked in any case."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[HOLEY]
     case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
 
@@ -382,7 +382,7 @@ def test_anomaly_is_found_by_its_checks_and_by_no_other(
     ],
 )  # fmt: skip
 def test_loading_the_windows_again_mends_it(case: Case, seed: Callable[[Case], None]) -> None:
-    """What the remedy says is what helps, and the result is what was first recorded, digest by digest."""
+    """The remedy in the message works, and afterwards every digest equals the first recorded one."""
     first = case.lake.ledger.receipts(case.lake.declaration.raw_table)
     seed(case)
     windows = {f.window for findings in case.evaluate().values() for f in findings}

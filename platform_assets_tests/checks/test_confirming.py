@@ -1,4 +1,4 @@
-"""What one engine loaded is confirmed by the other, or a finding says that they disagree."""
+"""The other engine confirms a load, or a finding reports that the two disagree."""
 
 from __future__ import annotations
 

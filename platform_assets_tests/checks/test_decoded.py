@@ -61,7 +61,7 @@ def conserved(topic: DecodedTopic, budget: float = checks.BUDGET) -> CheckResult
 
 
 def compact(topic: DecodedTopic, kind: str = "decoded") -> None:
-    """What somebody's upkeep does: small files become larger ones of the same rows."""
+    """Rewrite small files as larger ones with the same rows, as a maintenance job would."""
     done = table(topic, kind).optimize.compact()
     assert done["numFilesRemoved"] > done["numFilesAdded"] > 0
 

@@ -1,4 +1,4 @@
-"""What decides on a check of an expectation: the windows of its run, by their receipts; others are shown."""
+"""The result of an expectation check depends on its run's windows, by their receipts; other windows are only shown."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ NOW = datetime(2026, 1, 3, tzinfo=UTC)
 
 
 def row_of(spec: FormatSpec, value: bytes) -> tuple[pa.Schema, dict[str, Any]]:
-    """What the decoder makes of one value."""
+    """Decode one value; return the schema and the row."""
     of = decoder_of(spec)
     found = of.decode(pa.array([value], pa.binary()))
     assert found.dead.num_rows == 0
@@ -227,7 +227,7 @@ def with_default(kind: Any, default: Any) -> dict[str, Any]:
 
 
 def judged(reader: Any, writer: Any, value: bytes) -> Any:
-    """What another reader says of the decoder's row."""
+    """Compare the decoder's row with the result of another reader."""
     spec = FormatSpec("avro", {"schema": json.dumps(reader), "writer_schema": json.dumps(writer)})
     fields, row = row_of(spec, value)
     found = difference(spec, fields, value, row)

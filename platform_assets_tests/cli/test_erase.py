@@ -44,7 +44,7 @@ def sent(number: int) -> list[Record]:
 
 
 def loaded_by(lk: TopicLake, name: EngineName, key: str) -> str:
-    """What a load of the window by an engine ends in."""
+    """Load the window with the given engine and return the outcome."""
     engine = choose_engine(Lake.at(lk.root), lambda: lk.settings, lk.spark, name)
     return lk.loader(engine=engine).load(key).outcome
 

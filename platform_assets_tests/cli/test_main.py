@@ -34,7 +34,7 @@ print("\\n" + json.dumps(sorted(new)))
 
 
 def imported_by(*arguments: str) -> set[str]:
-    """The packages beside Python's own that the command imports in a fresh process."""
+    """Return the packages outside the standard library that the command imports in a new process."""
     program = _IMPORTED.format(arguments=list(arguments))
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=service_environment()
@@ -81,7 +81,7 @@ run()
 @pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["audit", "--no-such-option"], 2)])
 @pytest.mark.parametrize("root", ["s3://bucket/lake", "/lake"])
 def test_a_process_that_has_read_a_store_ends_at_once(root: str, arguments: list[str], code: int) -> None:
-    """What Python does at exit is where such a process may abort."""
+    """Such a process could abort during Python's clean-up at exit."""
     done = subprocess.run(
         [sys.executable, "-c", _ENDED.format(arguments=arguments)],
         capture_output=True, text=True, check=False, env=service_environment() | {"LAKE_ROOT": root},

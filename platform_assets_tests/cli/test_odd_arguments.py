@@ -1,4 +1,4 @@
-"""What an operator mistypes is answered in one line: the value, its place, and the next step, which helps."""
+"""A mistyped argument gives a one-line error: the value, where it was given, and a next step that works."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_the_command_says_what_it_deletes_and_leaves_the_view(
     assert listed.output.startswith("would delete 2 runs, ")
     assert instance.get_runs_count() == 3
 
-    # Its own location is another; what was reported without a run, and again since, is of none.
+    # The run's own location differs. Events that were reported without a run, and reported again since, have no location.
     assert shell.run("prune-runs").output.startswith("deleted 0 runs, 1 event, ")
 
     short = shell.run("prune-runs", "--location", LOCATION, "--seconds", "0")

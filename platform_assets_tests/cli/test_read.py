@@ -1,4 +1,4 @@
-"""What `platform-assets read` prints is pasted and run, in Spark, polars, DuckDB and pandas."""
+"""The programs that `platform-assets read` prints run as pasted, in Spark, polars, DuckDB and pandas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 NATIVE = "assert rows.filesystem.base_fs.type_name == 'local', rows.filesystem"
-"""Where Arrow reads through Python instead, one such program in ten aborts as it ends."""
+"""If Arrow reads through Python instead, one such program in ten aborts at exit."""
 COUNTS = {
     "spark": "print('rows:', rows.count())",
     "polars": "print('rows:', rows.collect().height)",

@@ -1,4 +1,4 @@
-"""Ranges replayed from a shell: in place with proof, and beside the live table, which nothing of it touches."""
+"""Ranges replayed from a shell: in place with proof, and into a second table, which leaves the live table untouched."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_beside_the_table_a_range_is_equal_and_one_altered_record_is_found(
     assert lk.snapshot() == before
     assert [t.name for t in Lake.at(lk.root).tables()] == [f"raw/{lk.topic}"]
 
-    # What goes on where it was cut short is a replay of the same name.
+    # A replay of the same name continues where the first one was interrupted.
     again = shell.run("replay", lk.topic, span, "--into", "again")
     assert again.exit_code == 0, again.output
     assert f"{keys[0]}: unchanged, 9 rows of 9 offsets" in again.stdout
@@ -213,7 +213,7 @@ def test_a_topic_made_again_is_replayed_once_its_new_generation_is_accepted(
     assert {r.topic_id for r in table_rows(fresh_table(lk, "x"))} == {ids[second]}
 
 
-# --- beside loads, and cut short ------------------------------------------------------------------------------------
+# --- during loads, and interrupted ----------------------------------------------------------------------------------
 
 
 class Waiting:

@@ -1,4 +1,7 @@
-"""A table whose topic is declared no more is out of status, and is read, audited and vacuumed still; brought back, it goes on."""
+"""The table of a topic that is no longer declared leaves `status`, but can be read, audited and vacuumed.
+
+It continues once its topic is declared again.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ attributes:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where `defs.yaml` of a domain is written; the topic of the third entry is in the environment."""
+    """Folder for a domain's `defs.yaml`; the topic of its third entry comes from the environment."""
     monkeypatch.setenv(DEFS_VARIABLE, str(tmp_path))
     monkeypatch.setenv("PAYMENTS", "payments")
     (tmp_path / "shop").mkdir()

@@ -1,4 +1,4 @@
-"""What all decoders share: dead letters as a batch, and details that are cut."""
+"""Behavior common to all decoders: dead letters form a batch, and long details are cut."""
 
 import pyarrow as pa
 import pytest

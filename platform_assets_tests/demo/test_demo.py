@@ -66,7 +66,7 @@ def running(root: Path) -> set[str]:
 def test_interrupted_and_started_again_it_ends_exact(tmp_path: Path, rng: random.Random) -> None:
     root = tmp_path / "a folder"
     streaming = Interrupt(signal.SIGKILL, SENT, rng.randrange(1, 290_000))
-    # What it leaves running goes on loading, and is taken over.
+    # Services that it leaves running continue to load, and the next demo takes them over.
     loading = Interrupt(signal.SIGKILL, LOADED, rng.randrange(2, 25))
     taken_over = Interrupt(signal.SIGINT, SENT, rng.randrange(305_000, 330_000))
     print(streaming, loading, taken_over)

@@ -1,4 +1,4 @@
-"""Where Spark's workers cannot run the columnar engine, the connector's loads, and the log says why."""
+"""If Spark's workers cannot run the columnar engine, the connector loads, and the log states the reason."""
 
 from __future__ import annotations
 

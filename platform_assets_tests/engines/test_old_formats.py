@@ -1,6 +1,5 @@
-"""Records in the formats of Kafka before 0.11, as brokers that are old enough still have them: the connector loads them.
-
-Brokers take these formats from no producer any more, so segments are made by hand and put where a broker keeps its own.
+"""Records in the formats of Kafka before 0.11, as long-lived brokers still have them: the connector loads them. Brokers no longer
+accept these formats from producers, so the tests write segment files into a broker's log folder.
 """
 
 from __future__ import annotations

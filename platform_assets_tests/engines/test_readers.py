@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture(params=ENGINES)
 def loaded(request: pytest.FixtureRequest, lake: LakeMaker) -> TopicLake:
-    """Version 1 has a window with records of every kind, version 2 another window besides."""
+    """Version 1 has a window with records of every kind, version 2 has one more window."""
     lk = lake(partitions=2, config={"retention.ms": "-1"})
     name: EngineName = request.param
     engine = choose_engine(Lake.at(lk.root), lambda: lk.settings, lk.spark, name)

@@ -215,7 +215,7 @@ def whole(rng: random.Random) -> None:
 
 
 def _narrowed(value: Any, schema: Any) -> Any:
-    """What fastavro leaves as it was written, although the reader's type is another one: promoted numbers and texts."""
+    """Convert values that fastavro leaves in the writer's type although the reader's differs: promoted numbers and text."""
     import struct
 
     if value is None:

@@ -79,7 +79,7 @@ Tree = dict[str, str]
 
 
 def _tree(root: Path) -> Tree:
-    """What is below a folder: each name, with the digest of a file, or what else it is."""
+    """Return each name below a folder with a file's digest, or with the kind of anything else."""
     found: Tree = {}
     for folder, folders, names in os.walk(root):
         for name in (*folders, *names):
@@ -97,7 +97,7 @@ def _tree(root: Path) -> Tree:
 
 
 def _read(file: Path) -> bytes:
-    """The content of a file; of one that is no more a small one, OSError."""
+    """Return the content of a file. Raises OSError if the file is no longer small."""
     if file.is_symlink() or not file.is_file() or file.stat().st_size > _LARGE:
         raise OSError(f"{file} was damaged before")
     return file.read_bytes()
@@ -187,7 +187,7 @@ class _Fuzzer:
             raise Wrong(f"restored: {sorted(extra)[:5]} is not in the backup")
 
     def _used(self, target: Path) -> None:
-        """What was restored is read, which ends in values or in an error of ours."""
+        """Read the restored data, which gives values or one of the platform's errors."""
         ledger = Ledger(Lake.at(target / "lake"))
         for call in (
             lambda: ledger.newest_edges(["orders"]),

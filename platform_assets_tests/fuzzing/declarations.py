@@ -229,7 +229,7 @@ def _with_odd(rng: random.Random, document: Any) -> Any:
 
 
 def _text(rng: random.Random) -> bytes:
-    """What stands in the file."""
+    """Return random content for the file."""
     kind = rng.random()
     if kind < 0.06:
         depth = rng.choice(_DEEP)

@@ -1,6 +1,5 @@
-"""A broker that is not to be trusted, on the other side of a socket that is none: no thread, no time that passes, no accident.
-
-It answers honestly from a random log, and then damages some of its answers, or makes answers up that are of the right form.
+"""A hostile broker behind a simulated socket: no threads, no real time, nothing that differs from run to run. It answers
+correctly from a random log, then damages some of its answers or invents well-formed ones.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ _KINDS: Final[dict[int, tuple[Any, Any]]] = {
 _MOST_REQUESTS: Final = 5_000
 _LONGEST_SECONDS: Final = 100_000.0
 _MOST_WAITS: Final = 3
-"""Answers of a broker that ask to wait: it may do so for ever, which is its right."""
+"""Answers that ask the client to wait: a broker may send them without end."""
 _HOSTS: Final = (
     "127.0.0.1",
     "b1",
@@ -129,7 +128,7 @@ class Endless(BaseException):
 
 @dataclass
 class HostileBroker:
-    """What it holds, and how hostile it is. `shares` is the probability of each way of an answer that is not honest."""
+    """Log and hostility of the broker. `shares` has the probability of each kind of dishonest answer."""
 
     rng: random.Random
     clock: Clock
@@ -352,7 +351,7 @@ class Sockets:
 
 
 def made_up(rng: random.Random, answers: Any, version: int, error: int | None = None) -> Any:
-    """An answer of the right form with anything in it; with error codes that are `error`, unless that is None."""
+    """Return a well-formed answer with random content; its error codes are `error`, unless that is None."""
     return _struct(rng, answers._struct, version, error, answers)
 
 

@@ -37,7 +37,7 @@ _PAUSE_SECONDS: Final = 20.0
 
 @dataclass
 class FuzzResult:
-    """What one run tried and found. `first` has the first case and the text of each different finding, `times` how often each came."""
+    """Cases and findings of one run. `first` has the first case and the text of each distinct finding, `times` its count."""
 
     target: str
     seed: int

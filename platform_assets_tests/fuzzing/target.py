@@ -1,4 +1,4 @@
-"""What a fuzz target is, and bytes that do harm."""
+"""Interface of fuzz targets, and byte strings that are likely to do harm."""
 
 from __future__ import annotations
 

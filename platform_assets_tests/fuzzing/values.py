@@ -136,7 +136,7 @@ def _refuse(text: str) -> Any:
 
 
 def _is_sound(value: bytes) -> bool | None:
-    """Whether Python's reader finds an object without fault; None where the dialect is free to find one."""
+    """Return True if Python's reader accepts the object; None if the dialect leaves that open."""
     try:
         found = json.loads(
             value.decode(), parse_constant=_refuse, parse_int=str, parse_float=str, object_pairs_hook=_once

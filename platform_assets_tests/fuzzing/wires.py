@@ -81,7 +81,7 @@ def _brokers(kind: type[Brokers], settings: ClientSettings) -> Any:
 
 
 def _tried(call: Callable[[], Any]) -> Any:
-    """What a call gives; an error of ours in the place of a value, and nothing where it is one of another kind."""
+    """Return the result of a call, or the platform's error that it raised; other errors propagate."""
     try:
         return call()
     except _OURS as error:

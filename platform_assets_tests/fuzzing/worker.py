@@ -57,7 +57,7 @@ class Progress:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no case is under way."""
+        """Return True if no case is running."""
         return bool(_LAYOUT.unpack_from(self._memory)[2])
 
     @property

@@ -1,4 +1,4 @@
-"""What a real broker says of its topics, and what becomes of a call that no broker answers."""
+"""Answers of a real broker about its topics, and calls that no broker answers."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def trusted(tmp_path: Path) -> Path:
 
 
 def faults(address: str, authority: Path) -> tuple[str, str]:
-    """What the raw reader and `status` say of a certificate; "" where they have no fault to find with it."""
+    """Return the errors of the raw reader and of `status` for a certificate; "" if they accept it."""
     settings = ClientSettings(address, {"security.protocol": "SSL", "ssl.ca.location": str(authority)})
     cause = likely_cause(settings)
     try:

@@ -38,7 +38,7 @@ def outbox(broker: Broker, target: str, **given: Any) -> Outbox:
 
 
 def committed(broker: Broker, target: str) -> list[Message]:
-    """What a read_committed consumer gets, in order, of a topic of one partition."""
+    """Return the messages that a read_committed consumer gets from a topic with one partition, in order."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(

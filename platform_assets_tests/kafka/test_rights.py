@@ -67,7 +67,7 @@ class Right:
 
     @property
     def user(self) -> str:
-        """Who has all rights but this one."""
+        """User that has all rights except this one."""
         return re.sub(r"\W+", "-", f"{self.section}-{self.resource}-{self.operation}").lower()
 
     def binding(self, user: str, topic: str = SOURCE) -> AclBinding:

@@ -146,7 +146,7 @@ def zigzag(number: int) -> bytes:
 
 
 def found_records(body: bytes, *, base: int = 0, last: int = 0) -> tuple[int, int, int]:
-    """What `find_records` says of a batch with one record."""
+    """Return the result of `find_records` for a batch with one record."""
     one = [np.array([number], np.int64) for number in (0, len(body), 1, base, last, 0, 0, 0)]
     longs, ints = np.zeros((2, 4), np.int64), np.zeros((7, 4), np.int32)
     data = np.frombuffer(body, np.uint8)

@@ -35,7 +35,7 @@ IMPORT = (
     "stats = [v.stats for v in found.values() if hasattr(v, 'py_func')]; "
     "print(sum(sum(s.cache_hits.values()) for s in stats) > 5, sum(sum(s.cache_misses.values()) for s in stats))"
 )
-"""Whether a worker's import read many kernels from the cache, and how many it compiled."""
+"""Program that prints whether a worker's import read many kernels from the cache, and how many it compiled."""
 SHARE = (
     "import pyarrow as pa; from platform_assets.engines.columnar import job; "
     "batches = iter([pa.RecordBatch.from_pydict({'id': [0]})]); "
@@ -65,7 +65,7 @@ def test_a_kernel_that_allocates_is_refused() -> None:
 
 
 def called(**environment: str) -> list[str]:
-    """What a process of its own has of the kernel's result, the folder, and the hits of its cache."""
+    """Call the kernel in a new process; return its result, the cache folder, and the cache hits."""
     env = {**os.environ, **environment}
     return subprocess.run(
         [sys.executable, "-c", CALL], env=env, capture_output=True, text=True, check=True

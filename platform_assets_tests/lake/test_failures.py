@@ -1,4 +1,4 @@
-"""What goes wrong with a lake is one of the platform's errors, names the place, and says what to do: each made for real."""
+"""Failures of a lake become platform errors that name the place and the fix; each failure is really caused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table's own log says: loads, files, and which of them are not ours."""
+"""Reading a table's own log: loads, files, and commits of other writers."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def as_spark(found: pa.Table, path: Path) -> None:
 
 
 def as_polars(found: pa.Table, path: Path) -> None:
-    """Large types, in the schema that it keeps beside Parquet's."""
+    """Polars writes large types in the Arrow schema that it stores next to Parquet's own."""
     pl.DataFrame(found).write_parquet(path)
 
 

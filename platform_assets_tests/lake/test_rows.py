@@ -100,7 +100,7 @@ def test_an_earlier_version_is_read_as_it_was(tmp_path: Path) -> None:
 
 
 def test_offsets_in_plain_files(tmp_path: Path) -> None:
-    """With the files that Spark leaves beside its data."""
+    """The folder also has the files that Spark leaves next to its data."""
     folder = tmp_path / "staging"
     folder.mkdir()
     pq.write_table(samples.rows(KEY, {1: [5, 4]}), folder / "part-0.parquet")

@@ -1,4 +1,4 @@
-"""What a declared schema changes of a table's: additions go in, all else is named exactly and refused."""
+"""Changes between a declared schema and a table's: additions are applied, all others are named exactly and refused."""
 
 from __future__ import annotations
 

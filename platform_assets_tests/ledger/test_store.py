@@ -112,7 +112,7 @@ class Race:
             process.communicate()
 
     def round(self, number: int) -> list[str]:
-        """What each process answers in this round."""
+        """Run a round and return the answer of each process."""
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(f"{number}\n")
@@ -325,7 +325,7 @@ def test_a_handle_that_was_kept_sees_what_others_recorded_since(ledger: Ledger, 
 def test_a_ledger_that_is_put_back_under_a_kept_handle_is_opened_anew(
     ledger: Ledger, tmp_path: Path, made_anew: bool
 ) -> None:
-    """Else the next cut would be committed behind a hole in the log, or be refused for ever."""
+    """Otherwise the next cut would be committed after a hole in the log, or always be refused."""
     ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
     shutil.copytree(tmp_path / "_ledger", tmp_path / "backup")
     ledger.record_cuts([cut("t", edge(1), {0: 2})], edge(0))
@@ -618,7 +618,7 @@ def test_of_equal_versions_the_last_entry_counts(ledger: Ledger) -> None:
 
 
 def test_a_load_written_down_twice_counts_once(ledger: Ledger) -> None:
-    """A run that died after its commit, and the run that mends its receipt, may both write it down."""
+    """A run that died after its commit, and the run that restores its receipt, may both record the load."""
     entry = receipt(window_of(0, p0=(0, 5), p1=(0, 3)))
     ledger.record_receipts([entry])
     ledger.record_receipts([replace(entry, kind="rebuilt", seconds=0.1)])
@@ -659,7 +659,7 @@ def test_accepted_losses_add_up_and_are_no_receipts(ledger: Ledger) -> None:
 
 
 def test_rows_that_another_writer_wrote_anew_are_read_by_key_and_start(ledger: Ledger, tmp_path: Path) -> None:
-    """Whoever mends a ledger by an update with delta-rs leaves files whose texts are of another Arrow type."""
+    """A ledger that was corrected by an update with delta-rs has files whose text columns have another Arrow type."""
     windows = [window_of(number) for number in range(4)]
     ledger.record_receipts([receipt(window) for window in windows])
     for window in windows[:3]:

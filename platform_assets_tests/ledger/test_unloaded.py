@@ -200,7 +200,7 @@ def test_an_acceptance_among_the_commits_is_seen_with_its_time(tmp_path: Path) -
 def test_loads_that_are_forgotten_are_seen_before_the_next_edge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restored table has the ledger forget its later loads, while the daemon goes on."""
+    """After a table is restored, the ledger forgets its later loads while the daemon keeps running."""
     windows, ledger = sealed(tmp_path, 2), Ledger(Lake.at(tmp_path))
     ledger.record_receipts([receipt(windows[0], version=1), receipt(windows[1], version=2)])
     assert found(ledger, 2) == []

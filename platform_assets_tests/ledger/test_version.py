@@ -1,4 +1,4 @@
-"""A ledger of a later release is refused; one of an earlier release is brought up, and goes on where that was cut short."""
+"""A later release's ledger is refused. An earlier release's ledger is upgraded, and an interrupted upgrade is completed."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def parsed(text: str) -> list[Token]:
 
 
 def shown(text: str) -> str:
-    """What a reader of `text` sees, spaces aside."""
+    """Return the visible part of `text` without spaces."""
     return "".join("".join(t.content.split()) for t in parsed(text) if t.type in ("text", "code_inline"))
 
 

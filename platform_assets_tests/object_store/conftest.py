@@ -103,7 +103,7 @@ def store_connection(store_remote: str) -> Iterator[Callable[[], SparkSession]]:
 
 @pytest.fixture
 def engine_name() -> EngineName:
-    """What loads in a test."""
+    """Load engine of the tests."""
     return DEFAULT_ENGINE
 
 

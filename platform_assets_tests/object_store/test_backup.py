@@ -35,7 +35,7 @@ RAW = TableRef.raw("people")
 
 @dataclass
 class BackedUp:
-    """A topic that is loaded and decoded, the home of a Dagster beside it, and a folder of backups."""
+    """A topic that is loaded and decoded, a Dagster home, and a backup folder."""
 
     made: MadeTopic
     home: Path

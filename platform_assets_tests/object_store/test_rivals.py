@@ -43,7 +43,7 @@ _ENDINGS: Final = (
     ("GET", ".json"),
     ("PUT", ""),
 )
-"""What is lost: mostly commits."""
+"""Requests to lose: mostly commits."""
 
 
 def loss(rng: random.Random) -> Loss:

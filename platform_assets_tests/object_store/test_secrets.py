@@ -42,7 +42,7 @@ def test_spark_shows_neither_key_nor_secret_of_the_store(
     environment = "".join(text for where, text in shown.items() if "environment" in where)
     assert "fs.s3a.access.key" in environment, "the keys are there"
     assert "*********(redacted)" in environment
-    # Beside what the server writes: options, logs, event logs; and what lies in the lake: logs of tables, receipts, statistics.
+    # The server's files (options, logs, event logs) and the lake's (table logs, receipts, statistics) are searched too.
     shown |= files(store_spark.home.root, store.bucket)
     assert any("events" in where for where in shown)
     processes = [psutil.Process(), *family(store_spark.process)]

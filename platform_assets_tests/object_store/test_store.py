@@ -1,4 +1,4 @@
-"""What a lake in an object store rests on, without brokers and Spark: files, commits, lost answers, and errors with a remedy."""
+"""Basics of a lake in an object store, without brokers and Spark: files, commits, lost answers, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_commit_whose_answer_was_lost_is_no_conflict_with_itself(
             assert (commit.version, commit.metadata.load_id) == (number + 1, f"load-{number}")
             proxy.once(".json")
             ledger.record_receipts([samples.receipt(window, version=number + 1)])
-            # The one that records is the one that is read again, so that it goes on from its own cut.
+            # The recording store is also the one that is read again, so that it continues from its own cut.
             proxy.once(".json")
             ledger.record_cuts(hourly(TOPIC, [{0: n * ROWS} for n in range(12)])[9 + number :][:1], edge(8 + number))
         assert proxy.lost == 9
@@ -264,7 +264,10 @@ def test_a_file_whose_writer_was_killed_is_no_file(lake: Lake) -> None:
 def test_a_file_that_a_task_could_not_write_is_the_stores_fault_and_not_the_windows(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, size: int, variable: str, value: str, named: type[PlatformError]
 ) -> None:
-    """What passes is tried again; before, a small window's load ended for good where the store did not take its one request."""
+    """Transient failures are tried again.
+
+    Before, a small window's load failed permanently if the store refused its only request.
+    """
     folder = lake.table(TABLE)
 
     def write() -> None:
@@ -388,7 +391,7 @@ def test_many_files_go_at_once_also_some_that_are_not_there(lake: Lake) -> None:
 
 
 def test_a_file_without_an_entity_tag_is_read_and_known_by_its_time(store: ObjectStore, lake: Lake) -> None:
-    """As of files that came into the store's folder beside it."""
+    """Such files were put into the store's folder without using the store."""
     folder = lake.root / "beside"
     (store.bucket / lake.root.name / "beside").mkdir(parents=True)
     (store.bucket / lake.root.name / "beside" / "file").write_bytes(b"abc")

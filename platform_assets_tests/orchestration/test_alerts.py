@@ -1,4 +1,4 @@
-"""What an alert says: the failed check or load, with window, offsets and what to do."""
+"""Content of an alert: the failed check or load, with window, offsets and fix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 def said(instance: dg.DagsterInstance, assets: list[Any]) -> list[str]:
-    """What is said of a run of these that failed, in lines."""
+    """Return the lines of the alert for a failed run of these assets."""
     job = dg.Definitions(assets=[a for a in assets if not isinstance(a, dg.AssetChecksDefinition)], asset_checks=[
         a for a in assets if isinstance(a, dg.AssetChecksDefinition)
     ]).resolve_implicit_global_asset_job_def()  # fmt: skip

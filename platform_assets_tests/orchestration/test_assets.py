@@ -32,7 +32,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def check_results(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
-    """Whether each check that was evaluated has passed."""
+    """Return whether each evaluated check passed, by name."""
     return {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
 
 

@@ -35,7 +35,7 @@ def _no_spark() -> NoReturn:
 
 
 def run(lk: TopicLake, job: str, **config: Any) -> tuple[bool, str]:
-    """Whether a run of the job on this topic succeeded, and what it said, or why it failed."""
+    """Run the job on this topic; return True if it succeeded, and its output or the error."""
 
     def declared(topic: str) -> TopicDeclaration:
         if topic != lk.topic:

@@ -241,7 +241,7 @@ def test_a_window_without_offsets_leaves_what_the_checks_have_found(
     assert newest.partition_key == key_of(edges[1])
     after = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     for key in keys:
-        # What Dagster goes by: an evaluation without a run is of the newest materialisation if that has none either.
+        # Dagster's rule: an evaluation without a run belongs to the newest materialization if that has no run either.
         assert after[key].run_id == newest.run_id != before[key].run_id
         event = after[key].event
         assert event is not None

@@ -1,4 +1,4 @@
-"""What `platform-assets status` tells of decoded tables: windows, dead letters, checks, and what keeps windows from being decoded."""
+"""Output of `platform-assets status` for decoded tables: windows, dead letters, checks, and why windows are not decoded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What Dagster's UI shows of decoded tables: lineage, columns, a check of dead letters that fails, and a redrive.
+"""Decoded tables in Dagster's UI: lineage, columns, a failing dead-letter check, and a redrive.
 
-Runs are of the real definitions and steps, on a real lake; what Spark's workers would run runs in this process.
-Screenshots are kept in `PLATFORM_SCREENSHOTS` where that is set.
+Runs use the real definitions and steps on a real lake; the code of Spark's workers runs in this process. Screenshots are kept in
+`PLATFORM_SCREENSHOTS` if that is set.
 """
 
 from __future__ import annotations

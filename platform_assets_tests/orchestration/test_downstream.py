@@ -45,7 +45,7 @@ def location(condition: dg.AutomationCondition[dg.AssetKey], root: Path) -> dg.D
 
     @dg.asset(deps=[DECODED], partitions_def=partitions, automation_condition=condition)
     def report() -> None:
-        """What somebody makes of a window."""
+        """An asset that users derive from a window."""
 
     return dg.Definitions.merge(platform, dg.Definitions(assets=[report]))
 

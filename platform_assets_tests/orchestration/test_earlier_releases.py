@@ -1,4 +1,4 @@
-"""What the releases before this one left in Dagster's store: runs that are queued or have failed, and cursors of sensors."""
+"""State of earlier releases in Dagster's storage: queued and failed runs, and sensor cursors."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def partitions(d: Daemon) -> set[str]:
 
 
 def asked_by_the_sensor(d: Daemon) -> list[dg.RunRequest]:
-    """What Dagster makes of a tick of the sensor as it is defined; nothing is run or kept."""
+    """Return the run requests of a tick of the defined sensor; nothing is run or stored."""
     found = definitions(d.declaration, d.lake.bootstrap, d.lake.root, d.remote)
     (sensor,) = found.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)

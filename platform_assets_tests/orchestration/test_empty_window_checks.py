@@ -108,7 +108,7 @@ def test_a_check_that_fails_by_the_ledger_stays_failing(idle_topic: IdleTopic) -
             result, accounted.NAME
         )
 
-    # It is evaluated each time: what was mended passes.
+    # The check is evaluated each time, so a repaired window passes.
     idle_topic.ledger.record_receipts([before])
     assert passed(idle_topic.tick())[accounted.NAME]
 

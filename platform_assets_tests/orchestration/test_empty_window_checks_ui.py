@@ -1,6 +1,5 @@
-"""What Dagster's UI shows of an idle topic: five results, and those that fail still failing.
-
-Screenshots are kept in `PLATFORM_SCREENSHOTS` where that is set.
+"""An idle topic in Dagster's UI: five results, of which the failing ones keep failing. Screenshots are kept in
+`PLATFORM_SCREENSHOTS` if that is set.
 """
 
 from __future__ import annotations

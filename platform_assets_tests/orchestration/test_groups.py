@@ -54,7 +54,7 @@ def fill(lk: TopicLake, start: datetime) -> None:
 
 
 def windows_in(request: dg.RunRequest) -> dict[str, list[str]]:
-    """What a run is to load, by topic."""
+    """Return the windows that a run shall load, by topic."""
     found: dict[str, list[str]] = request.run_config["ops"][group_op("small")]["config"]["windows"]
     return found
 

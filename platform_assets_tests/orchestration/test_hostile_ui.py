@@ -47,7 +47,7 @@ HELD_BACK: Final = "retention_is_far"
 
 @dataclass(frozen=True)
 class Pages:
-    """The web server's address, and the pages that show what a stranger wrote, each with what it shows besides."""
+    """The web server's address, and the pages that show untrusted text, each with other text that it must show."""
 
     address: str
     paths: dict[str, str]
@@ -119,7 +119,7 @@ def decided(instance: dg.DagsterInstance, d: TopicDeclaration) -> str:
 
 
 def observed(instance: dg.DagsterInstance, d: TopicDeclaration) -> int:
-    """When the newest observation of the raw table was reported, in milliseconds."""
+    """Return the time of the raw table's newest observation, in milliseconds."""
     (record, *_) = instance.fetch_observations(table_key(d.raw_table), limit=1).records
     return round(record.timestamp * 1000)
 

@@ -1,4 +1,4 @@
-"""A topic does not begin with more windows than Dagster's pages bear; one that runs already goes on."""
+"""A new topic with more windows than Dagster's UI supports is refused; a topic that already runs continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person reads first of a window in Dagster."""
+"""Metadata of a window that Dagster shows first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a prefix changes: all by which Dagster knows a topic, and nothing else."""
+"""A prefix changes all names that Dagster has for a topic, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic that is paused is let rest: nothing is sealed or asked for, nothing counts as failing, and later it goes on where it was."""
+"""A paused topic: nothing is sealed or requested, nothing counts as failing, and after the pause it continues where it stopped."""
 
 from __future__ import annotations
 

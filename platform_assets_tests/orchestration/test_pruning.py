@@ -105,7 +105,7 @@ def test_what_dagster_shows_is_the_same_before_and_after(old_instance: dg.Dagste
 
 
 def test_dagsters_own_deletion_takes_partitions_away(instance: dg.DagsterInstance) -> None:
-    """Why there is one here: where this fails, Dagster has mended it."""
+    """The reason for a deletion of our own: if this test fails, Dagster has fixed its deletion."""
     first = load(instance, KEYS[0])
     load(instance, KEYS[1])
     assert instance.get_materialized_partitions(TABLE) == {KEYS[0], KEYS[1]}

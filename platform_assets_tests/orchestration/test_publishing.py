@@ -74,7 +74,7 @@ def publisher(lk: TopicLake, clock: Clock | None = None) -> tuple[Publisher, lis
 
 
 def shown(lk: TopicLake) -> dict[int, int]:
-    """What `kafka-consumer-groups --describe` would show as current offsets, by partition."""
+    """Return the current offsets that `kafka-consumer-groups --describe` would show, by partition."""
     asked = [TopicPartition(lk.topic, p) for p in lk.cluster.topic(lk.topic).partitions]
     found = committed(lk.bootstrap, f"platform-assets.raw/{lk.topic}", asked)
     return {t.partition: t.offset for t in found if t.offset >= 0}

@@ -1,4 +1,4 @@
-"""What Dagster keeps of a topic that is no longer declared, and how it is made to forget it."""
+"""Dagster's records of a topic that is no longer declared, and how they are removed."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Brokers(Cluster):
 
 @pytest.fixture
 def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[RetentionForecast | BrokerUnreachableError]:
-    """What the next look finds; the last one stays."""
+    """Results of the next forecasts; the last one repeats."""
     found: list[RetentionForecast | BrokerUnreachableError] = [table_forecast(FAR)]
 
     def look(*_: object) -> RetentionForecast:

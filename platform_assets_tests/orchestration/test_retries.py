@@ -1,4 +1,4 @@
-"""When windows that failed are asked for again, and in which runs."""
+"""Time and runs in which failed windows are requested again."""
 
 from __future__ import annotations
 

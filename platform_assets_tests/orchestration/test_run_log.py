@@ -1,4 +1,4 @@
-"""What is asked once for many tables is what each table would have been told, and it is asked once."""
+"""One query for many tables gives the answers that each table would have got alone, and it is sent once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def filled(instance: dg.DagsterInstance, rng: random.Random) -> None:
 def test_each_table_is_told_what_it_would_have_been_told_alone(
     instance: dg.DagsterInstance, rng: random.Random, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a bound below what there is of all tables, none of which reaches it by itself."""
+    """The limit is below the total of all tables, but above that of each single table."""
     monkeypatch.setattr(dagster_records, "NEWEST_FAILURES", most)
     filled(instance, rng)
     alone = {t: {f.run_id for f in dagster_records.failed_runs(instance, t, KEYS)} for t in TABLES}

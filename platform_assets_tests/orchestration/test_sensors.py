@@ -233,7 +233,7 @@ def test_a_backlog_is_asked_for_in_runs_of_bounded_size(ticker: Callable[..., Ti
 
 
 def test_a_tick_never_reports_more_windows_than_edges_may_be_sealed_in_one(ticker: Callable[..., Ticker]) -> None:
-    """Windows may have been sealed by hand by the hundred before the sensor is ever started."""
+    """Hundreds of windows may have been sealed manually before the sensor is first started."""
     t = ticker(max_edges_per_tick=3)
     backlog(t, *[1] * 7)
     whole = replace(t, settings={})
@@ -423,7 +423,7 @@ def test_a_topic_created_again_stops_the_sensor_until_that_is_accepted(
     with pytest.raises(TopicRecreatedError):
         t.tick(minute(2), first.cursor)
     assert len(t.ledger.cuts(t.topic)) == 2
-    # Accepted, it goes on: the window that began before is of the new log, and what was never loaded is asked for.
+    # Once accepted, the topic continues: the window begun before belongs to the new log, and unloaded windows are requested.
     t.send([milliseconds(minute(1.5))] * 3)
     found = generations.find(t.topic, t.ledger, t.cluster)
     assert found is not None

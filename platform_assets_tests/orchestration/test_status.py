@@ -1,4 +1,4 @@
-"""What `platform-assets status` tells of a table, with and without what the checks remember of older windows."""
+"""Output of `platform-assets status` for a table, with and without the checks' snapshot of older windows."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def run(instance: dg.DagsterInstance, state: dg.DagsterRunStatus, key: str, fail
 
 
 def sensor_state(instance: dg.DagsterInstance, state: InstigatorStatus) -> InstigatorState:
-    """What Dagster has on record of the topic's sensor."""
+    """Return Dagster's stored state of the topic's sensor."""
     location = RegisteredCodeLocationOrigin("here")
     origin = RemoteRepositoryOrigin(location, "__repository__").get_instigator_origin(f"{TOPIC}_windows")
     return instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, state))
@@ -438,7 +438,7 @@ def caught_up_to(
 def test_while_a_sensor_catches_up_status_says_how_far_it_is_and_names_no_problem(
     tmp_path: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus]
 ) -> None:
-    """What the tick under way has sealed nobody has been asked for yet: Dagster gets the windows first, then the requests."""
+    """Windows sealed by the current tick are not requested yet: Dagster gets the windows first, then the requests."""
     t = caught_up_to(tmp_path, instance, ticks)
     assert t.problems == ()
     assert t.warning is not None

@@ -57,7 +57,7 @@ def run(instance: dg.DagsterInstance, first: str, last: str, status: dg.DagsterR
 
 
 def told(instance: dg.DagsterInstance, root: Path) -> list[str]:
-    """What a tick that finds nothing else to do tells Dagster, in order."""
+    """Return the reports of a tick that has nothing else to do, in order."""
     ledger = Ledger(Lake.at(root))
     # Runs are created by the clock of the machine, whatever the windows are of.
     found = []

@@ -50,7 +50,7 @@ def own_home(tmp_path: Path) -> Iterator[Home]:
 
 @dataclass(frozen=True)
 class BrokerState:
-    """What a client sees of a broker."""
+    """State of a broker as a client sees it."""
 
     cluster: str
     address: str

@@ -41,7 +41,7 @@ def test_up_without_any_java_heals_a_killed_engine_and_goes_down_whole(tmp_path:
         platform.up(home, options, report=said.append, environ=environ)
         assert any(line.startswith("kafka: already running") for line in said)
         assert state.read_records(home)["kafka"] == first["kafka"]
-        # Address and token stay, so whoever holds them goes on.
+        # Address and token stay, so existing clients continue to work.
         assert platform.environment(home, environ={}) == before
 
         session = SparkSession.builder.remote(before["SPARK_REMOTE"]).create()

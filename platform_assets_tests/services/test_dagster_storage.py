@@ -1,4 +1,4 @@
-"""Where the embedded Dagster keeps runs and events: SQLite, or PostgreSQL by an address that no file has."""
+"""Storage of the embedded Dagster's runs and events: SQLite, or PostgreSQL at an address that no file contains."""
 
 from __future__ import annotations
 

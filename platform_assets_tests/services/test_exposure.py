@@ -1,4 +1,4 @@
-"""What `make test-cluster` starts is reached from this machine alone, and its files by their owner alone."""
+"""Services of `make test-cluster` listen on this machine only, and only their owner can read their files."""
 
 from __future__ import annotations
 

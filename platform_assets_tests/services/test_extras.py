@@ -1,4 +1,4 @@
-"""What a message says to install is what the release wants, by names that nobody else can take."""
+"""Install hints in messages match the release's requirements, with package names that nobody else can register."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SECRETS: Final = {
     "platform-control": {TOKEN_VARIABLE, "SPARK_AUTH_SECRET", "DAGSTER_POSTGRES_URL"},
     "platform-data": None,  # the environment that Kafka and the object store want, whatever that is
 }
-"""What the guide has people make, with the keys that the manifests ask for."""
+"""Secrets and config maps that the guide tells users to create, with the keys that the manifests reference."""
 
 
 @pytest.mark.parametrize("version", KUBERNETES)

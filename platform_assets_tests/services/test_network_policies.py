@@ -36,7 +36,10 @@ def overlay() -> list[Policy]:
 
 
 def passes(policies: list[Policy], source: Labels | str, target: Labels | str, port: int) -> bool:
-    """Whether a connection is let out at its source and in at its target; an address stands for what is no pod of ours."""
+    """Return True if the policies of source and target allow the connection.
+
+    An address stands for anything that is not one of our pods.
+    """
     out = isinstance(source, str) or _allowed(policies, "Egress", source, target, port)
     return out and (isinstance(target, str) or _allowed(policies, "Ingress", target, source, port))
 

@@ -45,7 +45,7 @@ def started(home: Home, code: str, timeout: float = 30.0) -> ProcessRecord:
 
 @pytest.fixture
 def bystander() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is none of ours."""
+    """Start a process that does not belong to the platform."""
     with subprocess.Popen([sys.executable, "-c", services.HANGS], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
@@ -198,7 +198,7 @@ def test_a_service_goes_on_without_the_program_that_keeps_its_log(home: Home) ->
     keeper.wait()
     (flag,) = home.root.glob("*.flag")
     flag.unlink()
-    wait_until("the service goes on", flag.exists)
+    wait_until("the service continues", flag.exists)
     assert process.terminate(record, grace=5)
     # The next start has a log again.
     again = process.wait_ready(spec, process.spawn(spec, process.planned(spec)))

@@ -1,4 +1,4 @@
-"""What `make sbom` writes is CycloneDX, and names all that the locks install."""
+"""The output of `make sbom` is CycloneDX, and names every package that the locks install."""
 
 from __future__ import annotations
 

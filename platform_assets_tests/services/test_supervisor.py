@@ -168,7 +168,7 @@ def test_interrupted_start_leaves_no_process(home: Home, number: signal.Signals)
 
 
 def test_what_a_shell_has_the_command_ignore_is_not_ignored_by_services(home: Home) -> None:
-    """As in the background of a script, and under nohup: the command goes on, and its services end when asked to."""
+    """As in a script's background or under nohup: the command continues, and its services end on request."""
     command = shlex.join([sys.executable, "-c", STARTED, str(home.root)])
     with subprocess.Popen(
         ["sh", "-c", f"trap '' INT HUP; exec {command}"], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

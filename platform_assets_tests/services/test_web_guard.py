@@ -142,7 +142,7 @@ class _Recorded(DagsterWebserver[Any, Any]):
 
 
 def ask(application: Application, method: str, path: str, query: bytes, *headers: tuple[bytes, bytes]) -> list[Message]:
-    """What an application answers, called as uvicorn calls it."""
+    """Call an application as uvicorn does, and return its answer."""
     answers: list[Message] = []
 
     async def receive() -> Message:

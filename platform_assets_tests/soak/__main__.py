@@ -1,6 +1,5 @@
-"""`make soak`: storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, canaries; prints what was found.
-
-Exits 1 where anything was found, or where something did not heal by itself; what runs goes on after that.
+"""`make soak`: storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, canaries; prints the
+findings. Exits 1 if anything was found, or if something did not recover by itself; running scenarios continue after a finding.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.de
 
 
 class Report:
-    """What was found, printed as it comes and at the end as tables."""
+    """Findings, printed as they come and at the end as tables."""
 
     def __init__(self) -> None:
         self.failed = 0

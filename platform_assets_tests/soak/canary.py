@@ -79,7 +79,7 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done, how much was searched, and what was found."""
+    """Actions, amount of data searched, and findings."""
 
     secrets: int
     commands: Counter[str]
@@ -443,7 +443,7 @@ class Day:
         return state.read_records(self.home)["dagster-webserver"].address
 
     def graphql(self, query: str, **variables: Any) -> Any:
-        """What the UI's interface answers."""
+        """Send a GraphQL query to the UI and return the answer."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(f"{self.address}/graphql", body, {"Content-Type": "application/json"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -591,4 +591,4 @@ def _quoted(text: str) -> str:
 
 
 def _quiet(line: str) -> None:
-    """What services say of their start is in their logs."""
+    """Discard a line: the services' logs have their start-up messages."""

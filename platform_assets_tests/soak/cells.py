@@ -19,7 +19,7 @@ Fault = Literal[
     "SIGKILL of the store",
     "lost answer",
     "disk full",
-    "a new run beside the write of a killed one",
+    "a new run during the write of a killed one",
 ]
 """The process is that of the run, or in the sensor the code server's, which Dagster's daemon keeps."""
 
@@ -39,7 +39,7 @@ class Cell:
 
 
 def store_cells(engine: EngineName) -> tuple[Cell, ...]:
-    """The same of a lake in an object store, which may die too; it has no disk that fills up."""
+    """Return the cells for a lake in an object store, which may die too, but has no disk that fills up."""
     found = [cell for cell in cells(engine) if cell.fault != "disk full"]
     places: tuple[Place, ...] = (*RUN_POINTS, "mid-read", *SENSOR_POINTS)
     return (*found, *(Cell(place, "SIGKILL of the store", engine) for place in places))
@@ -51,7 +51,7 @@ def cells(engine: EngineName) -> tuple[Cell, ...]:
     found += [("mid-read", fault) for fault in _ANYWHERE]
     # The connector reads in threads of the server.
     found += [("mid-read", "SIGKILL of a worker")] if engine == "columnar" else []
-    found += [("mid-read", "a new run beside the write of a killed one")]
+    found += [("mid-read", "a new run during the write of a killed one")]
     found += [(place, "lost answer") for place in ("commit made", "ledger written", "cuts recorded")]
     found += [(place, "disk full") for place in ("plan recorded", "files written", "table committed", "cuts taken")]
     for place in SENSOR_POINTS:

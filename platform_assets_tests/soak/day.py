@@ -50,7 +50,7 @@ _KEEP: Final = {"cleanup.policy": "delete"}
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where an acknowledged record lies; others have the key of a `hot` one too, so that compaction may take it."""
+    """Place of an acknowledged record. Other records share the key of a `hot` one, so compaction may remove it."""
 
     partition: int
     offset: int
@@ -63,7 +63,7 @@ Log = dict[bytes, Sent]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened to the topic, in order, what was decided, and what was found. `seconds` are those of the whole day."""
+    """Events of the topic in order, decisions, and findings. `seconds` is the duration of the whole day."""
 
     seed: int
     engine: EngineName
@@ -171,7 +171,7 @@ class _Day:
 
     @property
     def changes(self) -> Mapping[str, Callable[[], None]]:
-        """What can happen, by name; each has happened when it returns."""
+        """Possible changes by name; each is complete when its function returns."""
         return {
             "retention overtakes": self.retention,
             "compaction": self.compaction,
@@ -399,7 +399,7 @@ def run(seed: int, root: Path, engine: EngineName, say: Callable[[str], None] = 
 
 
 def _anomalies(platform: Embedded, topic: str, logs: Sequence[Log], aborted: set[bytes]) -> tuple[list[str], int]:
-    """What is wrong with the table, and how many acknowledged records it has not."""
+    """Return the anomalies of the table, and the number of acknowledged records that it lacks."""
     counted = Counter(row.value for row in proof.rows(platform, topic))
     sent = {value for log in logs for value in log}
     found = [f"{value!r} is in {number} rows" for value, number in counted.items() if number > 1]

@@ -14,7 +14,7 @@ HEADER: Final = "| seed | rounds | values judged | differences |\n|---|---|---|-
 
 @dataclass
 class SeedResult:
-    """What one seed has judged; `anomalies` name the judge, its round and the value."""
+    """Result of one seed; `anomalies` name the other reader, its round and the value."""
 
     seed: int
     rounds: int = 0

@@ -44,7 +44,7 @@ _UNFINISHED: Final = [s for s in dg.DagsterRunStatus if s.value not in ("SUCCESS
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command of the platform's printed, both streams, and its exit code."""
+    """Output of a platform command on both streams, and its exit code."""
 
     code: int
     text: str
@@ -92,7 +92,7 @@ class Embedded:
 
     @property
     def options(self) -> UpOptions:
-        """What its services are started with."""
+        """Options with which its services are started."""
         return UpOptions(
             workspace=self.root / "workspace.yaml",
             broker=BrokerSettings(properties=dict(self.properties)),
@@ -133,11 +133,11 @@ class Embedded:
         return platform.start_service(service, self.home, self.options, report=_quiet, environ=self.environ)
 
     def record(self, service: Service) -> ProcessRecord:
-        """What is written down of a service that was started."""
+        """Return the record of a started service."""
         return state.read_records(self.home)[service]
 
     def is_alive(self, service: Service) -> bool:
-        """Whether its process runs."""
+        """Return True if its process is running."""
         return is_alive(self.record(service))
 
     def kill(self, service: Service) -> None:
@@ -161,7 +161,7 @@ class Embedded:
 
     @property
     def bootstrap(self) -> str:
-        """Where clients find the broker; it need not run."""
+        """Bootstrap address for clients; the broker need not be running."""
         return self.given.get(KAFKA_ADDRESS) or self.record("kafka").address
 
     @property
@@ -241,4 +241,4 @@ def _command(process: psutil.Process) -> str:
 
 
 def _quiet(line: str) -> None:
-    """What services say of their start is in their logs."""
+    """Discard a line: the services' logs have their start-up messages."""

@@ -55,7 +55,7 @@ _READERS: Final = ("a read_committed consumer", "delta-rs", "polars", "DuckDB", 
 
 @dataclass
 class SeedResult:
-    """What was compared of the log of one seed, and what did not agree."""
+    """Comparisons on one seed's log, and the differences found."""
 
     seed: int
     kind: str = ""
@@ -78,7 +78,7 @@ class SeedResult:
 
 
 def summary(done: Sequence[SeedResult]) -> str:
-    """What all of `done` come to, in one sentence."""
+    """Summarize `done` in one sentence."""
     if not done:
         return "no history came to its end"
     seeds = ", ".join(str(found.seed) for found in done)
@@ -139,7 +139,7 @@ class _Log:
         self.rng, self.lake, self.found = rng, lake, found
         self.partitions = rng.randint(1, 4)
         self.strange_names = rng.random() < 0.4
-        """Whether names of headers are no UTF-8, which the client that rows are compared with cannot give."""
+        """True if header names are not UTF-8; the client with which rows are compared cannot return such names."""
         self._compacted = rng.random() < 0.4
         self._by_append_time = rng.random() < 0.3
         self._codec = rng.choice(("producer", *("uncompressed", *_CODECS[1:])))
@@ -355,7 +355,7 @@ def _compare_evidence(lk: TopicLake, found: SeedResult) -> None:
 
 
 def _compare_rows(lakes: Sequence[TopicLake], found: SeedResult, *, headers: bool) -> None:
-    """What a read_committed consumer reads, and what each reader finds in each table."""
+    """Compare the records of a read_committed consumer with the rows that each reader finds in each table."""
     expected = committed(lakes[0].settings, lakes[0].topic, headers=headers)
     found.rows = len(expected)
     digests: dict[str, bytes] = {}

@@ -35,7 +35,7 @@ CONTROLS: Final = (
 TEXT: Final = " ".join((*MARKUP, *CONTROLS))
 LONG: Final = TEXT + "x" * 20_000
 ARGUMENT: Final = TEXT.replace("\x00", "")
-"""What an argument or a variable can be."""
+"""The hostile text that fits into an argument or a variable."""
 FILE_NAME: Final = f"part-\x1b[31m\u202e\n{MARK}<img src=x>![a](b).parquet"
 """A name that a file can have."""
 TOPICS: Final = ("www.t0pic.example", "_em_.__strong__", "-rf", "http.t0pic", "avro.t0pic", "protobuf.t0pic")

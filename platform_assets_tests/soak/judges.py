@@ -1,4 +1,4 @@
-"""Where a secret or a hostile string came through: in bytes, in text that people print, in processes, rows and stored Markdown."""
+"""Search for leaked secrets and hostile strings: in bytes, in text that people print, in processes, rows and stored Markdown."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def secrets_in(content: bytes, secrets: Iterable[Secret]) -> list[str]:
 
 
 def acts_in(text: str) -> str | None:
-    """What a terminal would act on, or what forges a line of a log; None if there is nothing."""
+    """Return the text that a terminal would act on, or that forges a log line; None if there is none."""
     for at, c in enumerate(text):
         if c not in _KEPT and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp"):
             return f"{c.encode('unicode_escape').decode()} in {text[max(0, at - _AROUND) : at + _AROUND]!r}"
@@ -62,7 +62,7 @@ def acts_in(text: str) -> str | None:
 
 
 def is_text(path: Path) -> bool:
-    """Whether people print such a file."""
+    """Return True if people print such a file."""
     if _SEGMENT.fullmatch(path.name):
         return False
     return path.suffix in _TEXT_SUFFIXES or bool(_ROTATED.search(path.name))
@@ -166,7 +166,7 @@ def rows(url: str, secrets: Sequence[Secret]) -> Looked:
 
 
 def live_markdown(value: Any) -> Iterator[str]:
-    """What is live of a stranger's in the Markdown and the descriptions anywhere in `value`, JSON inside of text included."""
+    """Yield untrusted live elements in Markdown and descriptions anywhere in `value`, also in JSON inside text."""
     if isinstance(value, dict):
         for name, each in value.items():
             # The UI does not ask for this description: it is in the message too, as text.

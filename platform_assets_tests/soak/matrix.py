@@ -55,7 +55,7 @@ _SERVICES: Final[dict[Fault, Service]] = {"SIGKILL of Spark": "spark", "SIGKILL 
 
 @dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """What became of a cell. `strikes` faults were carried out; `healed_after` is in seconds since the last of them."""
+    """Result of a cell: `strikes` faults were caused, and recovery took `healed_after` seconds from the last of them."""
 
     cell: Cell
     records: int
@@ -212,7 +212,7 @@ class _Matrix:
         """Let the write begin that waits; the block is entered when a data file of it has appeared."""
         table = proof.table_of(self.platform, topic)
         known = set(table.rglob("*.parquet"))
-        slow = cell.fault == "a new run beside the write of a killed one"
+        slow = cell.fault == "a new run during the write of a killed one"
         with ExitStack() as stack:
             if slow:
                 stack.enter_context(fetch_quota(self.platform.bootstrap, None, _SLOW))
@@ -240,7 +240,7 @@ class _Matrix:
             with self.disk.full():
                 self.orders.release(name)
                 time.sleep(_DOWN_SECONDS)
-        elif fault == "a new run beside the write of a killed one":
+        elif fault == "a new run during the write of a killed one":
             _kill(pid)
             self.orders.give(f"{name}-again", Order(name.rpartition("-")[0], "plan recorded", "wait"))
             wait_until("the next run writes", lambda: self.orders.taken_by(f"{name}-again") is not None, _BOUND)

@@ -32,7 +32,7 @@ _BOUND: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a command printed `at` some moment of an outage."""
+    """Output of a command at the moment `at` of an outage."""
 
     at: str
     answer: Answer

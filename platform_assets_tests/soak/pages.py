@@ -30,7 +30,7 @@ _MOST_WAITS: Final = 40
 _FOLDED: Final = ("[Show Markdown]", "[Show JSON]", "View full message", "Show more")
 """Texts that open what a page has folded."""
 _LOGS: Final = re.compile(r"/runs/[0-9a-f-]{36}")
-"""Where Dagster itself makes links of addresses in text, which lead where they say and are asked for by a click alone."""
+"""Pages on which Dagster itself turns addresses in text into links. These lead where they say, and need a click."""
 
 
 @dataclass
@@ -155,7 +155,7 @@ def _judge(page: Page, address: str, path: str, crawled: Crawled) -> list[str]:
 
 
 def _is_live(url: str, host: str) -> bool:
-    """Whether an address is of a stranger's: with the mark in it, a script, or of another host than ours and Dagster's."""
+    """Return True if an address is untrusted: it contains the mark, is a script, or has a host other than ours and Dagster's."""
     parts = urlsplit(url)
     if parts.scheme in ("", "data", "blob", "about") and MARK not in unquote(url):
         return False
@@ -164,5 +164,5 @@ def _is_live(url: str, host: str) -> bool:
 
 
 def _is_page(path: str) -> bool:
-    """Whether a path is one of the UI's pages, which are many: of runs' logs and partitions some are enough."""
+    """Return True if a path is a page of the UI to visit. Of the many pages of run logs and partitions, some are enough."""
     return not re.search(r"^/(graphql|logs|download|debug|static|dagit)|[?&](cursor|logFileKey)=", path)

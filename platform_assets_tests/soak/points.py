@@ -40,8 +40,10 @@ RunPoint = Literal[
     "ledger written",
     "event sent",
 ]
-"""In a run, of one window: nothing done; its offsets are known and Kafka has them; its files lie beside the table's; the table
-has them and the loader has not heard of it; it has; the ledger has its receipt; Dagster has its materialisation."""
+"""Points of a run, for one window: nothing is done; its offsets are known, and Kafka has them; its files are written next to the
+table's; the table has them, but the loader does not know it; the loader knows it; the ledger has its receipt; Dagster has its
+materialization.
+"""
 SensorPoint = Literal["tick begun", "cuts taken", "cuts recorded", "tick done"]
 """In the sensor: nothing done; its cuts are known; the ledger has them; all is done but Dagster has not heard of it."""
 Point = RunPoint | SensorPoint
@@ -56,12 +58,12 @@ _PATIENCE: Final = 600.0
 
 
 class SoakFault(Exception):
-    """What is raised where an order says so."""
+    """The error that an order tells a point to raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to happen at `point` to `topic`, once `loaded` windows of it or more are loaded."""
+    """A fault for `topic` at `point`, to be caused once at least `loaded` of its windows are loaded."""
 
     topic: str
     point: Point
@@ -104,7 +106,7 @@ class Orders:
         (self.folder / f"{topic}.gate").touch()
 
     def is_open(self, topic: str) -> bool:
-        """Whether the sensor of a topic may tick."""
+        """Return True if the topic's sensor may tick."""
         return (self.folder / f"{topic}.gate").exists()
 
     def withdraw(self, name: str) -> bool:
@@ -157,7 +159,7 @@ def _loaded(topic: str) -> int:
 
 
 def in_run() -> bool:
-    """Whether this is the process of a run, as the platform's launcher makes them."""
+    """Return True if this process is a run started by the platform's launcher."""
     return multiprocessing.current_process().name.startswith("run ")
 
 

@@ -1,8 +1,8 @@
-"""The production shape on one machine: what Kubernetes' manifests start, beside a PostgreSQL server and three brokers.
+"""The production setup on one machine: the services of the Kubernetes manifests, a PostgreSQL server and three brokers.
 
-Master, workers, Connect server, code server, webserver and daemon are processes by the manifests' very commands, with free
-ports and this machine's addresses in the place of pods'. A supervisor starts again whatever ends by itself, as Kubernetes
-does; nothing else is ever done.
+Master, workers, Connect server, code server, webserver and daemon are processes started with the manifests' commands, with free
+ports and this machine's addresses instead of the pods'. A supervisor restarts each process that ends, as Kubernetes does, and
+does nothing else.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Production(Embedded):
 
     @property
     def options(self) -> UpOptions:
-        """What its brokers are started with."""
+        """Options with which its brokers are started."""
         return UpOptions(services=("kafka",), broker=BrokerSettings(properties=dict(self.properties), brokers=3))
 
     @contextmanager
@@ -136,7 +136,7 @@ class Production(Embedded):
                 self._away.discard(part)
 
     def ui_has_the_code(self) -> bool:
-        """Whether the UI answers, and has the code location."""
+        """Return True if the UI answers and has the code location."""
         address = f"http://{LOOPBACK}:{self.ports['webserver']}/graphql"
         request = urllib.request.Request(address, _REPOSITORIES, {"Content-Type": "application/json"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -171,7 +171,7 @@ class Production(Embedded):
                 with self._lock:
                     for name in PROCESSES:
                         if name not in self._away and not is_alive(self._records[name]):
-                            # What belonged to it is of its container, and goes with it.
+                            # Its files belong to its container, and are removed with it.
                             process.terminate(self._records[name], 0.0)
                             self.revived[name] += 1
                             self._spawn(name)
@@ -300,4 +300,4 @@ def _put_back(before: str | None) -> None:
 
 
 def _quiet(line: str) -> None:
-    """What services say of their start is in their logs."""
+    """Discard a line: the services' logs have their start-up messages."""

@@ -1,4 +1,4 @@
-"""What has to be true once all services are back and nobody has acted: whole tables, and nothing left over."""
+"""Conditions that must hold once all services are back and nobody has acted: complete tables, and nothing left over."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Progress:
 
     @property
     def complete(self) -> bool:
-        """Whether all that is sealed is loaded and Dagster has nothing to do."""
+        """Return True if all sealed windows are loaded and Dagster has nothing to do."""
         return self.sealed == self.loaded and not self.unfinished
 
 
@@ -53,7 +53,7 @@ def progress(platform: Embedded, topics: Sequence[str]) -> Progress:
 
 
 def is_covered(platform: Embedded, topic: str) -> bool:
-    """Whether all that the topic holds now lies in windows that are sealed and loaded; brokers that do not answer yet say no."""
+    """Return True if all of the topic's current records are in loaded windows; False if brokers do not answer yet."""
     try:
         ends = platform.cluster.last_stable_offsets(platform.cluster.topic(topic))
     except BrokerUnreachableError:
@@ -94,13 +94,13 @@ def table_of(platform: Embedded, topic: str) -> Path:
 
 
 def rows(platform: Embedded, topic: str) -> list[Row]:
-    """What the table holds, read without Spark."""
+    """Return the table's rows, read without Spark."""
     found = DeltaTable(table_of(platform, topic)).to_pyarrow_table(columns=["kafka_partition", "kafka_offset", "value"])
     return [Row(*values) for values in zip(*(column.to_pylist() for column in found.columns), strict=True)]
 
 
 def anomalies(platform: Embedded, topic: str, sends: Sequence[Send]) -> list[str]:
-    """What is wrong with the table after `sends`: by the history, by the deep audit, and by what is left over."""
+    """Return the table's anomalies after `sends`: by the history, by the deep audit, and by leftovers."""
     windows = platform.ledger.windows(topic)
     found = [str(a) for a in check_history(sends, rows(platform, topic), [w.ranges for w in windows])]
     audit = platform.command("audit", f"raw/{topic}", "--deep")
@@ -129,7 +129,7 @@ def _partitions(windows: Sequence[SealedWindow]) -> set[int]:
 
 
 def leftovers(platform: Embedded, topic: str) -> list[str]:
-    """What a crash has left that nobody will need: runs that never end, their processes, folders of writes."""
+    """Return leftovers of crashes that nobody will need: runs that never end, their processes, folders of writes."""
     found = [f"run {run} never ends" for run in platform.unfinished_runs()]
     found += [f"process {pid} of a run is left" for pid in platform.run_processes()]
     folder = Lake.at(platform.home.lake).table(TableRef.raw(topic))

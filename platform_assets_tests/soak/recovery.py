@@ -18,7 +18,7 @@ HEADER: Final = "| seed | histories | loads judged, by what they ended in | diff
 
 @dataclass
 class SeedResult:
-    """What one seed has judged; `anomalies` name the history and what is wrong. The lakes of those stay."""
+    """Result of one seed; `anomalies` name the history and the fault. The lakes of such histories are kept."""
 
     seed: int
     histories: int = 0

@@ -66,7 +66,7 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done and found. `revived` are processes that ended by themselves and were started again."""
+    """Actions and findings. `revived` are processes that ended by themselves and were restarted."""
 
     seed: int
     engine: EngineName
@@ -166,7 +166,7 @@ def _restart(platform: Production, part: Part, rng: random.Random, bound: float,
 
 
 def _amiss(platform: Production, at: datetime) -> str | None:
-    """What is not whole yet of what had closed `at` this time; None where all is."""
+    """Return the first condition that is not met yet for windows closed by the time `at`; None if all are met."""
     edge = at.replace(second=0, microsecond=0)
     windows = platform.ledger.windows(_TOPIC)
     if not windows or windows[-1].window.end < edge:

@@ -35,7 +35,7 @@ _BOUND: Final = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a storm of `seconds` did, by kind, and what was found. `healed_after` is in seconds."""
+    """Actions of a storm of `seconds`, by kind, and its findings. `healed_after` is in seconds."""
 
     seed: int
     engine: EngineName

@@ -1,4 +1,4 @@
-"""What the judges of the canary scenario find where it was put, and what they leave alone."""
+"""The canary scenario's searches find planted strings, and report nothing else."""
 
 from __future__ import annotations
 

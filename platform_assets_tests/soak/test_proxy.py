@@ -49,7 +49,7 @@ def exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Whether nothing comes any more: a cut one ends with a reset, or in good order."""
+    """Return True if nothing more arrives: a cut connection ends with a reset or in good order."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:

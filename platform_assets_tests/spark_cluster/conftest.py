@@ -33,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Settings of the module's Connect server beside the usual ones."""
+    """Settings of the module's Connect server, in addition to the usual ones."""
     return {}
 
 

@@ -1,4 +1,4 @@
-"""What a load says whose tasks fail as often as the cluster tries them: the window, its partitions and offsets."""
+"""Error of a load whose tasks fail each time the cluster tries them: the window, its partitions and offsets."""
 
 from __future__ import annotations
 

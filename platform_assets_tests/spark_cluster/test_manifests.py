@@ -102,7 +102,7 @@ class Nodes:
         return f"sc://localhost:{self.ports['connect']}/;token={self.token}"
 
     def master(self) -> Mapping[str, Any]:
-        """What the master's page says as JSON; nothing while it does not answer."""
+        """Return the master's page as JSON; empty while it does not answer."""
         page = f"http://{LOOPBACK}:{self.ports['web']}/json/"
         # It listens before it has anything to say, and says it as a page at first.
         with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(page, timeout=5) as answer:
@@ -111,7 +111,7 @@ class Nodes:
         return {}
 
     def log(self, node: str) -> str:
-        """What one has written."""
+        """Return the log of a node."""
         return (self.folder / f"{node}.log").read_text("utf-8", "replace")
 
     def kill(self, node: str) -> None:

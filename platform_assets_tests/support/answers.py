@@ -1,4 +1,4 @@
-"""What Spark and a broker would answer of the tables made by hand, so that reports of audits can be had without either."""
+"""Answers that Spark and a broker would give about hand-made tables, so that audit reports need neither."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def given(patch: pytest.MonkeyPatch) -> None:
 
 
 def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
-    """What a check of `topic` is given where neither Spark nor a broker is to be had."""
+    """Return the evaluation that a check of `topic` gets when neither Spark nor a broker is available."""
     return Evaluation(
         tables.declaration(topic),
         Ledger(Lake.at(root)),

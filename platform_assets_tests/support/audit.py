@@ -72,7 +72,7 @@ def concerns(advisory: Mapping[str, Any], component: Component) -> bool:
 
 
 def problems(listed: Mapping[str, Sequence[Mapping[str, Any]]], components: Iterable[Component]) -> Iterator[str]:
-    """What has to be assessed, and assessments of what is no longer installed."""
+    """Yield components that must be assessed, and assessments of components that are no longer installed."""
     judged = {(a["id"], Component(a["place"], a["name"], a["version"])) for a in listed.get("assessment", [])}
     matching = {(a["id"], c) for c in components for a in listed["advisory"] if concerns(a, c)}
     for name, component in sorted(matching - judged):

@@ -1,4 +1,4 @@
-"""A lake with a Dagster home beside it, both small and real, to be backed up, destroyed and restored without services."""
+"""A small real lake and Dagster home, to be backed up, destroyed and restored without services."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BackedUp:
                 samples.loaded(self.folder / "lake", window, load_id=f"{window.key} at {len(known)}")
 
     def report(self, partition: str) -> None:
-        """What Dagster is given to keep."""
+        """Report a materialization of the partition to Dagster."""
         self.home.mkdir(exist_ok=True)
         (self.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
         with dg.DagsterInstance.from_config(str(self.home)) as instance:

@@ -90,7 +90,7 @@ def assert_exact(lk: TopicLake, key: str) -> None:
 
 
 def assert_vacuumed(lk: TopicLake, key: str) -> list[Path]:
-    """What is in the table's folder beside the files of its version is nobody's rows, and VACUUM takes it; gives what it was."""
+    """Check that VACUUM removes all files in the table's folder that its version does not name; return those files."""
     assert records(lk.rows()) == records(lk.committed())
     left = _unnamed(lk)
     for path in left:
@@ -103,6 +103,6 @@ def assert_vacuumed(lk: TopicLake, key: str) -> list[Path]:
 
 
 def _unnamed(lk: TopicLake) -> list[Path]:
-    """Data files that no version names, and what Spark has beside such a file: its checksum."""
+    """Return the data files that no version names, and the checksum files that Spark writes next to them."""
     sums = [path for path in lk.table.rglob(".*.crc") if not path.with_name(path.name[1:-4]).exists()]
     return sorted({*lk.orphans(), *(path for path in sums if "_delta_log" not in path.parts)})

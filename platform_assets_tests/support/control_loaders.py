@@ -93,7 +93,7 @@ class ControlLoader:
 
 
 def _planned(frame: DataFrame, sealed: SealedWindow, ranges: TopicRanges) -> Receipt:
-    """What storing the position at the end of `ranges` claims: just what `frame` reads is in the table, somewhere."""
+    """Return the receipt that storing the position at the end of `ranges` implies: the table has exactly the rows of `frame`."""
     from pyspark.sql import functions as F
 
     measured = raw.measure(frame)

@@ -16,7 +16,7 @@ from testbed.project import definitions
 
 @dataclass
 class Daemon:
-    """What Dagster's daemon does for one topic: ticks, and the runs that they ask for, one after the other."""
+    """Dagster's daemon for one topic: ticks, and the runs that they request, one after the other."""
 
     lake: TopicLake
     instance: dg.DagsterInstance
@@ -72,7 +72,7 @@ class Daemon:
         return {w.key for w in self.lake.ledger.windows(self.lake.topic)}
 
     def newest_succeeded(self) -> bool:
-        """Whether the newest run did."""
+        """Return True if the newest run succeeded."""
         return self.results[-1].success
 
     def check_results(self) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""What Dagster shows of assets and checks, asked anew by its own calls, and a small project whose runs it is about."""
+"""Dagster's view of assets and checks, read with its own calls, and a small project with runs to view."""
 
 
 # No postponed annotations here: Dagster reads those of the functions below.

@@ -32,7 +32,7 @@ from testbed import samples
 ORDERS: Final = DecodeDeclaration(
     FormatSpec("json", {"schema": "id BIGINT NOT NULL, amount DECIMAL(12, 2)"}), warn_share=0.1, fail_share=0.3
 )
-"""What `values` of this module are declared as."""
+"""Declared format of this module's `values`."""
 
 
 class InProcessEngine(DecodeEngine):
@@ -60,7 +60,7 @@ class InProcessEngine(DecodeEngine):
 
 
 class DecodedTopic:
-    """A topic whose raw table under `root` is made by hand, a window an hour, and decoded as `declared`."""
+    """A topic with a hand-made raw table under `root`, with hourly windows, decoded as `declared`."""
 
     def __init__(self, root: Path, topic: str, declared: DecodeDeclaration = ORDERS) -> None:
         self.root, self.topic, self.declared = root, topic, declared
@@ -78,7 +78,7 @@ class DecodedTopic:
 
     @property
     def decoder(self) -> WindowDecoder:
-        """What decodes windows as it is declared now."""
+        """Decoder of windows, as currently declared."""
         return WindowDecoder(self.declaration, self.ledger, InProcessEngine(self.lake, tables_without_spark))
 
     def load(self, *windows: Sequence[bytes | None]) -> list[str]:

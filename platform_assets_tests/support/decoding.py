@@ -1,4 +1,4 @@
-"""What tests of decoders share: the two paths held against each other, and values of every kind."""
+"""Code that decoder tests share: comparison of the two paths, and values of every kind."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class MadeTopic:
         return samples.recorded(self.address or self.root, self.topic, ends)
 
     def load(self, window: SealedWindow, before_commit: Callable[[], None] = lambda: None) -> Loaded:
-        """What a load of a window does, but for asking Kafka: it leaves out what the ledger says."""
+        """Load a window without asking Kafka, leaving out the records that the ledger says are erased."""
         without = self.ledger.accepted_losses(self.declaration.raw_table, window.key)
         replacer = self.replacer
         commit, receipt = replacer.open(), replacer.receipt(window.key)
@@ -139,7 +139,7 @@ class MadeTopic:
 
     @property
     def erasure(self) -> Erasure:
-        """What erases records of it."""
+        """Erasure of the topic's records."""
         return Erasure(self.declaration, self.ledger)
 
     def receipts(self, kind: TableKind = "raw") -> dict[str, Receipt]:
@@ -195,7 +195,7 @@ def proved(topic: MadeTopic) -> None:
 
 
 def evaluation_of(topic: MadeTopic) -> Evaluation:
-    """What checks of the raw table are evaluated with; no broker is asked."""
+    """Return the evaluation for checks of the raw table; no broker is asked."""
     return Evaluation(topic.declaration, topic.ledger, Orchestration(), _nobody, _nobody, topic.engine)
 
 

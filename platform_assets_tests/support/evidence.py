@@ -12,11 +12,11 @@ Kinds = dict[str, list[tuple[int, int]]]
 
 
 def by_kind(found: PartitionEvidence) -> Kinds:
-    """What the evidence lists."""
+    """Return the entries of the evidence."""
     return {kind: [(r.start, r.end) for r in found.of(kind).listed] for kind in OFFSET_KINDS if found.of(kind).offsets}
 
 
 def ranged(kinds: Mapping[int, str]) -> Kinds:
-    """The same of `kinds`, by offset."""
+    """Return `kinds` as ranges, by kind."""
     found = {kind: ranges_of(o for o, k in kinds.items() if k == kind) for kind in OFFSET_KINDS}
     return {kind: [(r.start, r.end) for r in ranges] for kind, ranges in found.items() if ranges}

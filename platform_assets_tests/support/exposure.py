@@ -36,9 +36,8 @@ _WORKSPACE: Final = "import dagster as dg\n\ndefs = dg.Definitions()\n"
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Where a service's processes listen, and what of its folder other users can read or write.
-
-    `sockets` are the Unix sockets that other users may connect to.
+    """Listening ports of a service's processes, and the files of its folder that other users can read or write. `sockets` are the
+    Unix sockets to which other users may connect.
     """
 
     service: str
@@ -55,7 +54,7 @@ class Exposure:
 
     @property
     def is_private(self) -> bool:
-        """Whether other machines and other users reach nothing of it but ports of loopback."""
+        """True if other machines and users can reach only its loopback ports."""
         return not self.beyond and not self.sockets and not self.readable
 
     def line(self) -> str:
@@ -75,7 +74,10 @@ HEADER: Final = (
 
 
 def exposure(service: str, processes: Iterable[psutil.Process], folder: Path) -> Exposure:
-    """What processes and a folder show to others. Descendants count too; `folder` itself is taken for one that anybody can enter."""
+    """Return what processes and a folder expose to others.
+
+    Descendants count too. Assumes that anybody can enter `folder` itself.
+    """
     found = {each.pid: each for one in processes for each in (one, *one.children(recursive=True))}
     listens: set[str] = set()
     sockets: set[str] = set()

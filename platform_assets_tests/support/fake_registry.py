@@ -26,7 +26,7 @@ class FakeRegistry:
         self.answers[path] = lambda: (status, headers, json.dumps(document).encode())
 
     def answer(self, path: str, headers: dict[str, str]) -> Answer:
-        """What a request gets."""
+        """Return the answer to a request."""
         self.asked.append((path, headers))
         return self.answers.get(path, lambda: self.unknown)()
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 Point = Literal["before the plan", "after the plan", "files written", "between the writes", "after all"]
-"""Where a load is ended: before it looked at anything; when it knows what to read; when data files are written and not
-committed; when one of the two things that have to be stored (data, position) is and the other is not; at its end,
-before anybody hears of it."""
+"""Points at which a load is ended: before it has read anything; when its plan is known; when data files are written but not
+committed; between storing data and position; and at its end, before its result is reported.
+"""
 POINTS: tuple[Point, ...] = get_args(Point)
 
 
@@ -35,7 +35,7 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Where one attempt to load crashes; nowhere by default."""
+    """Points at which one attempt to load crashes; none by default."""
 
     point: Point | None = None
 

@@ -1,4 +1,4 @@
-"""Facts made by hand: a table in order, and one defect at a time."""
+"""Hand-made facts: a sound table, and one defect at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOLES = {B: {0: {17, 24}}}
 
 
 def offsets(key: str, partition: int) -> list[int]:
-    """What the load of a window put into the table."""
+    """Return the offsets that the load of a window put into the table."""
     r = RANGES[key].by_partition[partition]
     return [o for o in range(r.start, r.end) if o not in HOLES.get(key, {}).get(partition, set())]
 

@@ -1,21 +1,19 @@
-"""A checker of histories: what was sent, held against what a table has in the offset ranges that were loaded.
+"""Checker of histories: compares all sends with a table's rows in the loaded offset ranges.
 
-The idea is that of Jepsen's workload for Kafka: every value is unique, every send ends as acknowledged, failed or
-unknown, and one pure function names what must not be. It knows nothing of the platform, of Kafka or of Delta.
-
-Anomalies by name; one fault may have several of them:
+The idea is that of Jepsen's workload for Kafka: every value is unique, every send ends as acknowledged, failed or unknown, and
+one pure function names the anomalies. It does not depend on the platform, Kafka or Delta. One fault may cause several anomalies:
 
 * `lost-write`: an acknowledged send whose offset lies in a covered range, and whose value is nowhere in the table.
 * `duplicate`: one value in several rows, or several rows at one (partition, offset).
 * `aborted-read`: a row whose value was sent and failed (an aborted transaction, a record refused by the client).
 * `inconsistent-offset`: a row at another place than the one its send was acknowledged at, or in another partition than
-  it was sent to; or two values at one (partition, offset), be it in rows or in acknowledgements.
-* `unseen`: one side lacks the other to be held against: a row whose value nobody sent; a row at an offset that no range
-  covers; an acknowledged send that no range covers. The last is no fault while the history goes on, so the ranges
-  have to be closed behind the last send before the history is judged.
+  it was sent to; or two values at one (partition, offset), in rows or in acknowledgements.
+* `unseen`: a row or a send without a counterpart: a row whose value nobody sent; a row at an offset that no range covers; an
+  acknowledged send that no range covers. The last is not a fault while the history continues, so cover the last send with a range
+  before you check the history.
 
-An unknown outcome may have a row or none; but two are a duplicate, and where the broker told its offset the row has to
-be there. A send without a row in a covered range is never asked for unless it was acknowledged.
+A send with unknown outcome may have one row or none; two rows are a duplicate, and if the broker returned its offset, the row
+must exist. A send without a row in a covered range is an anomaly only if it was acknowledged.
 """
 
 from __future__ import annotations
@@ -67,9 +65,9 @@ class Anomaly:
 
 
 def check_history(sends: Iterable[Send], rows: Iterable[Row], ranges: Iterable[TopicRanges]) -> list[Anomaly]:
-    """What is wrong with a table that holds `rows` after `sends`, where the half-open `ranges` were loaded. Pure.
+    """Return the anomalies of a table with `rows` after `sends`, if the half-open `ranges` were loaded. Pure.
 
-    Raises ValueError where a value was sent twice: then a history tells nothing.
+    Raises ValueError if a value was sent twice, because such a history cannot be checked.
     """
     history = _History(sends, rows, ranges)
     return sorted({*history.acknowledged(), *history.in_table(), *history.places()}, key=_order)
@@ -92,7 +90,7 @@ class _History:
         self._covered = _merged(ranges)
 
     def acknowledged(self) -> Iterator[Anomaly]:
-        """What acknowledged sends lack."""
+        """Yield the anomalies of acknowledged sends."""
         for send in self._sends.values():
             if send.outcome != "ok" or send.offset is None:
                 continue
@@ -102,7 +100,7 @@ class _History:
                 yield Anomaly("lost-write", send.value, send.partition, send.offset, "acknowledged, and in no row")
 
     def in_table(self) -> Iterator[Anomaly]:
-        """What is wrong with the rows of each value."""
+        """Yield the anomalies in the rows of each value."""
         for value, places in self._places.items():
             (partition, offset), send = places[0], self._sends.get(value)
             if len(places) > 1:
@@ -120,7 +118,7 @@ class _History:
                     yield Anomaly("unseen", value, *place, "in the table, and in no range")
 
     def places(self) -> Iterator[Anomaly]:
-        """What is wrong with the values of each place."""
+        """Yield the anomalies in the values at each place."""
         acknowledged: dict[Place, set[bytes]] = defaultdict(set)
         for send in self._sends.values():
             if send.outcome == "ok" and send.offset is not None:

@@ -1,4 +1,4 @@
-"""What import-linter has no contract for."""
+"""Import rules that import-linter cannot express."""
 
 from __future__ import annotations
 

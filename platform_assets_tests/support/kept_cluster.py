@@ -18,7 +18,7 @@ EPOCH = 7
 
 @dataclass
 class KeptCluster:
-    """What `Cluster` says of one topic: `starts` and `ends` of its log by partition."""
+    """A `Cluster` with one topic: `starts` and `ends` of its log by partition."""
 
     topic_name: str
     ends: dict[int, int]
@@ -47,7 +47,7 @@ class KeptCluster:
 
 
 def ends_of(topic: MadeTopic) -> Mapping[int, int]:
-    """Where the log of a topic ends that has what was sealed."""
+    """Return the log ends of a topic that has exactly the sealed records."""
     ends: dict[int, int] = {}
     for record in topic.records:
         ends[record.partition] = max(record.offset + 1, ends.get(record.partition, 0))
@@ -55,6 +55,6 @@ def ends_of(topic: MadeTopic) -> Mapping[int, int]:
 
 
 def loader_of(topic: MadeTopic, cluster: KeptCluster | None = None) -> Loader:
-    """What loads windows of a topic that was made by hand, with all that asks brokers."""
+    """Return the loader of a hand-made topic, with all steps that ask brokers."""
     found = cluster or KeptCluster(topic.topic, dict(ends_of(topic)))
     return Loader(topic.declaration, cast(Cluster, found), topic.ledger, topic.engine, run_id="run")

@@ -1,4 +1,4 @@
-"""Where processes listen, as the kernel has it, and what Spark's own ports answer to a stranger."""
+"""Listening sockets of processes, from the kernel, and the answers of Spark's own ports without a login."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listening(record: ProcessRecord) -> set[tuple[str, int]]:
 
 
 def answers_to_a_stranger(port: int, times: int = 2) -> list[bytes]:
-    """What a port answers to calls of Spark's RPC that come without a login, until it closes the connection.
+    """Return a port's answers to Spark RPC calls without a login, until it closes the connection.
 
     Each call holds bytes where Spark expects a serialised Java object.
     """

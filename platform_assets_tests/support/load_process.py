@@ -65,7 +65,7 @@ class LoadProcess:
         self._stdin.flush()
 
     def result(self, seconds: float = 120) -> dict[str, Any]:
-        """What came of it, once it has ended."""
+        """Wait for the process to end and return its result."""
         output, _ = self.process.communicate(timeout=seconds)
         found: dict[str, Any] = json.loads(output.splitlines()[-1])
         assert self.process.returncode == ("error" in found)

@@ -1,4 +1,4 @@
-"""What the lock files say, for files that have to say the same."""
+"""Versions in the lock files, for comparison with other files."""
 
 from __future__ import annotations
 

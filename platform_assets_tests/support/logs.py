@@ -6,9 +6,8 @@ from pathlib import Path
 
 
 def cut_off(folder: Path, end: int) -> int:
-    """Take from the log of one partition, in `folder`, all batches that begin at offset `end` or later; the new end of the log.
-
-    As in an unclean leader election. What lies beside the log is for the broker to make again.
+    """Remove all batches that begin at offset `end` or later from the partition's log in `folder`; return the new end of the log.
+    This imitates an unclean leader election. The broker rebuilds the other files of the log.
     """
     segments = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
     chosen = max((s for s in segments if int(s.stem) <= end), key=lambda path: int(path.stem))

@@ -26,10 +26,8 @@ What = Literal["answer", "request"]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is to be lost of requests by `method` of keys with this ending, of those that come once `after` others have.
-
-    `what`: the request, which never arrives, or the answer to one that did. `times`: of so many in a row, as one that gets no
-    answer is sent again.
+    """Requests to lose: those by `method` for keys with this ending, after the first `after` of them. `what`: the request, which
+    then never arrives, or the answer. `times`: how many in a row, because a request without an answer is sent again.
     """
 
     ending: str
@@ -93,7 +91,7 @@ class _State:
         self.counts: dict[What, int] = {"answer": 0, "request": 0}
 
     def loses(self, method: str, path: str) -> What | None:
-        """What is to be lost of this request."""
+        """Return what to lose for this request."""
         with self.mutex:
             for number, loss in enumerate(self.losses):
                 if method != loss.method or not path.partition("?")[0].endswith(loss.ending):

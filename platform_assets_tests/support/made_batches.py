@@ -1,4 +1,4 @@
-"""Record batches made by hand from whole records, and random ones; what is in them is known."""
+"""Record batches built from given or random records, so their content is known."""
 
 from __future__ import annotations
 

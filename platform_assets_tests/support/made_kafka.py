@@ -1,4 +1,4 @@
-"""The brokers of a topic that a test has made by hand: a cluster that says what the test says, and the loader that asks it."""
+"""A simulated cluster for a topic that a test has built: it gives the answers that the test sets, and a loader that uses it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def loader_of(made: MadeTopic, cluster: MadeCluster) -> Loader:
 
 
 def deciding_of(made: MadeTopic, cluster: MadeCluster, said: list[str]) -> Deciding:
-    """What `accept-loss` does, with a `yes` to each question."""
+    """Return the work of `accept-loss`, with `yes` to each question."""
     return Deciding(
         made.declaration,
         made.ledger,

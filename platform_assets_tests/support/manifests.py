@@ -42,7 +42,7 @@ def containers() -> Iterator[tuple[str, Manifest]]:
 
 
 def values(node: Any, key: str) -> Iterator[Any]:
-    """What stands under `key`, anywhere in a manifest."""
+    """Yield the values of `key` anywhere in a manifest."""
     if isinstance(node, dict):
         for name, value in node.items():
             if name == key:

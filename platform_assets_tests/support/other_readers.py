@@ -193,7 +193,7 @@ def times_of_text(format_name: str, rng: random.Random) -> int:
 
 
 def avro_hold(kind: Any, given: Sequence[Any]) -> int:
-    """What fastavro wrote is what fastavro reads; returns how many values were judged."""
+    """Check that fastavro reads back what it wrote; return the number of values compared."""
     schema = record(before="long", a=kind, after="string")
     written_values = [written(schema, {"before": -1, "a": each, "after": "x"}) for each in given]
     parsed = fastavro.parse_schema(schema)
@@ -239,7 +239,7 @@ def base_128(number: int) -> bytes:
 
 
 def fits(number: int, bits: int, *, signed: bool) -> bool:
-    """Whether so many bits hold a number."""
+    """Return True if the number fits into that many bits."""
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1) if signed else 0 <= number < 1 << bits
 
 

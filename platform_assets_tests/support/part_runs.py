@@ -16,12 +16,12 @@ from typing import Final
 from platform_assets.services.home import CHECKOUT
 
 NOTHING_CHOSEN: Final = 5
-"""What pytest exits with where it ran no test."""
+"""Exit code of pytest if it ran no test."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of pytest: the tests of the expression `marks`, with `environment` beside the process's own."""
+    """One pytest run: the tests selected by the expression `marks`, with `environment` added to the process's own."""
 
     what: str
     marks: str
@@ -40,7 +40,10 @@ RUNS: Final = (
 
 
 def outcome(code: int, arguments: Sequence[str]) -> str:
-    """What an exit code of pytest's means. No test at all is a failure, unless `arguments` may have left none."""
+    """Return the meaning of pytest's exit code.
+
+    A run without tests is a failure, unless `arguments` may have excluded them all.
+    """
     if code == 0:
         return "passed"
     return "no such test" if code == NOTHING_CHOSEN and arguments else f"FAILED ({code})"

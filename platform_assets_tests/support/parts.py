@@ -58,7 +58,7 @@ holds on each kind of part."""
 
 
 def line(environ: Mapping[str, str] = os.environ) -> str:
-    """What the session has, for its report. Raises ValueError for a kind that no fixture gives."""
+    """Return the session's selection of services, for its report. Raises ValueError for a kind that no fixture gives."""
     return ", ".join(f"{part.what}: {part.chosen(environ)}" for part in PARTS)
 
 

@@ -182,7 +182,7 @@ class RandomProducers:
         return producer, attempts
 
     def _restarted(self, name: str) -> None:
-        """What the next incarnation of a producer does first: it ends the transaction of the last one."""
+        """Start the next incarnation of a producer, which first ends the previous one's transaction."""
         self._producer(name).init_transactions(30)
 
     def _sent(self, producer: Producer) -> list[Attempt]:

@@ -35,7 +35,7 @@ def produce_batch(bootstrap: str, topic: str, batch: bytes, partition: int = 0) 
 
 
 def leader_of(bootstrap: str, topic: str, partition: int) -> Address:
-    """Where the leader of a partition listens."""
+    """Return the address of a partition's leader."""
     known = AdminClient({**librdkafka(bootstrap), "log_level": 2}).list_topics(topic, timeout=30)
     leader = known.brokers[known.topics[topic].partitions[partition].leader]
     return leader.host, leader.port

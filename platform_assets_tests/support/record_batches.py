@@ -1,4 +1,4 @@
-"""Record batches made by hand, of any shape that a log may hold."""
+"""Record batches built field by field, of any shape that a log may hold."""
 
 from __future__ import annotations
 

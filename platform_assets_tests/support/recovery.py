@@ -88,7 +88,7 @@ def vacuum(delta: DeltaTable) -> None:
 
 
 def clean_log(delta: DeltaTable) -> None:
-    """What retention does to a log: no commit of before the newest one is left, and that has nothing to do with any window."""
+    """Remove all commits before the newest, as log retention does. The newest commit does not belong to any window."""
     append_elsewhere(delta)
     delta.create_checkpoint()
     for version in range(delta.version()):
@@ -123,11 +123,9 @@ def files_that_may_hold(delta: DeltaTable, key: str) -> list[dict[str, Any]]:
 
 @dataclass
 class History:
-    """What has happened to a topic whose windows were loaded.
-
-    `notes` are the producer's: the value at each place. `erased` are places that were erased, `forgotten` those of them that no ledger
-    need know of any more. `first` is where the first window begins, as the last rebuilding said. `met` counts what loads ended in when
-    they were judged.
+    """History of a topic whose windows were loaded. `notes` are the producer's: the value at each place. `erased` are the erased
+    places, and `forgotten` those of them that no ledger has to know any longer. `first` is the start of the first window
+    according to the last rebuild. `met` counts the outcomes of the loads that were checked.
     """
 
     topic: MadeTopic
@@ -287,7 +285,7 @@ class History:
             case outcome:
                 is_found = self.topic.receipts()[window.key].is_found
                 if outcome == "restored" and is_found:
-                    # The next load names what Kafka has besides.
+                    # The next load reports the other records that Kafka has.
                     self._judge_load(window)
                     return
                 # Kafka was not asked for what is left of it.

@@ -70,7 +70,7 @@ def client_settings() -> str:
 
 
 def spark_settings() -> str:
-    """What a Spark server of one's own has to be started with."""
+    """Return the settings with which users must start their own Spark server."""
     given = list(spark_server.CONFIGURATION.items())
     needed = given[: [name for name, _ in given].index("spark.ui.enabled")]
     return "\n".join(["```properties", *(f"{name}={value}" for name, value in needed), "```"])

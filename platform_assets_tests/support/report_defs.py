@@ -1,4 +1,4 @@
-"""The code location of the tests of reports: the tables made by hand, whose lake is `LAKE_ROOT`."""
+"""Code location for the report tests: hand-made tables, in the lake `LAKE_ROOT`."""
 
 from __future__ import annotations
 

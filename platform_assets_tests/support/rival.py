@@ -53,7 +53,7 @@ class Rival:
         self._say(f"{key} {closed.isoformat()}")
 
     def wait(self) -> dict[str, Any] | None:
-        """What came of it; None where it holds before its commit."""
+        """Return the rival's result, or None if it is waiting before its commit."""
         line = self._stdout.readline()
         assert line, "the process of a rival has ended"
         found: dict[str, Any] = json.loads(line)
@@ -65,7 +65,7 @@ class Rival:
         self._say("go")
 
     def result(self) -> dict[str, Any]:
-        """What came of it, once it is let go."""
+        """Release the rival and return its result."""
         found = self.wait()
         assert found is not None
         return found

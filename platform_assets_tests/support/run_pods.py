@@ -61,6 +61,6 @@ def instance_of_overlay(folder: Path, *, own_storage: bool = False) -> Iterator[
 
 
 def job_of(instance: dg.DagsterInstance, jobs: list[Job], run: dg.DagsterRun) -> Job:
-    """What the launcher asks Kubernetes for to have `run` executed."""
+    """Return the Kubernetes job that the launcher creates to execute `run`."""
     instance.run_launcher.launch_run(LaunchRunContext(run, None))
     return jobs.pop()

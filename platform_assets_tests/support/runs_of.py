@@ -42,7 +42,7 @@ def materialize(
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    """What a failed run says for its last failed step, without stacks."""
+    """Return the error of a failed run's last failed step, without stack traces."""
     assert not result.success
     data = result.get_step_failure_events()[-1].step_failure_data
     if data.user_failure_data is not None:

@@ -31,7 +31,7 @@ def batch(base: int, count: int) -> bytes:
 
 @dataclass
 class Script:
-    """What a scripted broker holds and answers. `errors` are given to fetches first, one each."""
+    """Content and answers of a scripted broker. The first fetches each get one of `errors`."""
 
     batches: list[tuple[int, int, bytes]] = field(
         default_factory=lambda: [(n, n + 9, batch(n, 10)) for n in (0, 10, 20)]

@@ -62,10 +62,8 @@ class _Loads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one loader came to.
-
-    `lost` and `doubled` are what its table shows beside the committed records of the topic; `due_lost` and `due_doubled`
-    what the crashes that it met must have done to it. `windows` are the sealed ranges by key, in order.
+    """Result of one loader. `lost` and `doubled` are the differences between its table and the topic's committed records;
+    `due_lost` and `due_doubled` are those that its crashes must have caused. `windows` are the sealed ranges by key, in order.
     """
 
     loader: LoaderName
@@ -81,7 +79,7 @@ class Result:
 
     @property
     def as_due(self) -> bool:
-        """Whether the table is what the crashes must have made of it."""
+        """True if the table differs from the topic exactly as its crashes must have caused."""
         return (self.lost, self.doubled) == (self.due_lost, self.due_doubled)
 
     def named(self, check: str, kinds: frozenset[FindingKind]) -> Offsets:
@@ -101,9 +99,8 @@ class Result:
 
     @property
     def exact(self) -> bool:
-        """Whether the checks name just what was lost and what was doubled, and nothing else.
-
-        `no_gaps` asks no broker, so it names a loss by window and partition, and offsets only where it can tell them.
+        """True if the checks report exactly the lost and the doubled records. `no_gaps` does not ask brokers, so it reports a
+        loss by window and partition, and offsets only if it knows them.
         """
         short = {(f.window, f.partition) for f in self._findings("no_gaps", _LOST)}
         return (

@@ -18,7 +18,7 @@ class StoreLake(TopicLake):
 
     @property
     def folder(self) -> Folder:
-        """Where the raw table is."""
+        """Folder of the raw table."""
         return self.lake.table(self.declaration.raw_table)
 
     def data_files(self) -> list[str]:

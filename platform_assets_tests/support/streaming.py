@@ -46,17 +46,17 @@ def stream(
 
 
 def committed(client: ClientSettings, topic: TopicName) -> TopicLog:
-    """What a read_committed consumer gets."""
+    """Return the records that a read_committed consumer gets."""
     return scan(client, topic, whole_log(Cluster.connect(client), topic))
 
 
 def produced(client: ClientSettings, topic: TopicName) -> TopicLog:
-    """What is in the log, aborted records included."""
+    """Return all records in the log, including aborted ones."""
     return scan(client, topic, whole_log(Cluster.connect(client), topic), committed=False)
 
 
 def holds_each_row_once(log: TopicLog, rows: int) -> bool:
-    """Whether these are the rows `[0, rows)`, each once."""
+    """Return True if these are the rows `[0, rows)`, each once."""
     return sorted(log.rows.tolist()) == list(np.arange(rows))
 
 

@@ -113,7 +113,7 @@ def create_again(broker: Broker, name: str) -> None:
         return True
 
     def known() -> bool:
-        # A new client each time: one that was told "no leader" goes on believing it for a minute.
+        # A new client each time: a client that got "no leader" remembers it for a minute.
         fresh = Cluster.connect(client_settings(broker.bootstrap))
         try:
             state = fresh.topic(name)

@@ -44,7 +44,7 @@ def declaration(topic: str) -> TopicDeclaration:
 
 
 def sound(lake_root: Path, topic: str = SOUND) -> list[SealedWindow]:
-    """A table in order: every seventh window holds transaction markers, the tenth an aborted record besides."""
+    """Make a sound table: every seventh window holds transaction markers, and the tenth also an aborted record."""
     windows = samples.recorded(
         lake_root, topic, [dict.fromkeys(range(PARTITIONS), n * OFFSETS) for n in range(WINDOWS + 1)]
     )

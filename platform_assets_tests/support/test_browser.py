@@ -1,4 +1,4 @@
-"""What becomes of a browser test where there is no browser."""
+"""Behavior of browser tests without a browser."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from platform_assets_tests.support.history import Anomaly, Name, Row, Send, chec
 
 PARTITIONS = 3
 FATES = ("ok", "aborted", "refused", "arrived", "told", "vanished", "marker")
-"""What becomes of an offset or of a send; "arrived", "told" and "vanished" are of unknown outcome."""
+"""Fates of an offset or a send; the outcome of "arrived", "told" and "vanished" is unknown to the producer."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class History:
 
 
 def clean(rng: random.Random) -> History:
-    """What a sink that is exactly once would leave: every offset is a record of some outcome, or a marker."""
+    """Make the history of an exactly-once sink: each offset is a record with some outcome, or a marker."""
     sends: list[Send] = []
     rows: list[Row] = []
     free: list[tuple[int, int]] = []

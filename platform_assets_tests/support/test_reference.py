@@ -1,4 +1,4 @@
-"""What the docs say of commands, fields, columns and checks is what the code has."""
+"""The docs' commands, fields, columns and checks match the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def first_column(page: str, after: str) -> list[str]:
 
 
 def same(documented: Collection[str], real: Collection[str]) -> bool:
-    """Whether both name the same, each once."""
+    """Return True if both contain the same names, each once."""
     return sorted(documented) == sorted(real)
 
 

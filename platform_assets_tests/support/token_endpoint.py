@@ -35,7 +35,7 @@ class TokenEndpoint:
 
     @property
     def keys_url(self) -> str:
-        """Where its public key is."""
+        """URL of its public key."""
         return self.url.removesuffix("/token") + "/keys"
 
     def variables(self) -> dict[str, str]:

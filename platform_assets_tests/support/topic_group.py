@@ -56,7 +56,7 @@ class TopicGroup:
         return list(result.run_requests or [])
 
     def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
-        """What Dagster does where a tick asks for a run."""
+        """Execute a run that a tick requested, as Dagster would."""
         assert request.run_key
         assert request.job_name
         known = self.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key}))

@@ -41,7 +41,7 @@ class Trio:
         return brokers.remembered_addresses(self.home)
 
     def record(self, node: int) -> ProcessRecord:
-        """What the run state has of a broker."""
+        """Return a broker's record in the run state."""
         return state.read_records(self.home)[brokers.ALL[node - 1]]
 
     def kill(self, *nodes: int) -> None:

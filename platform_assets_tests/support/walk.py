@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a step came to: all that it printed, on either stream, and its exit code; None where it never ended."""
+    """Output of a step on both streams, and its exit code, which is None if it never ended."""
 
     step: Step
     output: str
@@ -62,7 +62,7 @@ def fences(page: str) -> Iterator[tuple[int, str, str | None, str]]:
 
 
 def steps(name: str, page: str) -> Iterator[Step]:
-    """What a reader of `page` does, in order."""
+    """Yield the steps of a reader of `page`, in order."""
     last: Step | None = None
     for line, language, title, text in fences(page):
         if last is not None and language == "text":

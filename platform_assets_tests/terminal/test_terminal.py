@@ -1,4 +1,4 @@
-"""What is printed: hostile text is shown, and neither moves the cursor, nor colours, links or hides anything."""
+"""Printing: hostile text is visible, and cannot move the cursor, add colors or links, or hide anything."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def shuffled(rows: pa.Table) -> pa.Table:
 
 
 def ranges(found: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a partition's details is not empty, digests aside."""
+    """Return the non-empty details of a partition, without digests."""
     kept = {name: found[name] for name in ("only_live", "only_fresh", "repeated") if found[name]}
     return {**kept, **({"altered": found["altered"]} if found["altered"]["offsets"] else {})}
 
@@ -165,7 +165,7 @@ def test_offsets_that_kafka_has_no_more_take_no_part(tables: Tables) -> None:
     assert (found.rows, found.rows_left_out, found.left_out) == (19, 5, gone)
 
 
-# --- what is wrong beside rows --------------------------------------------------------------------------------------
+# --- faults other than in rows --------------------------------------------------------------------------------------
 
 
 def test_a_window_that_the_live_table_lacks_differs_and_says_how_to_load_it(tables: Tables) -> None:

@@ -267,7 +267,7 @@ class Decisions(RuleBasedStateMachine):
             shutil.rmtree(self.root)
 
     def _follow_messages(self) -> None:
-        """What a daemon and an operator do who follow the messages: nothing is left to be done then."""
+        """Act as a daemon and an operator who follow the messages; afterwards nothing is left to do."""
         ledger, loader = self.topic.ledger, loader_of(self.topic, self.cluster)
         self._cut()
         carrying_out.carry_out(ledger, TOPIC)

@@ -74,7 +74,7 @@ class Decoding:
         return sorted(found.to_pylist(), key=lambda row: (row["kafka_partition"], row["kafka_offset"]))
 
     def check_conserved(self, key: str) -> None:
-        """Each raw row is in one table; receipts are of what the tables hold, and of each other."""
+        """Check that each raw row is in exactly one table, and that receipts match the tables and each other."""
 
         def place(row: dict[str, Any]) -> tuple[str, int, int]:
             return row["topic_id"], row["kafka_partition"], row["kafka_offset"]
@@ -151,7 +151,7 @@ def test_death_before_each_step_of_a_first_load(decoding: Decoding, step: str) -
 
 @pytest.mark.parametrize("step", ["dead letters", "decoded", "receipts"])
 def test_death_before_each_step_of_a_replacement(decoding: Decoding, step: str) -> None:
-    """Whether it is tried again, or the declaration is put back."""
+    """Either the replacement is tried again, or the earlier declaration returns."""
     key = decoding.lake.window_of(RECORDS)
     decoding.lake.load(key)
     decoding.decode(key)
@@ -167,7 +167,7 @@ def test_death_before_each_step_of_a_replacement(decoding: Decoding, step: str) 
 
 
 def test_death_between_both_commits_and_the_former_declaration(decoding: Decoding) -> None:
-    """What was committed of the other declaration is not what the receipts say, and goes."""
+    """Rows committed under the other declaration do not match the receipts, so they are replaced."""
     key = decoding.lake.window_of(RECORDS)
     decoding.lake.load(key)
     decoding.decode(key)

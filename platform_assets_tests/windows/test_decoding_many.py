@@ -122,7 +122,7 @@ def receipts(topic: DecodedTopic) -> dict[tuple[str, str], Receipt]:
 
 
 def commits(topic: DecodedTopic, table: str) -> list[dict[str, Any]]:
-    """What the commits of loads say, by window, without what differs from load to load; and the files that they added."""
+    """Return the metadata of load commits by window, without fields that differ between loads, and the added files."""
     found = []
     for entry in log_entries(topic.root / table / topic.topic):
         if "commitInfo" in entry and "userMetadata" in entry["commitInfo"]:

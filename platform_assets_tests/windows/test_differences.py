@@ -1,4 +1,4 @@
-"""What a refused re-load says, for each way in which Kafka, receipt and table can differ."""
+"""Messages of a refused reload, for each way in which Kafka, receipt and table can differ."""
 
 from __future__ import annotations
 

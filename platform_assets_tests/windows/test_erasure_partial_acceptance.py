@@ -71,7 +71,7 @@ def check_gone(topic: MadeTopic, window: SealedWindow) -> None:
 
 
 def test_a_window_that_is_lost_for_good_comes_back_without_the_key(topic: MadeTopic, damaged: SealedWindow) -> None:
-    """Followed to its end: `erase` names the load, the load names `accept-loss`, and `erase` goes on."""
+    """Each message is followed: `erase` names the load, the load names `accept-loss`, and then `erase` completes."""
     with pytest.raises(ErasureUnfinishedError, match=rf"platform-assets load raw/people {damaged.key}.*accept-loss"):
         deciding(topic).erasure({}, [WHO])
     with pytest.raises(LostForGoodError, match=f"platform-assets accept-loss raw/people {damaged.key}"):

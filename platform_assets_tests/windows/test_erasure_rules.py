@@ -71,7 +71,7 @@ def damage(topic: MadeTopic, window: SealedWindow) -> None:
 
 
 def restored(topic: MadeTopic, home: Path, *parts: str) -> list[reapplying.Reapplied]:
-    """What `platform-assets restore --force` does."""
+    """Restore as `platform-assets restore --force` does."""
     before = reapplying.decided(topic.lake)
     backup = restoring.find(home / "backups")
     restoring.restore(backup, topic.lake, home / "dagster", parts, force=True)

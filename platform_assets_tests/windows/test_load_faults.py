@@ -56,7 +56,7 @@ def assert_exact(lk: TopicLake) -> None:
 
 
 def unfinished(lk: TopicLake, key: str) -> list[Path]:
-    """Where Spark keeps the files of writes of a window that have not ended."""
+    """Return the folders in which Spark keeps the files of a window's unfinished writes."""
     return list((lk.table / window_folder(key)).glob("*/_temporary"))
 
 
@@ -118,7 +118,7 @@ def test_a_run_killed_in_the_middle_of_a_load_is_made_good_by_the_next(lake: Lak
         run.kill()
     assert lk.version() == 0, "the commit came before the kill: make the window larger"
     assert lk.ledger.receipts(lk.declaration.raw_table) == {}
-    # The server goes on writing what the killed run asked for, and nobody will commit it.
+    # The server continues to write the killed run's files, and nobody will commit them.
     assert lk.load(key).receipt.rows == LARGE
     wait_until("the server has ended the killed load", lambda: not unfinished(lk, key))
     assert_exact(lk)
@@ -225,7 +225,7 @@ def test_a_commit_that_the_ledger_lacks_is_found_although_kafka_has_lost_the_rec
 def test_a_window_damaged_before_its_commit_came_into_the_ledger_is_healed(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The receipt that is made up for is of the version that was committed, not of what was done to it since."""
+    """The missing receipt is recorded for the committed version, not for the state after later changes."""
     lk = lake()
     key = lk.window_of(numbered(10))
     with crash_before_the_ledger(monkeypatch):

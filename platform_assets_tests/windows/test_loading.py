@@ -259,7 +259,7 @@ def test_a_topic_that_was_made_anew_is_refused(lake: LakeMaker, broker: Broker) 
 def test_a_topic_made_anew_while_it_is_read_again_is_refused(
     lake: LakeMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka reads go by name: the staged rows are of the old topic or the new one, so the id is asked for again."""
+    """Kafka reads use the topic's name, so the staged rows may come from the old or the new topic; the id is read again."""
     lk = lake()
     key = lk.window_of(numbered(10))
     lk.load(key)

@@ -104,7 +104,7 @@ def test_only_what_an_older_ledger_lacks_is_added() -> None:
 
 
 def of_another_log(commit: LoadCommit, first: tuple[int, Mapping[int, int]]) -> LoadCommit:
-    """The same of the topic's second generation, whose first cut was `first` minutes after the start."""
+    """Move the commit into the topic's second generation, whose first cut was `first` minutes after the start."""
     cut = (edge(first[0]), Cut(first[1]))
     return replace(commit, metadata=replace(commit.metadata, topic_id="B" * 22, generation=2, first_cut=cut))
 
@@ -118,7 +118,7 @@ def test_a_generation_starts_with_its_own_first_cut_and_ends_none_of_the_one_bef
 
 
 def test_windows_on_both_sides_of_a_new_generation_that_nobody_loaded_are_not_forgotten() -> None:
-    """What those of the old log had is not known, and gone with it; those of the new one keep their offsets."""
+    """The contents of the old log's windows are unknown and lost with it; the new log's windows keep their offsets."""
     cuts, _ = cuts_of(
         DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), of_another_log(load(4, {0: (7, 8)}), (2, {0: 0}))], None
     )

@@ -150,7 +150,7 @@ def test_rows_without_a_receipt_are_not_replaced_by_fewer(
 def test_what_is_left_of_an_expired_window_without_a_receipt_is_named(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """`load` and `accept-loss` pointed at each other, for ever."""
+    """`load` and `accept-loss` used to point at each other without end."""
     rewrite(table(topic), windows[0].key, "kafka_partition = 0 OR kafka_offset < 18")
     vacuum(table(topic))
     lose_ledger(topic)

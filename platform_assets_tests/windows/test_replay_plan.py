@@ -1,4 +1,4 @@
-"""What a plan says of a window follows from its receipt, and from what Kafka still has."""
+"""A plan's entry for a window follows from its receipt and the records that Kafka still has."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_offsets_are_those_of_the_newest_generation(ledger: Ledger) -> None:
 
 
 def test_timestamps_touch_the_windows_whose_rows_may_have_them(ledger: Ledger, tmp_path: Path) -> None:
-    """Where nothing is loaded, a window's own time is all that is known of it."""
+    """If nothing is loaded, only the window's own time is known."""
     moments = {A: datetime(2020, 6, 1, tzinfo=UTC), B: samples.edge(0.5), C: samples.edge(2.5)}
     for key, moment in moments.items():
         rows = samples.rows(key, {0: range(3)})

@@ -1,4 +1,4 @@
-"""What is foreseen of a table on a real broker: transactions that hold windows back, and retention that comes nearer."""
+"""Forecasts for a table on a real broker: transactions that hold windows back, and approaching retention limits."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def write_in_no_transaction(lk: TopicLake, producer: int) -> None:
 
 
 def aborted(lk: TopicLake, transaction: OpenTransaction) -> None:
-    """What `kafka-transactions.sh abort` does: it has the partition's leader write the marker."""
+    """Make the partition's leader write the abort marker, as `kafka-transactions.sh abort` does."""
     of = WriteTxnMarkersRequest.WritableTxnMarker
     marker = of(
         producer_id=transaction.producer_id,

@@ -1,8 +1,8 @@
-"""Two first loads of one window at once, many times over, by every pair of engines: never two sets of rows.
+"""Two concurrent first loads of one window, many times, by each pair of engines, never leave two sets of rows.
 
-Both open the table before either commits, so that the later one commits from a handle that is out of date. A first load
-removes nothing, so nothing in Delta's own rules keeps the second out. And a task that Spark runs twice, or that goes on
-after the commit of its load, leaves files that no version names, and nothing else.
+Both open the table before either commits, so that the later one commits from a handle that is out of date. A first load removes
+nothing, so nothing in Delta's own rules keeps the second out. A task that Spark runs twice, or that continues after its load's
+commit, leaves only files that no version names.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_of_two_first_loads_at_once_one_wins_each_time(
             assert sorted(outcomes) == ["loaded", "unchanged"]
             assert len(lk.rows(key)) == count
 
-    assert lk.version() == rounds, "one commit a window, beside the one that made the table"
+    assert lk.version() == rounds, "one commit per window, after the one that created the table"
     assert len(lk.rows()) == expected
     assert records(lk.rows()) == records(lk.committed())
     assert lk.orphans() == [], "the load that lost has deleted its files"

@@ -65,7 +65,7 @@ def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
 
 
 def delete_rows(topic: MadeTopic, partition: int, *offsets: int) -> None:
-    """What a stranger does."""
+    """Delete rows as someone outside the platform would."""
     named = ", ".join(map(str, offsets))
     assert table(topic).delete(f"kafka_partition = {partition} AND kafka_offset IN ({named})")["num_deleted_rows"]
 

@@ -170,7 +170,7 @@ def test_the_newest_edge_is_cut_at_the_last_stable_offset_up_to_one_interval_lat
 
 
 def test_an_edge_that_is_not_the_newest_closed_is_looked_up_however_recent(sealer: Callable[..., Sealer]) -> None:
-    """An interval of many windows: by hand, and where a tick ends before the newest edge."""
+    """An interval of many windows, sealed manually or by a tick that ends before the newest edge."""
     s = sealer()
     s.declaration = replace(s.declaration, sensor_interval=9 * MINUTE, max_edges_per_tick=3)
     s.send([ms(n + 0.5) for n in range(4)])
@@ -295,7 +295,7 @@ class Counting(Cluster):
 def test_an_open_transaction_is_in_no_window_until_it_is_decided(
     sealer: Callable[..., Sealer], late: timedelta, commit: bool
 ) -> None:
-    """What others committed behind it waits too: the last stable offset is one number."""
+    """Records that others committed after it wait too, because the last stable offset is a single number."""
     s = sealer()
     s.send([ms(0.1)] * 2)
     transaction = s.open_transaction([ms(0.2)] * 3)

@@ -48,7 +48,7 @@ QUOTA = 1_000_000
 
 @dataclass(frozen=True)
 class Secured:
-    """Three secured brokers with a Spark server beside them, by one command each, as a user has them."""
+    """Three secured brokers and a Spark server, each started with one command, as a user would."""
 
     trio: Trio
     session: SparkSession

@@ -276,7 +276,7 @@ def test_offsets_of_an_added_partition_that_no_window_loaded_end_the_count(tmp_p
 
 
 def test_windows_of_two_generations_are_counted(tmp_path: Path) -> None:
-    """The window before the new log and the one that starts with it share an edge, and no offset of the one is of the other."""
+    """The last window of the old log and the first of the new log share an edge, but no offsets."""
     old = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n} for n in range(7)])
     ledger = Ledger(Lake.at(tmp_path))
     last = ledger.newest_cut(TOPIC)

@@ -1,4 +1,4 @@
-"""What is kept of older windows: it spares judging them, and anything done to one of them makes it void."""
+"""Snapshots of older windows: they save evaluating each window again, and any change to a window invalidates them."""
 
 from __future__ import annotations
 

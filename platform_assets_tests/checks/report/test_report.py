@@ -1,4 +1,4 @@
-"""What a check's result says and in which order: worst windows, remedies, description, metadata. No UI."""
+"""Content and order of a check's result: worst windows, remedies, description, metadata. Without the UI."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::dagster.B
 
 Theme = Literal["Light", "Dark"]
 RED: Final = (229, 52, 47)
-"""What nothing else in a picture is drawn in."""
+"""A color that is used for nothing else in a heatmap."""
 THEMES: Final[tuple[Theme, ...]] = ("Light", "Dark")
 SCHEMES: Final[Mapping[Theme, Literal["light", "dark"]]] = {"Light": "light", "Dark": "dark"}
 Opener = Callable[[str, str, Theme], "Page"]
@@ -91,7 +91,7 @@ def shown(page: Page) -> str:
 
 
 def heatmap_drawn(page: Page) -> bool:
-    """Whether the picture was decoded, and not blocked or broken."""
+    """Return True if the browser decoded the picture, so it is neither blocked nor broken."""
     return bool(page.locator(".dagster-markdown img").first.evaluate("i => i.complete && i.naturalWidth > 300"))
 
 

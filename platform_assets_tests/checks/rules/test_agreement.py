@@ -20,7 +20,7 @@ DECLARED = TopicDeclaration("orders", "0 * * * *", samples.START)
 
 
 def kinds(root: Path) -> list[tuple[str, str | None]]:
-    """What the check finds where Dagster has heard of no window."""
+    """Return the check's findings when Dagster has no record of any window."""
 
     def unasked() -> None:
         pytest.fail("asked brokers or Spark")

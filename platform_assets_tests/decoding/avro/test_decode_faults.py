@@ -1,4 +1,4 @@
-"""What the kernel stops at is judged from there, by the exact path's own code: one verdict, and no second reading."""
+"""The exact path's code continues where the kernel stopped: both give one fault, and no value is read twice."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_the_kernel_leaves_and_the_exact_path_reads_stands_between_dead_val
     long_zero = b"\x28" + b"\x00" * 19 + b"\x07"  # a decimal of 20 bytes, of which the kernel reads 16
     text = b"\x02A"
     values = [
-        b"\x02\x06" + b"\x02\x01" + b"\x02\xff",  # another branch, and a text that is none behind it
+        b"\x02\x06" + b"\x02\x01" + b"\x02\xff",  # another branch, then invalid text
         b"\x00\x02" + b"\x02\x01" + b"\x02\xff",
         b"\x02\x06" + b"\x02\x01" + text,  # another branch
         b"\x00\x02" + long_zero + text,

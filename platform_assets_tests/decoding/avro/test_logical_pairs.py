@@ -90,7 +90,7 @@ def is_readable(writer: Kind, reader: Kind) -> bool:
 
 
 def expected(value: Any, writer: Kind, reader: Kind) -> Any:
-    """What a column of `reader` holds of a value of `writer`, which is readable."""
+    """Return the value in a column of type `reader` for a readable value written as `writer`."""
     if reader.logical in ("timestamp-millis", "timestamp-micros"):
         unit = NANOSECONDS[writer.logical or reader.logical]
         micros, rest = divmod(value * unit, 1_000)

@@ -1,4 +1,4 @@
-"""What values of each type become, by both paths."""
+"""Values of each type, decoded by both paths."""
 
 from __future__ import annotations
 

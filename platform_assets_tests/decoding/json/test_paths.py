@@ -162,7 +162,7 @@ def test_what_fits_is_what_python_reads(rows: list[dict[str, Any]], ascii_alone:
 
 
 def python_says(text: str) -> bool:
-    """Whether Python's parser takes a text; as strictly as RFC 8259."""
+    """Return True if Python's parser, as strict as RFC 8259, accepts the text."""
     try:
         json.loads(text, parse_constant=refuse)
     except ValueError:

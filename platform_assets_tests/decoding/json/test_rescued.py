@@ -1,4 +1,4 @@
-"""What a large value costs: nothing is done in Python for each part of a field that the schema lacks."""
+"""Cost of a large value: no Python code runs for each part of a field that the schema lacks."""
 
 from __future__ import annotations
 

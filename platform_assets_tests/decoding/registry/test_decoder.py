@@ -1,4 +1,4 @@
-"""Values of several registered schemas in one block, and what happens to those whose schema is not to be had."""
+"""Values of several registered schemas in one block, including values whose schema is not available."""
 
 from __future__ import annotations
 
@@ -506,7 +506,7 @@ def test_an_id_or_a_guid_in_a_header_is_read(registry: FakeRegistry) -> None:
 
 
 def test_a_value_that_happens_to_have_a_head_is_not_read_by_a_foreign_schema(registry: FakeRegistry) -> None:
-    """What a record's header says of its schema is not overruled by what its bytes look like."""
+    """A schema id in a record's header takes precedence over bytes that look like one."""
     value = headed(1, written(OLD, {"id": 1, "name": "x"}))
     found = avro().decode_records(
         pa.array([value, value, value], pa.binary()),

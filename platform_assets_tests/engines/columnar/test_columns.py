@@ -192,7 +192,7 @@ def test_a_random_log_has_the_records_that_evidence_counts(rng: random.Random) -
 
 
 def read_log(log: MadeLog, start: int, end: int, fetch: int) -> list[dict[str, Any]]:
-    """What a piece has of a log that is fetched `fetch` batches at a time."""
+    """Return the rows of a piece when the log is fetched `fetch` batches at a time."""
     rows: list[dict[str, Any]] = []
     at = start
     while at < end:

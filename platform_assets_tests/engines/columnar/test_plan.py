@@ -1,4 +1,4 @@
-"""What a job does: every order's offsets are in shares of its own, and every share is in one task."""
+"""A job's plan: each order's offsets are in shares of its own, and each share is in one task."""
 
 from __future__ import annotations
 

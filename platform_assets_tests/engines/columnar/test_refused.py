@@ -1,4 +1,4 @@
-"""What no load can take is found, and nothing else, however much is fetched at once."""
+"""Records that no load can accept are found, and no others, whatever the size of a fetch."""
 
 from __future__ import annotations
 

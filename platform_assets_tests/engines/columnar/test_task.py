@@ -110,7 +110,7 @@ def rows(table: Path, files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
 
 
 def by_consumer(lk: TopicLake, ranges: Ranges) -> list[dict[str, Any]]:
-    """What a read_committed consumer gets, as `rows` has it."""
+    """Return the rows that a read_committed consumer gets, in the form of `rows`."""
     topic_id = lk.cluster.topic(lk.topic).topic_id
     return [
         {

@@ -1,4 +1,4 @@
-"""What tasks are sent out with holds no secret, and what they need of one they have themselves, or say that they lack it."""
+"""Tasks are sent without secrets: workers have the secrets themselves, or report that one is missing."""
 
 from __future__ import annotations
 

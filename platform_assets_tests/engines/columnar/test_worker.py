@@ -1,4 +1,4 @@
-"""What a Spark worker does between tasks costs less once it has worked for the platform."""
+"""A Spark worker's overhead between tasks is lower after it has run a task of the platform."""
 
 from __future__ import annotations
 

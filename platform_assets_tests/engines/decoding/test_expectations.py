@@ -1,4 +1,4 @@
-"""What windows come to against what is expected of them: whatever the blocks and shares, as plain Python counts it."""
+"""Results of expectations equal those counted in plain Python, whatever the blocks and shares."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_single_rows(rows: Rows, cuts: list[int], order: random.Random) -> None:
             for r in failing[:3]
         ]
         assert found[e.digest] == Figures(len(judged), len(failing), tuple(samples))
-    assert set(found) == {e.digest for e in EXPECTED}, "what is of whole windows is not measured here"
+    assert set(found) == {e.digest for e in EXPECTED}, "expectations on whole windows are not measured here"
 
 
 @UNTIMED

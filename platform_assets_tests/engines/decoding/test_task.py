@@ -1,4 +1,4 @@
-"""What a task of Spark's does with its share: rows and dead letters are the same however blocks divide them."""
+"""A Spark task gives the same rows and dead letters however its share is divided into blocks."""
 
 from __future__ import annotations
 

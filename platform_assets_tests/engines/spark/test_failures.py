@@ -1,4 +1,4 @@
-"""What Spark reports of a job is told by the platform's errors, which name partitions and offsets."""
+"""Spark's job failures become the platform's errors, which name partitions and offsets."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ KINDS: tuple[TableKind, ...] = ("raw", "decoded")
 
 
 def contents(topic: MadeTopic) -> dict[tuple[str, str], Any]:
-    """What the receipts say of rows."""
+    """Return the row counts and digests of the receipts."""
     return {(kind, key): (r.offsets, r.content) for kind in KINDS for key, r in topic.receipts(kind).items()}
 
 

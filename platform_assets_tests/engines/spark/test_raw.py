@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture(params=ENGINES)
 def engine_name(request: pytest.FixtureRequest) -> EngineName:
-    """Each test here is of both engines; not of `auto`, which would hide that one of them cannot."""
+    """Run each test with both engines, but not with `auto`, which would hide the failure of one engine."""
     return cast(EngineName, request.param)
 
 
@@ -264,7 +264,7 @@ def test_digests_do_not_depend_on_order_nor_on_files(measure: Callable[..., Meas
 
 
 def test_a_load_observes_the_digests_of_what_it_wrote(lake: LakeMaker) -> None:
-    """The table, read back, has the digests of the receipt: they were of the rows, not of the plan."""
+    """The table, read back, has the receipt's digests, so they were computed from the rows and not from the plan."""
     lk = lake(partitions=2)
     key = lk.window_of([Record(str(i).encode(), partition=i % 2) for i in range(100)])
     receipt = lk.load(key).receipt

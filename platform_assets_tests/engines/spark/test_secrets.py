@@ -143,7 +143,7 @@ def lk(server: ShownServer, session: SparkSession, tmp_path: Path) -> TopicLake:
 
 
 def check_nothing_is_shown(server: ShownServer, statements: int) -> dict[str, str]:
-    """What the server shows once it lists so many statements that have ended; fails where a secret is in it."""
+    """Return the server's pages once they list `statements` ended statements; fail if one contains a secret."""
     wait_until(
         "Connect's page has the statements",
         lambda: (fetched(f"{server.ui}/connect/") or "").count("CLOSED") >= statements,

@@ -69,7 +69,7 @@ class Server:
 
 
 def joined(remote: str, root: Path, code: str) -> tuple[str, int]:
-    """What a process of its own joins: the session's id, and the process that its Python workers come from."""
+    """Join the session from a new process; return the session's id and the parent process id of its Python workers."""
     program = [sys.executable, "-c", OTHER_PROCESS, remote, str(root), code]
     said = subprocess.run(program, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
@@ -132,7 +132,7 @@ def test_a_session_that_was_idle_or_lost_its_server_is_followed_by_another_withi
     idle()
     assert lk.loader(engine=kept).load(lk.window_of([Record(b"2")])).outcome == "loaded"
     known = generation()
-    assert known >= 1, "the id of before is refused for ever"
+    assert known >= 1, "the earlier id is refused permanently"
     # A new process begins with that one, or with its successor where the machine is slow.
     other = engine()
     assert other.shared is not None

@@ -1,4 +1,4 @@
-"""Record batches made by hand, against what went into them."""
+"""Hand-made record batches, compared with the records from which they were built."""
 
 from __future__ import annotations
 

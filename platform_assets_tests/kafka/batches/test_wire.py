@@ -156,7 +156,7 @@ def test_the_rest_is_read_without_a_damaged_batch(start: Start, together: bool) 
 
 @pytest.mark.parametrize("end", [7, 10])
 def test_damage_behind_the_end_is_no_matter(start: Start, end: int) -> None:
-    """A fetch goes on past the end of a small range."""
+    """A fetch may return data after the end of a small range."""
     damaged = bytearray(batch(10, 10))
     damaged[-2] ^= 4
     script = Script(batches=[(0, 29, batch(0, 10) + bytes(damaged) + batch(20, 10))])
@@ -451,7 +451,7 @@ def test_the_leader_is_read_where_a_replica_fails(start: Start, near: Script) ->
     found = asked(broker, rack="a", patience=5.0)
     assert (found.records, found.unexplained) == (30, ())
     assert leader.fetched[-1][0] == 20
-    assert leader.racks[-1] == "", "the leader names the replica again to whoever is of its rack"
+    assert leader.racks[-1] == "", "the leader names the replica again to clients in its rack"
 
 
 def test_without_a_rack_the_leader_is_read(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""Counting offsets from batches made by hand, against what went into them."""
+"""Offsets counted from hand-made batches, compared with the records from which they were built."""
 
 from __future__ import annotations
 
