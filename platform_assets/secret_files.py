@@ -40,7 +40,7 @@ def secret(environ: Mapping[str, str], name: str) -> str | None:
         cause = getattr(error, "strerror", None) or type(error).__name__
         raise _unusable(name, f"cannot be read ({cause})") from None
     if content is None:
-        raise _unusable(name, "is no regular file")
+        raise _unusable(name, "is not a regular file")
     if len(content) > MOST_BYTES:
         raise _unusable(name, f"has more than {MOST_BYTES:,} bytes")
     try:
@@ -67,7 +67,7 @@ def take(environ: MutableMapping[str, str], names: Iterable[str]) -> None:
 
 
 def _content(path: str) -> bytes | None:
-    """The beginning of a file, one byte more than is allowed; None if it is no regular file. It never waits for a writer."""
+    """The beginning of a file, one byte more than is allowed; None if it is not a regular file. It never waits for a writer."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
@@ -90,12 +90,12 @@ def basic_login(user: str, password: str) -> dict[str, str]:
 
 def _with_controls(name: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{name} holds a control character, such as a line end, or bytes that are not UTF-8. Set {name} to the secret alone."
+        f"{name} holds a control character, such as a line end, or bytes that are not UTF-8. Set {name} to only the secret."
     )
 
 
 def _unusable(name: str, problem: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The file that {name}{SUFFIX} names {problem}. Give the path of a file that this user can read and that holds the secret "
-        f"alone, or set {name} instead."
+        f"The file that {name}{SUFFIX} names {problem}. Give the path of a file that this user can read and that "
+        f"has only the secret, or set {name} instead."
     )

@@ -80,7 +80,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -
     )
     said = ended.stderr.splitlines()[-1]
     assert "The file that NAME_FILE names" in said
-    assert "is no regular file" in said
+    assert "is not a regular file" in said
     assert "canary" not in said
     place.rmdir() if kind == "folder" else place.unlink()
     place.write_text("the secret alone")

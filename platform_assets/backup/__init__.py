@@ -1,1 +1,1 @@
-"""Backups of a lake and of Dagster's home: taken while loads run, and restored whole or in parts."""
+"""Backups of a lake and of Dagster's home: taken while loads run, and restored completely or in parts."""

@@ -1,4 +1,4 @@
-"""Copying files into a backup: linked to those of the backup before where they are the same, and else copied and digested."""
+"""Copy files into a backup: unchanged files are linked to the previous backup's, others are copied and digested."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SQLITE: Final = b"SQLite format 3\x00"
 _BESIDE_DATABASES: Final = (".db-wal", ".db-shm", ".db-journal")
 _BUSY_SECONDS: Final = 60.0
 _AT_ONCE: Final = 16
-"""Requests to an object store that are under way together: each takes as long as its answer, not as a processor."""
+"""Number of concurrent requests to an object store: each waits for an answer, not for a processor."""
 PIECE_BYTES: Final = 2 << 20
-"""Bytes of an object that are asked for at a time."""
+"""Bytes of an object to request at a time."""
 
 
 _T = TypeVar("_T")
@@ -33,7 +33,7 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """The backup before this one."""
+    """The previous backup."""
 
     folder: Path
     files: Mapping[str, BackedUpFile]
@@ -41,7 +41,7 @@ class Former:
 
 @dataclass
 class Copier:
-    """Fills the folder `into`. Files of `former` are linked to where `links` says that the file system can."""
+    """Fills the folder `into`. Links to files of `former` if `links` says that the file system supports that."""
 
     into: Path
     former: Former | None
@@ -51,9 +51,8 @@ class Copier:
     done: list[BackedUpFile] = field(default_factory=list)
 
     def file(self, origin: Path, path: str) -> bool:
-        """Have the file `origin` in the backup as `path`; False where there is no such file, or no longer.
-
-        Raises the errors of `lake.failures` for one that cannot be read, and BackupNotWritableError.
+        """Put the file `origin` into the backup as `path`; return False if the file does not exist or no longer exists.
+        Raises the errors of `lake.failures` if it cannot be read, and BackupNotWritableError.
         """
         try:
             opened = origin.open("rb")
@@ -70,13 +69,14 @@ class Copier:
             with failures.reading(origin):
                 digest, size = self._copy(lambda: opened.read(_BLOCK), path)
         with writing_backup(self.into):
-            # As the original, so that after a restore the next backup finds it unchanged.
+            # With the original's time, so that the next backup after a restore finds it unchanged.
             os.utime(self.into / path, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
         self._copied(BackedUpFile(path, size, digest, source))
         return True
 
     def objects(self, folder: Folder, names: Sequence[str], below: str) -> Iterator[tuple[str, bool]]:
-        """Have files of a folder in an object store in the backup, `below`; gives each name, and whether there is such a file.
+        """Put files of a folder in an object store into the backup, `below`; yield each name, and whether the file
+        exists.
 
         Raises the errors of `lake.failures`, and BackupNotWritableError.
         """
@@ -103,7 +103,10 @@ class Copier:
             yield name, found is not None
 
     def database(self, origin: Path, path: str) -> bool:
-        """Copy an SQLite database that may be in use, as of one moment. Raises BackupInterruptedError too."""
+        """Copy an SQLite database that may be in use, in the state of one moment.
+
+        Also raises BackupInterruptedError.
+        """
         source = _source_of_database(origin)
         if source is None:
             return False
@@ -132,7 +135,9 @@ class Copier:
         self.done.append(file)
 
     def _linked(self, path: str, source: str) -> BackedUpFile | None:
-        """The file of the backup before that is linked to as `path`; None where that has none from this source."""
+        """Link the previous backup's file from this source as `path` and return it; None if that backup has no such
+        file.
+        """
         known = None if self.former is None or not self.links else self.former.files.get(path)
         if self.former is None or known is None or known.source != source:
             return None
@@ -145,7 +150,10 @@ class Copier:
         return known
 
     def _copy(self, read: Callable[[], bytes], path: str) -> tuple[str, int]:
-        """Write what `read` gives, until it gives nothing; its digest and size. Raises BackupNotWritableError and what it raises."""
+        """Write the pieces that `read` returns until one is empty; return digest and size.
+
+        Raises BackupNotWritableError, and the errors of `read`.
+        """
         digest, size = hashlib.sha256(), 0
         with writing_backup(self.into):
             target = self._target(path).open("xb")
@@ -165,8 +173,10 @@ class Copier:
 
 
 def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
-    """Yield the result of `ask` for each, in order, with several under way at once. After an error, no other one is
-    started."""
+    """Yield the result of `ask` for each item, in order, with several calls at once.
+
+    After an error, no other call starts.
+    """
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
         yield from pool.map(ask, about)
@@ -175,8 +185,9 @@ def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
 
 
 def home_files(home: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the files of Dagster's home, and whether each is an SQLite database; SQLite's own files next to one belong
-    to it."""
+    """Yield the files of Dagster's home, and whether each is an SQLite database, which includes SQLite's own files next
+    to it.
+    """
     for folder, _, names in sorted(os.walk(home)):
         for name in sorted(names):
             file = Path(folder) / name
@@ -220,7 +231,7 @@ def _source_of_database(origin: Path) -> str | None:
                 if file == origin:
                     return None
                 continue
-        # An empty one next to it comes and goes with readers.
+        # Readers create and delete an empty one next to it.
         if file == origin or stat.st_size:
             found.append(f"{stat.st_size} {stat.st_mtime_ns}")
     return " + ".join(found)

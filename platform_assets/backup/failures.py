@@ -16,8 +16,8 @@ class BackupInterruptedError(Retryable):
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"no backup was made: {reason} ({place}). Earlier backups are whole. Run it again: what was copied for them is "
-            "not copied again."
+            f"no backup was made: {reason} ({place}). Earlier backups are complete. Run it again: files copied "
+            f"before are not copied again."
         )
 
 
@@ -27,47 +27,47 @@ class BackupNotWritableError(Terminal):
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"no backup was made, since {place} cannot be written: {reason}. Make room there or correct its permissions, and "
-            "run it again; earlier backups are whole."
+            f"no backup was made, because {place} cannot be written: {reason}. Free disk space there or correct "
+            f"its permissions, then run it again. Earlier backups are complete."
         )
 
 
 class BackupDamagedError(Terminal):
-    """A backup lacks a file, or has another one than was backed up."""
+    """A backup lacks a file, or a file differs from the one that was backed up."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"the backup is damaged at {place}: {reason}. Nothing was restored, and what is there was not changed. Restore "
-            "from another backup; or, with `--only`, the parts of this one that are whole."
+            f"the backup is damaged at {place}: {reason}. Nothing was restored or changed. Restore from another "
+            f"backup, or restore the undamaged parts of this one with `--only`."
         )
 
 
 class RestoreInterruptedError(Terminal):
-    """A restore failed; the data that it replaces may be next to its place."""
+    """A restore failed; the replaced data may still be in a folder next to its place."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"restoring failed at {place}: {reason}. Correct that, and run the same restore again with `--force`: it begins "
-            "from the start, and ends whole."
+            f"restoring failed at {place}: {reason}. Fix the cause, then run the same restore again with "
+            f"`--force`: it starts from the beginning."
         )
 
 
 class RestoreHalfDoneError(Terminal):
-    """A backup was whole when it was compared, and was not when it was read to be restored."""
+    """A backup was complete when it was compared, but damaged when it was read for the restore."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"the backup was damaged at {place} while it was restored: {reason}. What is there is neither what it was nor what the "
-            "backup has: restore another backup, with `--force`."
+            f"the backup was damaged at {place} while it was restored: {reason}. The destination now has a mix of "
+            f"old and restored data. Restore another backup with `--force`."
         )
 
 
 @contextmanager
 def writing_backup(place: Path) -> Iterator[None]:
-    """For a block that writes to the folder of the backups. Raises BackupNotWritableError."""
+    """Context of a block that writes to the backup folder. Raises BackupNotWritableError."""
     try:
         yield
     except OSError as e:
@@ -76,7 +76,7 @@ def writing_backup(place: Path) -> Iterator[None]:
 
 @contextmanager
 def reading_backup(place: Path) -> Iterator[None]:
-    """For a block that reads a file of a backup. Raises BackupDamagedError."""
+    """Context of a block that reads a file of a backup. Raises BackupDamagedError."""
     try:
         yield
     except OSError as e:
@@ -85,7 +85,7 @@ def reading_backup(place: Path) -> Iterator[None]:
 
 @contextmanager
 def restoring_to(place: object) -> Iterator[None]:
-    """For a block that writes to the lake or to Dagster's home. Raises RestoreInterruptedError."""
+    """Context of a block that writes to the lake or to Dagster's home. Raises RestoreInterruptedError."""
     try:
         yield
     except OSError as e:

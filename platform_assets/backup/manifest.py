@@ -1,4 +1,4 @@
-"""The manifest of a backup: what it holds, so that a restore can tell whether all of it is there as it was."""
+"""Manifest of a backup: the list of its contents, by which a restore detects missing and changed files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DAGSTER: Final = "dagster"
 LEDGER: Final = "ledger"
 STAGED: Final = ".restoring"
 REPLACED: Final = ".replaced"
-"""In a place that a restore has begun to replace, until it has ended: of a folder, what it has moved away."""
+"""Name in a place that an unfinished restore is replacing; in a folder, it has the data that was moved away."""
 OWN: Final = frozenset({STAGED, REPLACED})
-"""Names of folders that a restore makes in a place, and that it leaves where it dies."""
+"""Names of folders that a restore creates in a place, and that stay there if the restore dies."""
 
 MOST_BYTES: Final = 1 << 30
-"""Of a manifest: some million files."""
+"""Maximum size of a manifest: enough for some million files."""
 _SHOWN: Final = 200
 
 _VERSION_KEY: Final = "platform_assets_backup"
@@ -38,7 +38,7 @@ _VERSION_KEY: Final = "platform_assets_backup"
 class BackedUpFile:
     """A file of a backup. `path` is below the backup's folder, with `/` between the parts.
 
-    `source` describes the file that it was copied from: one that looks the same need not be copied again.
+    `source` describes the file from which it was copied: if that looks unchanged, it need not be copied again.
     """
 
     path: str
@@ -48,7 +48,7 @@ class BackedUpFile:
 
     @property
     def part(self) -> str:
-        """The part that it belongs to: `ledger`, `dagster`, or the name of a table."""
+        """The part to which it belongs: `ledger`, `dagster`, or the name of a table."""
         parts = PurePosixPath(self.path).parts
         if parts[0] == DAGSTER:
             return DAGSTER
@@ -62,8 +62,11 @@ class BackedUpFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Contents of a backup. `tables` are the versions of all Delta tables, by path below the lake root. `left_out`
-    names other files there that were not backed up. `at` is its start time: nothing that was there then is missing."""
+    """Contents of a backup.
+
+    `tables` are the versions of all Delta tables, by path below the lake root. `left_out` names other files there that
+    were not backed up. `at` is the start time: all data of that time is included.
+    """
 
     at: datetime
     tables: Mapping[str, int]
@@ -95,15 +98,18 @@ class Manifest:
 
 
 def read(backup: Path) -> Manifest:
-    """The manifest of the backup in this folder. Raises BackupDamagedError, and ConfigurationError for one of a later release."""
+    """Read the manifest of the backup in this folder.
+
+    Raises BackupDamagedError, and ConfigurationError if a later release wrote it.
+    """
     place = backup / FILE
     try:
         fields: Any = json.loads(_content(place))
         version = fields[_VERSION_KEY]
         if version != VERSION:
             raise ConfigurationError(
-                f"the backup at {backup} has version {version}, and this release reads version {VERSION}: restore it with the "
-                "release that made it, or a later one"
+                f"the backup at {backup} has version {version}, but this release reads version {VERSION}: restore "
+                f"it with the release that made it, or a later one"
             )
         found = Manifest(
             datetime.fromisoformat(fields["at"]),
@@ -114,7 +120,7 @@ def read(backup: Path) -> Manifest:
             tuple(str(name) for name in fields["left_out"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
-        raise BackupDamagedError(str(place), f"it is no manifest of a backup ({str(e)[:_SHOWN]})") from e
+        raise BackupDamagedError(str(place), f"it is not a backup manifest ({str(e)[:_SHOWN]})") from e
     for file in found.files:
         _check_path(place, file.path)
     for part in found.parts:
@@ -131,12 +137,12 @@ def _content(place: Path) -> bytes:
 
 
 def _check_path(manifest: Path, path: str) -> None:
-    """A manifest may have been written by anybody, and its paths are written to."""
+    """Check a path of a manifest: anybody may have written the manifest, and the restore writes to its paths."""
     parts = path.split("/")
     lowest = {LAKE: 3, DAGSTER: 2}.get(parts[0])
     is_path = lowest is not None and len(parts) >= lowest and not {"", ".", ".."} & {*parts} and "\0" not in path
     if not is_path or parts[1] in OWN or not _can_be_a_name(path):
-        raise BackupDamagedError(str(manifest), f"{path[:_SHOWN]!r} is no path of a backup")
+        raise BackupDamagedError(str(manifest), f"{path[:_SHOWN]!r} is not a valid path in a backup")
 
 
 def _can_be_a_name(path: str) -> bool:
@@ -158,7 +164,7 @@ class Backup:
     manifest: Manifest
 
     def blocks(self, file: BackedUpFile) -> Iterator[bytes]:
-        """The content of a file. Raises BackupDamagedError, at its end, where it is not what the manifest says."""
+        """Yield the content of a file. Raises BackupDamagedError at its end if it does not match the manifest."""
         place, digest, size = self.folder / file.path, hashlib.sha256(), 0
         with reading_backup(place):
             source = open_regular(place)
@@ -166,7 +172,7 @@ class Backup:
             size = os.fstat(source.fileno()).st_size
             if size == file.bytes:
                 size = 0
-                # One that grows meanwhile is read no further than to what is too much.
+                # A file that grows meanwhile is read only up to the limit.
                 while size <= file.bytes and (block := _block(source, place)):
                     digest.update(block)
                     size += len(block)
@@ -177,7 +183,7 @@ class Backup:
             )
 
     def compare(self, file: BackedUpFile) -> None:
-        """Read a file. Raises BackupDamagedError where it is not what the manifest says."""
+        """Read a file. Raises BackupDamagedError if it does not match the manifest."""
         for _ in self.blocks(file):
             pass
 
@@ -190,7 +196,10 @@ class Backup:
 
 
 def open_regular(place: Path) -> IO[bytes]:
-    """Open a file to be read. Raises OSError, for one that is not a regular file too: reading a pipe or a device may never end."""
+    """Open a file to read it.
+
+    Raises OSError, also if it is not a regular file: reading a pipe or a device may never end.
+    """
     source = open(place, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
         source.close()

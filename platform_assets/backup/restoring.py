@@ -1,8 +1,8 @@
-"""Restoring a backup, whole or in parts: all of it is compared with the manifest first, and then put into its place.
+"""Restore a backup completely or in parts: compare all of it with the manifest first, and then put it into its place.
 
-Until all that was asked for is known to be whole, nothing that is there is touched. A table that is restored without the
-ledger is older than its receipts: those of later versions are taken out of the ledger first, so that their windows count as not
-loaded and are asked for again.
+Existing data stays untouched until all requested parts are known to be complete. If a table is restored without the
+ledger, the ledger may have receipts of later table versions. These receipts are removed first, so their windows count
+as not loaded and are requested again.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ _RECEIPTS: Final = "_ledger/commits/"
 
 
 class Place(Protocol):
-    """A place that files of a backup are put into, in steps: each is done in all places before the next."""
+    """Destination of a backup's files. A restore has several steps, and does each in all places before the next."""
 
     def begin(self) -> None:
         """Make room. Raises RestoreInterruptedError."""
 
     def take(self) -> Iterator[BackedUpFile]:
-        """Compare the files with the manifest, and have them ready; gives each. Nothing that is there is touched.
+        """Compare the files with the manifest and prepare them; yield each. Existing data stays untouched.
 
         Raises BackupDamagedError and RestoreInterruptedError.
         """
 
     def put(self, progress: Progress) -> None:
-        """Replace what is there by them. Raises RestoreInterruptedError; what was there may be gone then."""
+        """Replace the existing data with them. Raises RestoreInterruptedError; the existing data may then be lost."""
 
     def end(self) -> None:
-        """Leave nothing of what was staged."""
+        """Delete all staged files."""
 
     def finish(self) -> None:
-        """Delete what was replaced, once all places have what is theirs."""
+        """Delete the replaced data, once all places have their files."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A folder: the lake root or Dagster's home. `names` are what is replaced in it."""
+    """A folder: the lake root or Dagster's home. `names` are the entries to replace in it."""
 
     backup: Backup
     root: Path
@@ -69,13 +69,13 @@ class LocalPlace:
         return self.root / STAGED
 
     def begin(self) -> None:
-        """As Place has it."""
+        """See `Place`."""
         with restoring_to(self.root):
             shutil.rmtree(self._staged, ignore_errors=True)
             self._staged.mkdir(parents=True)
 
     def take(self) -> Iterator[BackedUpFile]:
-        """As in Place: copy the files to a folder next to it."""
+        """See `Place`: copy the files to a folder next to it."""
         for file in self.files:
             target, moment = self._staged / file.place, self.backup.written(file)
             with restoring_to(target):
@@ -84,8 +84,8 @@ class LocalPlace:
             yield file
 
     def put(self, progress: Progress) -> None:
-        """As Place has it: what is there is moved out of the way, and what was staged into its place."""
-        # One that died may have left what it was to replace: that stays until a restore has ended well.
+        """See `Place`: move existing data away, and staged files into their place."""
+        # A restore that died may have left the data it was replacing: that stays until a restore succeeds.
         replaced = self.root / REPLACED / uuid.uuid4().hex
         for name in self.names:
             with restoring_to(self.root / name):
@@ -98,18 +98,18 @@ class LocalPlace:
                     new.rename(at)
 
     def end(self) -> None:
-        """As Place has it."""
+        """See `Place`."""
         shutil.rmtree(self._staged, ignore_errors=True)
 
     def finish(self) -> None:
-        """As Place has it."""
+        """See `Place`."""
         with restoring_to(self.root), suppress(FileNotFoundError):
             shutil.rmtree(self.root / REPLACED)
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A lake's root in an object store. `names` are what is replaced below it."""
+    """A lake's root in an object store. `names` are the entries to replace below it."""
 
     backup: Backup
     root: Folder
@@ -117,34 +117,33 @@ class StorePlace:
     files: tuple[BackedUpFile, ...]
 
     def begin(self) -> None:
-        """As Place has it: nothing is needed."""
+        """See `Place`: nothing is needed."""
 
     def take(self) -> Iterator[BackedUpFile]:
-        """As Place has it: they are read."""
+        """See `Place`: the files are only read."""
         for file in self.files:
             self.backup.compare(file)
             yield file
 
     def put(self, progress: Progress) -> None:
-        """As Place has it: data files are sent first, those that are not there, and the logs once nothing else is.
-
-        No data file has the name of another one, so as long as they are sent every table is as it was. Logs follow in the order in
-        which tables rest on one another, receipts last: a window has no receipt before it has its rows.
+        """See `Place`: missing data files are sent first, and the logs last. Names of data files are unique, so tables
+        stay as they are while data files are sent. Logs follow in the order in which tables depend on one another,
+        receipts last, so a window has its rows before its receipt.
         """
         with restoring_to(self.root):
             self.root.content.write(self._mark, str(self.backup.folder).encode())
             stamps = self.root.content.stamps("")
         logs, data, loose = self._sorted()
         self._send([file for file in data if stamps.get(file.place) != file.source], progress)
-        # The manifest has them as they were taken, what is derived first.
+        # The manifest has them in the order of the backup, derived tables first.
         in_order = logs[::-1]
         same = list(itertools.takewhile(lambda log: _is_there(log, stamps), in_order))
         kept = {file.place for file in itertools.chain(data, loose, *same)}
         with restoring_to(self.root):
             there = [name for folder in self.names for name in self.root.content.written_before(FOREVER, folder)]
-            # Newest entries of a log first: what is left of it is a version that there was.
+            # Newest entries of a log first, so that the rest is always an earlier version.
             gone = sorted({*there} - kept, reverse=True)
-            progress(f"deleting {len(gone):,} files of {self.root} that the backup does not have, or has others of")
+            progress(f"deleting {len(gone):,} files of {self.root} that are missing from the backup or differ from it")
             self.root.content.remove_files([name for name in gone if name.startswith(_RECEIPTS)])
             self.root.content.remove_files([name for name in gone if not name.startswith(_RECEIPTS)])
         for files in (loose, *same):
@@ -153,10 +152,10 @@ class StorePlace:
             self._send(log, progress)
 
     def end(self) -> None:
-        """As Place has it: nothing was staged."""
+        """See `Place`: nothing was staged."""
 
     def finish(self) -> None:
-        """As Place has it: nothing is left of what was replaced, so that it is no longer said to be."""
+        """See `Place`: the replaced files are already deleted, so only the mark is removed."""
         with restoring_to(self.root):
             self.root.content.remove_files(self.root.content.written_before(FOREVER, REPLACED))
 
@@ -165,7 +164,7 @@ class StorePlace:
         return f"{REPLACED}/{self.backup.folder.name}"
 
     def _sorted(self) -> tuple[list[list[BackedUpFile]], list[BackedUpFile], list[BackedUpFile]]:
-        """The logs, one a table, in the manifest's order; the tables' data files; and files of no table."""
+        """Return the logs, one per table, in the manifest's order; the tables' data files; and files outside tables."""
         logs: dict[str, list[BackedUpFile]] = {}
         others, data, loose = list[BackedUpFile](), list[BackedUpFile](), list[BackedUpFile]()
         for file in self.files:
@@ -185,7 +184,7 @@ class StorePlace:
             with restoring_to(self.root):
                 self.root.content.send(file.place, self.backup.blocks(file), file.bytes)
         except BackupDamagedError as e:
-            # It was whole when it was compared.
+            # It was complete when it was compared.
             raise RestoreHalfDoneError(e.place, e.reason) from e
 
 
@@ -196,8 +195,11 @@ def _is_there(log: Sequence[BackedUpFile], stamps: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Result of a restore, or of a dry run. `forgotten` are the windows by table whose receipts were removed from the
-    ledger, since the table was restored to a version before their loads."""
+    """Result of a restore, or of a dry run.
+
+    `forgotten` has by table the windows whose receipts were removed from the ledger, because the table was restored to
+    a version before their loads.
+    """
 
     backup: Backup
     parts: tuple[str, ...]
@@ -229,12 +231,11 @@ def restore(
     dry_run: bool = False,
     progress: Progress = lambda text: None,
 ) -> Restored:
-    """Restore the parts of a backup, or those of `only`. Neither loads nor Dagster may be at work on them.
+    """Restore the parts of a backup, or only those in `only`. Neither loads nor Dagster may be running on them.
 
-    With `dry_run` the files of the backup are compared with its manifest, and nothing else is done. Raises ConfigurationError for a
-    part that the backup has not got, for a lake and a home of which one is inside the other, and without `force` for a part whose
-    place is taken; BackupDamagedError, with nothing changed;
-    RestoreInterruptedError.
+    With `dry_run`, only compare the backup's files with its manifest. Raises ConfigurationError if the backup lacks a
+    part, if lake and home lie one inside the other, or, without `force`, if a part exists already; BackupDamagedError,
+    with nothing changed; RestoreInterruptedError.
     """
     check_roots_apart(lake, home)
     parts = _chosen(backup, only)
@@ -262,7 +263,7 @@ def restore(
 
 
 def newer_tables(done: Restored, lake: Lake) -> list[str]:
-    """Tables that have loads behind those that the restored ledger knows of."""
+    """Return tables with loads later than those in the restored ledger."""
     if LEDGER not in done.parts:
         return []
     versions = done.backup.manifest.tables
@@ -290,13 +291,13 @@ def _check_free(parts: Sequence[str], lake: Lake, home: Path) -> None:
     taken = [part for part in parts if _is_taken(Folder.at(home) if part == DAGSTER else lake.root / _folder_of(part))]
     if taken:
         raise ConfigurationError(
-            f"{', '.join(taken)} would be replaced: there is something in {'its place' if len(taken) == 1 else 'their places'}. "
-            "Nothing was changed. Name what is lost with `--only`, or replace it with `--force`"
+            f"{', '.join(taken)} would be replaced: there is data in {'its place' if len(taken) == 1 else 'their places'}. "
+            "Nothing was changed. Restore only the lost parts with `--only`, or replace everything with `--force`"
         )
 
 
 def _is_taken(folder: Folder) -> bool:
-    # What a restore that died has left is nobody's.
+    # Leftovers of a restore that died belong to nobody.
     return any(not OWN & {*name.split("/")} for name in folder.written_before(FOREVER, ""))
 
 
@@ -323,7 +324,7 @@ def _places(backup: Backup, parts: Sequence[str], files: Sequence[BackedUpFile],
 
 @contextmanager
 def _begun(places: Sequence[Place]) -> Iterator[None]:
-    """Delete what was staged next to the places at the end of the block."""
+    """Delete all staged files at the end of the block."""
     for place in places:
         place.begin()
     try:

@@ -1,7 +1,7 @@
-"""Taking a backup: a folder of its own below the folder of all backups, whole once it has its name.
+"""Take a backup: a new folder in the backup folder, which is complete once it has its final name.
 
-Loads go on meanwhile. What is the same as in the backup before is linked to, so each backup can be read, restored or deleted by
-itself, and takes the room and the time of what is new.
+Loads continue meanwhile. Unchanged files are links to the previous backup's files, so each backup can be read, restored
+or deleted by itself, but costs only the space and time of new files.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class PinnedTable:
     version: int
 
     def files(self) -> Iterator[str]:
-        """All that the table needs to be read at that version, as paths below its folder: its log up to there, and data files.
-
-        Past versions keep their place in the log; of their files there are those that this version names too.
+        """Return the files needed to read the table at that version, as paths below its folder: its log up to there,
+        and its data files. Past versions stay in the log, but of their files only those are included that this version
+        also names.
         """
         for name in sorted(self.folder.files(_LOG)):
             found = _LOG_FILE.fullmatch(name)
@@ -73,7 +73,9 @@ class PinnedTable:
 
 @dataclass(frozen=True, slots=True)
 class PinnedLake:
-    """The tables of a lake as of one moment; names of `loose` files below the root, and of what is `left_out`."""
+    """The tables of a lake at one moment; the names of `loose` files below the root, and of entries that are
+    `left_out`.
+    """
 
     tables: tuple[PinnedTable, ...]
     loose: tuple[str, ...]
@@ -81,14 +83,17 @@ class PinnedLake:
 
 
 def pin(lake: Lake) -> PinnedLake:
-    """The lake as it is now. Raises BackupInterruptedError where operators decide something each time, and what reading raises."""
+    """Return the lake's current state.
+
+    Raises BackupInterruptedError if operators record decisions during each attempt, and the errors of reading.
+    """
     for _ in range(_ATTEMPTS):
         decided = delta_log.newest_version(lake.decisions)
         tables = [table for folder, name in _in_order(lake) if (table := _pinned(folder, name)) is not None]
-        # What a decision brings about is written behind it, to several tables: none may be begun in between.
+        # The effects of a decision are written after it, to several tables, so no decision may begin in between.
         if delta_log.newest_version(lake.decisions) == decided:
             return PinnedLake(tuple(tables), tuple(_loose(lake, tables)), tuple(_left_out(lake)))
-    raise BackupInterruptedError(str(lake.decisions), "operators decided something each time that it was begun")
+    raise BackupInterruptedError(str(lake.decisions), "operators recorded decisions during every attempt")
 
 
 def _in_order(lake: Lake) -> Iterator[tuple[Folder, str]]:
@@ -109,7 +114,7 @@ def _pinned(folder: Folder, name: str) -> PinnedTable | None:
 
 
 def _loose(lake: Lake, tables: list[PinnedTable]) -> Iterator[str]:
-    """Files of the ledger that are in no table: its version, schemas of registries, outcomes of deep audits."""
+    """Return the ledger's files outside tables: its version, schemas of registries, outcomes of deep audits."""
     ledger = lake.ledger
     yield from (f"_ledger/{name}" for name in sorted(ledger.files()) if not name.startswith("."))
     known = {table.name for table in tables} | {f"_ledger/{name}" for name in _CACHES}
@@ -119,7 +124,7 @@ def _loose(lake: Lake, tables: list[PinnedTable]) -> Iterator[str]:
 
 
 def _left_out(lake: Lake) -> Iterator[str]:
-    """Yield what is below the lake root and is not a table of the platform, such as replays."""
+    """Yield entries below the lake root that are not tables of the platform, such as replays."""
     known = {table.name for table in lake.tables()}
     for name in sorted(lake.root.folders()):
         if name in _DERIVED_FIRST:
@@ -138,7 +143,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """A backup that was taken: its folder, what it holds, and how much of that had to be copied."""
+    """A finished backup: its folder, its contents, and how much had to be copied."""
 
     folder: Path
     manifest: Manifest
@@ -149,28 +154,30 @@ class BackupResult:
 def take(
     lake: Lake, home: Path, destination: Path, now: datetime, *, progress: Progress = lambda text: None
 ) -> BackupResult:
-    """Back up the lake and Dagster's home to a new folder in `destination`, which is made where it is missing.
+    """Back up the lake and Dagster's home to a new folder in `destination`, which is created if missing.
 
-    A lake or home that does not exist is left out. Raises ConfigurationError for a destination inside of what is backed up, for a
-    lake and a home of which one is inside the other, and with nothing to back up; BackupNotWritableError, BackupInterruptedError
-    and what reading the lake raises: then there is no new backup, and those of before are as they were.
+    A lake or home that does not exist is left out. Raises ConfigurationError if the destination is inside a folder to
+    be backed up, if lake and home lie one inside the other, or if there is nothing to back up; BackupNotWritableError,
+    BackupInterruptedError and the errors of reading the lake. After an error there is no new backup, and earlier
+    backups are unchanged.
     """
     check_roots_apart(lake, home)
     _check_apart(destination, (home,) if lake.root.is_in_store else (lake.root.path, home))
     with writing_backup(destination):
-        # What topics hold may be for few eyes, and so is a copy of it.
+        # Topics may be confidential, so their copy must be too.
         destination.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(destination):
         _check_not_half_restored(lake, home)
         unfinished = destination / _UNFINISHED
         with writing_backup(destination):
-            # Of a backup that died: no other one can be under way.
+            # Left by a backup that died, because no other backup can be running.
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(mode=0o700)
         former = _former(destination)
         copier = Copier(unfinished, former, former is not None and can_link(destination))
         progress("copying Dagster's home")
-        # It shows what the lake holds, so it comes first: what it lacks can be reported to it, and nothing that it shows is missing.
+        # Dagster's home displays the lake, so it is copied first: a later load can be reported to it, and all that it
+        # shows exists.
         _copy_home(home, copier)
         pinned = pin(lake)
         _copy_lake(lake, pinned, copier, progress)
@@ -188,7 +195,7 @@ def take(
 
 
 def backups(destination: Path) -> list[Path]:
-    """The finished backups in a folder, the oldest first."""
+    """Return the finished backups in a folder, the oldest first."""
     try:
         return sorted(f for f in destination.iterdir() if f.name != _UNFINISHED and (f / manifest.FILE).is_file())
     except (FileNotFoundError, NotADirectoryError):
@@ -196,7 +203,9 @@ def backups(destination: Path) -> list[Path]:
 
 
 def check_roots_apart(lake: Lake, home: Path) -> None:
-    """Raise ConfigurationError where the lake lies in Dagster's home, or the other way round: each is replaced as a whole."""
+    """Raise ConfigurationError if the lake is inside Dagster's home or the reverse, because each is replaced as a
+    whole.
+    """
     if lake.root.is_in_store:
         return
     root, of_dagster = lake.root.path.resolve(), home.resolve()
@@ -212,24 +221,25 @@ def _check_apart(destination: Path, sources: Sequence[Path]) -> None:
     for source in sources:
         if at.is_relative_to(source.resolve()):
             raise ConfigurationError(
-                f"a backup at {destination} would lie inside of {source}, which it is of: name a folder elsewhere, best on "
-                "another disk"
+                f"backup destination {destination} is inside {source}, the folder being backed up: name a folder "
+                f"elsewhere, preferably on another disk"
             )
 
 
 def _check_not_half_restored(lake: Lake, home: Path) -> None:
-    """Raise BackupInterruptedError where a restore has begun: a backup of what is there would be the newest one, and not whole."""
+    """Raise BackupInterruptedError if a restore is unfinished: its partial data would become the newest backup."""
     for place in (lake.root, Folder.at(home)):
         if REPLACED in place.folders():
             raise BackupInterruptedError(
                 f"{place}/{REPLACED}",
-                f"a restore into {place} has begun and not ended: if none is at work, run the same restore again with `--force` first",
+                f"an earlier restore into {place} did not end: if it is no longer running, run the same restore "
+                f"again with `--force` first",
             )
 
 
 @contextmanager
 def _alone(destination: Path) -> Iterator[None]:
-    """Let no other process back up to this folder meanwhile. Raises BackupInterruptedError where one does."""
+    """Keep other processes from backing up to this folder. Raises BackupInterruptedError if one already does."""
     with writing_backup(destination):
         lock = os.open(destination / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -252,7 +262,7 @@ def _former(destination: Path) -> Former | None:
 def _copy_home(home: Path, copier: Copier) -> None:
     for file, is_database in home_files(home):
         path = f"{DAGSTER}/{file.relative_to(home).as_posix()}"
-        # One that is gone by now is Dagster's to delete.
+        # A file that no longer exists was deleted by Dagster, as it may.
         _ = copier.database(file, path) if is_database else copier.file(file, path)
 
 
@@ -262,17 +272,18 @@ def _copy_lake(lake: Lake, pinned: PinnedLake, copier: Copier, progress: Progres
             if not is_there:
                 raise BackupInterruptedError(
                     f"{table.folder}/{name}",
-                    f"a file of {table.name} is gone that its version {table.version} names: deleted meanwhile, as by a vacuum "
-                    "or an erasure, or lost, which `platform-assets audit --deep` would show",
+                    f"a file of {table.name} no longer exists, although its version {table.version} names it: a "
+                    f"vacuum or an erasure has deleted it meanwhile, or it is lost, which `platform-assets audit "
+                    f"--deep` would show",
                 )
             progress(f"{table.name}: {len(copier.done):,} files, {copier.copied:,} of them copied")
     for folder, names in itertools.groupby(pinned.loose, lambda name: name.rpartition("/")[0]):
-        # One that is gone by now was a note, which may be deleted at any time.
+        # A file that no longer exists was a note, which may be deleted at any time.
         list(_copied(lake.root / folder, [name.rpartition("/")[2] for name in names], f"{LAKE}/{folder}", copier))
 
 
 def _copied(folder: Folder, names: Iterable[str], below: str, copier: Copier) -> Iterator[tuple[str, bool]]:
-    """Have files of a folder of the lake in the backup; gives each name, and whether there is such a file."""
+    """Put files of a lake folder into the backup; yield each name, and whether the file exists."""
     if folder.is_in_store:
         yield from copier.objects(folder, list(names), below)
     else:
@@ -280,7 +291,7 @@ def _copied(folder: Folder, names: Iterable[str], below: str, copier: Copier) ->
 
 
 def _finished(unfinished: Path, folder: Path, made: Manifest) -> Path:
-    """Give a backup its name, once all of it is on the disk: whatever has a name is whole."""
+    """Give a backup its final name once all of it is on the disk, so that a backup with a name is complete."""
     with writing_backup(unfinished):
         (unfinished / manifest.FILE).write_text(made.to_json())
         os.sync()

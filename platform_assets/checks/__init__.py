@@ -1,1 +1,1 @@
-"""Checks: facts of a table, the rules that judge them, and their reports."""
+"""Checks: facts of a table, rules that evaluate them, and reports."""

@@ -24,7 +24,7 @@ NOT_RECORDED: Final = "not recorded"
 T = TypeVar("T")
 AuditOutcome = Literal["proved", "anomalies", "undecided"]
 EXIT_CODES: Final[Mapping[AuditOutcome, int]] = {"proved": 0, "anomalies": 1, "undecided": 2}
-"""Also what a shell gets: one anomaly outweighs all that could not be found out."""
+"""Exit codes by outcome: one anomaly outweighs everything that could not be determined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class CheckOutcome:
 
     @property
     def outcome(self) -> AuditOutcome:
-        """Work that nobody has asked for counts as an anomaly: the table does not hold it."""
+        """Outcome of the check. Windows that were never requested count as an anomaly, because the table lacks them."""
         if self.check_result is None or self.check_result.undecided:
             return "undecided"
         return "proved" if self.check_result.passed else "anomalies"
@@ -49,7 +49,7 @@ class CheckOutcome:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All that was found."""
+        """All findings."""
         return self.check_result.findings if self.check_result is not None else ()
 
 
@@ -64,15 +64,15 @@ class Audit:
     checks: tuple[CheckOutcome, ...]
     heatmap: Heatmap | None
     engines: Mapping[str, int] = field(default_factory=dict)
-    """Number of windows with rows that each engine loaded; `NOT_RECORDED` counts those of which that is not known."""
+    """Number of windows with rows that each engine loaded; `NOT_RECORDED` counts windows whose engine is unknown."""
     confirmed_by: Mapping[str, int] = field(default_factory=dict)
-    """Number of windows that each engine has read from Kafka and found equal, after the other one had loaded them."""
+    """Number of windows that each engine has read from Kafka and found equal after the other engine had loaded them."""
     count: int = 0
-    """Number of windows there, where no heatmap shows them."""
+    """Number of windows if no heatmap shows them."""
 
     @property
     def outcome(self) -> AuditOutcome:
-        """The gravest of the checks' outcomes; without a single sealed window there is nothing to prove."""
+        """The most severe outcome of the checks; without any sealed window there is nothing to prove."""
         outcomes = {c.outcome for c in self.checks}
         if "anomalies" in outcomes:
             return "anomalies"
@@ -97,12 +97,12 @@ class Audit:
 
     @property
     def remedies(self) -> list[Remedy]:
-        """What to do, the gravest first."""
+        """Remedies, the most severe findings first."""
         return remedies(self.worst)
 
     @property
     def exit_code(self) -> int:
-        """For a shell."""
+        """Exit code for a shell."""
         return EXIT_CODES[self.outcome]
 
     def to_json(self) -> dict[str, Any]:
@@ -127,7 +127,10 @@ class Audit:
 
 
 def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit:
-    """Evaluate every check, the deep audit too where `deep`; what cannot be found out is reported and never raised."""
+    """Evaluate every check, and the deep audit if `deep`.
+
+    Anything that cannot be determined is reported, never raised.
+    """
     span = evaluation.span or Span()
     done = []
     for check in (*CHECKS.values(), *((DEEP_AUDIT,) if deep else ())):

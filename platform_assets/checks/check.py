@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of a raw table.
+    """One check of a raw table, which `evaluate` runs. If a `blocking` check alarms, downstream assets of the same run
+    are blocked.
 
-    `evaluate` judges the table. `blocking` checks hold back what is downstream in the same run, where they alarm.
-
-    `may_count` says for which older windows, by the columns of cuts, receipts and files, the check has nothing to find:
-    these are only counted from then on, in every check's facts, until one of them changes. A window is only counted
-    where every registered check agrees; a check that leaves `may_count` out is given every window, one by one. Raise
-    `revision` whenever `may_count` becomes stricter, so that what was counted before is judged again.
+    `may_count` selects the older windows, by the columns of cuts, receipts and files, in which the check cannot have a
+    finding. From then on, these are only counted in every check's facts, until one of them changes. A window is only
+    counted if every registered check agrees; a check without `may_count` gets every window. Raise `revision` whenever
+    `may_count` becomes stricter, so that counted windows are evaluated again.
     """
 
     name: str
@@ -34,5 +33,5 @@ class Check:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the check and its rule for older windows."""
+        """Identifier of the check and its rule for older windows."""
         return f"{self.name}/{self.revision}"

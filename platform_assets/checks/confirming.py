@@ -1,7 +1,7 @@
-"""Confirming loads by the engine that did not make them: a sample of windows is read from Kafka again, and digests compared.
+"""Confirm loads with the other engine: read a sample of windows from Kafka again, and compare digests.
 
-Each engine has its own way from a broker's batches to rows, so a defect of one of them shows as digests that differ. Nothing
-is committed: what is written to be compared is deleted.
+Each engine has its own way from a broker's batches to rows, so a defect of one engine shows as different digests.
+Nothing is committed: files written for the comparison are deleted.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from platform_assets.windows.decide.generations import beyond_log
 
 SAMPLE_WINDOWS: Final = 20
 SAMPLE_OFFSETS: Final = 5_000_000
-"""How many windows and offsets one audit reads again, at most: Kafka is read as a load reads it."""
+"""Maximum numbers of windows and offsets that one audit reads again: this costs Kafka as much as a load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Receipts of windows that the other engine has read and found equal, what it found otherwise, and why it read no more."""
+    """Receipts of windows that the other engine found equal, findings about the others, and why it read no more
+    windows.
+    """
 
     receipts: tuple[Receipt, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -47,9 +49,9 @@ NOTHING: Final = Confirmed()
 def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
     """Read windows of `receipts` that no other engine has confirmed, and record those that it finds equal.
 
-    The oldest come first, since Kafka keeps them for the shortest time. A window that Kafka no longer has whole is left out, also
-    where its offsets stand for other records since; and so is a topic that is compacted: what is read of it today may be less than
-    what was loaded.
+    The oldest come first, because Kafka will delete them first. Windows that Kafka no longer has completely are left
+    out, also if their offsets now belong to other records. So are compacted topics, because today's reads may give
+    fewer records than the load.
     """
     if e.engine_by_name is None:
         return NOTHING
@@ -86,7 +88,9 @@ def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
 
 
 def held_whole(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
-    """Those with rows of which Kafka still has each record, the oldest first; none of a topic that is compacted."""
+    """Return the windows with rows whose records Kafka still has completely, the oldest first; none for a compacted
+    topic.
+    """
     some = [r for r in receipts if r.rows]
     if not some or e.cluster().is_compacted(e.declaration.topic):
         return []
@@ -102,7 +106,7 @@ def held_whole(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
 
 
 def _begin(partition: int, receipt: Receipt) -> int:
-    """The first offset that has a row; what lies before held none when it was loaded."""
+    """Return the first offset that has a row; offsets before it had none when they were loaded."""
     part = receipt.partitions[partition]
     return part.range.end if part.first_offset is None else part.first_offset
 
@@ -110,7 +114,7 @@ def _begin(partition: int, receipt: Receipt) -> int:
 def _read(
     e: Evaluation, checking: LoadEngine, receipts: Sequence[Receipt]
 ) -> Iterator[tuple[Receipt, StagedFiles | PlatformError]]:
-    """Yield what the other engine reads of each window, until the budget is used up; its files are deleted."""
+    """Yield the other engine's result for each window, until the budget is used up; its files are deleted."""
     table = e.declaration.raw_table
     accepted = e.ledger.accepted_losses_of(table, [r.window.key for r in receipts])
     orders = [_order(r, table, accepted.get(r.window.key, {})) for r in receipts]
@@ -126,7 +130,7 @@ def _read(
 
 
 def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[OffsetRange, ...]]) -> Order:
-    """Return what has a row, and the offsets in between: below the first row there may be nothing left to read."""
+    """Return the offsets from the first row to the last: before the first row there may be nothing left to read."""
     without = {p: (OffsetRange(0, _begin(p, receipt)), *accepted.get(p, ())) for p in receipt.partitions}
     records = Records(receipt.topic, receipt.topic_id, receipt.window.key, receipt.ranges, without)
     return Order(records, f"audit-{uuid.uuid4()}", table)
@@ -135,9 +139,9 @@ def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[Offse
 def _differs(receipt: Receipt, outcome: StagedFiles) -> Finding:
     read = outcome.measured
     what = (
-        f"{read.rows:,} rows where the load has {receipt.rows:,}"
+        f"{read.rows:,} rows instead of the {receipt.rows:,} rows"
         if read.offsets != receipt.offsets
-        else f"{receipt.rows:,} rows of the same offsets and with other content"
+        else f"{receipt.rows:,} rows with the same offsets but different content"
     )
-    text = f"the {outcome.engine} engine reads {what}, which the {receipt.engine} engine loaded"
+    text = f"the {outcome.engine} engine reads {what} of the load by the {receipt.engine} engine"
     return finding("engines disagree", receipt, None, (), text)

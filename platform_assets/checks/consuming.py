@@ -1,8 +1,8 @@
-"""A third opinion: rows of the table, compared one by one with what a plain read_committed consumer gets of the same offsets.
+"""A third opinion: the table's rows, compared one by one with those of a plain read_committed consumer.
 
-The loader and the evidence both stand on one reader of fetch answers, and Spark's connector on another. The consumer here is
-librdkafka's: it shares no code with either, neither for fetching, unpacking and transactions nor for digests. A sample is enough
-for what it is to find: a defect of a reader shows in any window whose log has what the reader gets wrong.
+The loader and the evidence share one reader of fetch answers, and Spark's connector has another. This consumer is
+librdkafka's, which shares no code with either, neither for fetching, unpacking and transactions nor for digests. A
+sample suffices: a reader's defect shows in every window whose log has the records that it misreads.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ if TYPE_CHECKING:
 
 SAMPLE_WINDOWS: Final = 5
 SAMPLE_OFFSETS: Final = 100_000
-"""How many windows and offsets one audit compares, at most."""
+"""Maximum numbers of windows and offsets that one audit compares."""
 _COLUMNS: Final = ("kafka_offset", "kafka_timestamp", "kafka_timestamp_type", "key", "value", "headers")
 _PATIENCE: Final = 30.0
-"""Seconds without a message after which the brokers are given up."""
+"""Seconds without a message after which the comparison gives up on the brokers."""
 
 _Digests = dict[int, tuple[bytes, bytes]]
-"""By offset the digest of a record without its headers, and that of its headers; empty where they cannot be compared."""
+"""By offset: the digest of a record without its headers, and that of its headers, which is empty if they cannot be
+compared.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """How many windows and rows were compared, what differs, and why no more was compared."""
+    """Numbers of compared windows and rows, the differences, and why no more was compared."""
 
     windows: int = 0
     rows: int = 0
@@ -87,7 +89,9 @@ def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | Non
 
 
 def _spans(receipt: Receipt, share: int, rng: random.Random) -> dict[int, OffsetRange]:
-    """By partition the offsets to compare: those between the first row and the last, or `share` of them from anywhere."""
+    """Return by partition the offsets to compare: those between the first row and the last, or a random `share` of
+    them.
+    """
     found: dict[int, OffsetRange] = {}
     for partition, part in receipt.partitions.items():
         if part.first_offset is None or part.last_offset is None:
@@ -135,7 +139,9 @@ def _headers(message: Message) -> bytes:
 
 
 def _digest(value: Any) -> bytes:
-    """Of plain values and lists of them: `repr` tells null from empty, and bytes from text."""
+    """Return the digest of plain values and lists of them: their `repr` distinguishes null from empty, and bytes from
+    text.
+    """
     return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -155,7 +161,10 @@ def _differences(receipt: Receipt, partition: int, kept: _Digests, consumed: _Di
 def _consumed(
     settings: ClientSettings, topic: str, partition: int, wanted: OffsetRange, deadline: float
 ) -> Iterator[Message]:
-    """Yield what a separate consumer without a group gets of `wanted`. Raises BrokerUnreachableError and BrokerRefusedError."""
+    """Yield the messages of `wanted` that a separate consumer without a group gets.
+
+    Raises BrokerUnreachableError and BrokerRefusedError.
+    """
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
     consumer = plain_consumer(settings)

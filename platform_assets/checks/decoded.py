@@ -1,4 +1,4 @@
-"""The checks of decoded tables: that each raw row is in one of two tables, and how many of them are dead letters."""
+"""Checks of decoded tables: each raw row is in exactly one of two tables, and not too many are dead letters."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from platform_assets.model.tables import TableRef
 CONSERVATION: Final = "decoded_plus_dead_equals_raw"
 SHARE: Final = "share_of_dead_letters"
 NAMES: Final = (CONSERVATION, SHARE)
-"""Of the checks that each decoded table has."""
+"""Names of the checks of each decoded table."""
 NEWEST: Final = 200
-"""Windows that are checked in addition to those of a run."""
+"""Number of newest windows that are checked in addition to those of a run."""
 
 BUDGET: Final = 120.0
 """Time limit in seconds for reading files that changed since their load."""
@@ -56,7 +56,7 @@ class Windows:
 
     @property
     def keys(self) -> list[str]:
-        """Those that were decoded, ascending."""
+        """Decoded windows, ascending."""
         return sorted({*self.decoded, *self.dead_letters})
 
 
@@ -77,9 +77,8 @@ class Shares:
 def windows_of(
     declaration: TopicDeclaration, ledger: Ledger, keys: Sequence[str] | None = None, budget: float = BUDGET
 ) -> Windows:
-    """Those with the given keys and the newest ones, or all.
-
-    Windows with other files than their receipts' are read for at most `budget` seconds; what proves equal is written into the ledger.
+    """Return the windows with the given keys and the newest ones, or all windows. Windows whose files differ from their
+    receipts are read for at most `budget` seconds; those that prove equal are recorded in the ledger.
     """
     deadline = time.monotonic() + budget
     wanted = None if keys is None else sorted({*keys, *ledger.edges(declaration.topic)[-NEWEST - 1 : -1]})
@@ -87,7 +86,7 @@ def windows_of(
         files_of(ledger, table, ledger.receipts(table, wanted), deadline)
         for table in (declaration.decoded_table, declaration.dead_letter_table)
     )
-    # Asked last: what was decoded until now had its raw receipt before.
+    # Asked last, because each window decoded until now had its raw receipt before.
     raw = ledger.receipts(declaration.raw_table, wanted)
     unknown = {k: f.table for f in (decoded, dead) for k in f.files if k not in {*raw, *f.receipts}}
     return Windows(declaration.topic, raw, decoded, dead, {} if wanted is not None else unknown)
@@ -100,15 +99,16 @@ def confirmed_windows(
     in_flight: Callable[[list[str]], frozenset[str]],
     budget: float = BUDGET,
 ) -> Windows:
-    """As `windows_of`; where something is wrong, read once more, and windows that change between or are in flight are under way.
+    """Like `windows_of`, but reads a second time if something is wrong. Windows that change in between or are in flight
+    are `under_way`.
 
-    `in_flight` takes windows and gives those that queued or running runs will decode. A load commits dead letters, then rows, then
-    receipts, so what one reading finds may be the moment between two of them.
+    `in_flight` takes windows and returns those that queued or running runs will decode. A load commits dead letters,
+    then rows, then receipts, so one reading may fall between two of these commits.
     """
     first = windows_of(declaration, ledger, keys, budget)
     if not (wrong := _wrong(first)):
         return first
-    # Asked between the two: of a run that has ended by now the second reading sees all.
+    # Asked between the two readings: the second one sees all results of a run that has ended by now.
     busy = in_flight(sorted(wrong))
     second = windows_of(declaration, ledger, keys, budget)
     changed = {k for k in _wrong(second) if _state(first, k) != _state(second, k)}
@@ -133,19 +133,19 @@ def conserved(windows: Windows) -> CheckResult:
     dead = sum(r.rows for r in windows.dead_letters.values())
     table = TableRef("decoded", windows.topic)
     headline = (
-        f"{counted(len(windows.keys), 'window')}: {rows:,} decoded rows and {dead:,} dead letters are the raw rows"
+        f"{counted(len(windows.keys), 'window')}: {rows:,} decoded rows and {dead:,} dead letters match the raw rows"
     )
     wrong = len({f.window for f in found if f.alarming})
     if found and not wrong:
         headline = f"Could not tell for {counted(len({f.window for f in found}), 'window')} of {len(windows.keys):,}."
     elif found:
-        headline = f"{counted(wrong, 'window')} of {len(windows.keys):,}: decoded rows and dead letters are not just the raw rows"
+        headline = f"{counted(wrong, 'window')} of {len(windows.keys):,}: decoded rows and dead letters do not match the raw rows"
     figures = (("windows", len(windows.keys)), ("decoded_rows", rows), ("dead_letters", dead))
     return CheckResult(CONSERVATION, table, tuple(found), headline, figures)
 
 
 def shares(windows: Windows, declared: DecodeDeclaration, ledger: Ledger, keys: Sequence[str]) -> Shares:
-    """How many of the records of the windows `keys` are dead letters, against what is declared of each window."""
+    """Return the dead letters among the records of the windows `keys`, compared with the declared shares."""
     letters = {key: windows.dead_letters[key].rows for key in keys if key in windows.dead_letters}
     whole = {key: n + (windows.decoded[key].rows if key in windows.decoded else 0) for key, n in letters.items()}
     each = {key: letters[key] / whole[key] for key in letters if whole[key]}
@@ -172,16 +172,16 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
 
     if decoded is None or dead is None:
         missing = table if decoded is None else TableRef("dead_letters", windows.topic)
-        return [found(f"{missing} has no receipt of it, and the other table has one", "decoded by half")]
+        return [found(f"{missing} has no receipt for it, but the other table has one", "decoded by half")]
     if raw is None:
-        return [found(f"it was decoded, and the ledger has no receipt of it in raw/{windows.topic}")]
+        return [found(f"it was decoded, but the ledger has no receipt for it in raw/{windows.topic}")]
     if decoded.made_from != dead.made_from:
         return [found("rows and dead letters come from different loads or declarations", "decoded by half")]
     findings = []
     if decoded.offsets + dead.offsets != raw.offsets:
         findings.append(
             found(
-                f"{decoded.rows:,} decoded rows and {dead.rows:,} dead letters are not the {raw.rows:,} raw rows"
+                f"{decoded.rows:,} decoded rows and {dead.rows:,} dead letters do not match the {raw.rows:,} raw rows"
                 + ("" if decoded.rows + dead.rows != raw.rows else ": their offsets differ")
             )
         )
@@ -190,7 +190,7 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
             text = f"the files of {of_table.table} are not those that its load committed: {of_table.otherwise[key]}"
             findings.append(found(text))
         elif key in of_table.unread:
-            text = f"the files of {of_table.table} are not those of its load, and the time for reading them was used up"
+            text = f"the files of {of_table.table} are not those of its load, and reading them reached the time limit"
             findings.append(Finding("could not tell", windows.topic, key, None, (), text, "Run the check again."))
     return findings
 
@@ -198,5 +198,5 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
 def _unknown(topic: str, key: str, table: TableRef) -> Finding:
     return Finding(
         "unknown window", topic, key, None, (), f"{table} has rows in a window that raw/{topic} never had",
-        f"Another writer put them there: delete the rows of {table} with window = '{key}'.",
+        f"Another writer put them there. Delete the rows of {table} with window = '{key}'.",
     )  # fmt: skip

@@ -1,6 +1,5 @@
-"""`platform-assets audit decoded/<topic>`: that each raw row is a decoded row or a dead letter, by receipts or by reading both again.
-
-Nothing of a table is changed. What reading proves is written into the ledger.
+"""`platform-assets audit decoded/<topic>`: checks that each raw row is a decoded row or a dead letter, by receipts or
+by reading both again. Tables are not changed. Proofs by reading are recorded in the ledger.
 """
 
 from __future__ import annotations
@@ -37,9 +36,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DecodedAudit:
-    """One audit of the tables that a topic is decoded into. `decoder` is asked only where it is deep.
+    """One audit of a topic's decoded tables. `decoder` is used only in a deep audit.
 
-    `in_flight` takes windows and gives those that queued or running runs will decode. `budget` bounds in seconds what is read.
+    `in_flight` takes windows and returns those that queued or running runs will decode. `budget` limits reading, in
+    seconds.
     """
 
     declaration: TopicDeclaration
@@ -52,11 +52,14 @@ class DecodedAudit:
 
     @property
     def table(self) -> TableRef:
-        """The table of decoded rows, which findings are of."""
+        """Name of the table of decoded rows, to which findings belong."""
         return self.declaration.decoded_table
 
     def run(self, now: datetime, *, deep: bool = False) -> Audit:
-        """Evaluate every check, and read files where `deep`; what cannot be found out is reported and never raised."""
+        """Evaluate every check, and read files if `deep`.
+
+        Anything that cannot be determined is reported, never raised.
+        """
         deadline = time.monotonic() + self.budget
         self.progress(decoded.CONSERVATION)
         windows = _attempt(
@@ -88,7 +91,7 @@ class DecodedAudit:
         return CheckOutcome(name, None, found) if isinstance(found, str) else CheckOutcome(name, found, None)
 
     def _missing(self, windows: Windows) -> CheckResult:
-        """The windows of the raw table that are not decoded, but for those that nobody has to wait for yet."""
+        """Find windows of the raw table that are not decoded, except those that are not due yet."""
         newest = max(windows.keys, default="")
         missing = [key for key in sorted(windows.raw) if key not in windows.decoded and key not in windows.dead_letters]
         under_way = self.in_flight(missing) if missing else frozenset()
@@ -97,13 +100,13 @@ class DecodedAudit:
         set_aside = sorted({*missing} & {*parked} - under_way)
         findings = tuple(
             Finding(
-                "window not decoded", windows.topic, key, None, (), "the raw table has it, and newer ones are decoded",
+                "window not decoded", windows.topic, key, None, (), "the raw table has it, and newer windows are decoded",
                 f"`platform-assets load {self.table} {key}`, or let the topic's sensor ask for it.",
             )
             for key in late
         ) + tuple(
             Finding(
-                "window parked", windows.topic, key, None, (), "an operator has set it aside, so nobody asks for it to be decoded",
+                "window parked", windows.topic, key, None, (), "an operator has parked it, so it is not requested",
                 f"`platform-assets unpark {self.table} {key}` once it can be decoded.",
             )
             for key in set_aside
@@ -118,7 +121,9 @@ class DecodedAudit:
         return CheckResult(DECODED, self.table, findings, headline, figures)
 
     def _read(self, windows: Windows, deadline: float) -> CheckResult:
-        """Both tables' files again, by Spark, and raw rows decoded again: each against the receipts, oldest proof first."""
+        """Read both tables' files again with Spark, and decode raw rows again: compare each with the receipts, oldest
+        proof first.
+        """
         decoder = self.decoder()
         findings: list[Finding] = []
         proved: list[Receipt] = []
@@ -150,12 +155,13 @@ class DecodedAudit:
         rows = sum(r.rows for r in proved)
         alarming = {f.window for f in findings if f.alarming}
         if alarming:
-            headline = f"{counted(len(alarming), 'window')} damaged, or decoded otherwise now."
+            headline = f"{counted(len(alarming), 'window')} damaged, or decoded differently now."
         elif findings:
             headline = f"Could not tell for {counted(len({f.window for f in findings}), 'window')}."
         else:
             headline = (
-                f"{rows:,} rows and dead letters read again: all as committed; {counted(again, 'window')} decoded again: the same"
+                f"{rows:,} rows and dead letters read again: all as committed; {counted(again, 'window')} decoded "
+                f"again with the same result"
                 + (f"; {counted(judged, 'row')} of them by another reader too" if judged else "")
                 + (f"; {skipped:,} without offsets or of another declaration" if skipped else "")
                 + (f"; {counted(left, 'window')} left for the next audit" if left else "")
@@ -169,7 +175,7 @@ class DecodedAudit:
     def _table(
         self, of_table: TableFiles, decoder: WindowDecoder, deadline: float
     ) -> tuple[list[Receipt], list[Finding]]:
-        """The receipts of windows whose files hold what was committed, and what was found of the others."""
+        """Return the receipts of windows whose files match the load, and findings about the others."""
         folder = self.ledger.lake.table(of_table.table)
         if not load_log.exists(folder):
             return [], []
@@ -198,7 +204,7 @@ class DecodedAudit:
         return proved, findings
 
     def _read_otherwise(self, raw: Receipt) -> tuple[int, list[Finding]]:
-        """How many rows of a window another reader has judged, and those of which it has other values than the table."""
+        """Return how many rows of a window another reader has checked, and the rows for which its values differ."""
         key, topic = raw.window.key, self.declaration.topic
         outcome = _asked(lambda: disagreements(self.declaration, self.ledger.lake, raw))
         if isinstance(outcome, PlatformError):
@@ -215,7 +221,9 @@ class DecodedAudit:
         ]  # fmt: skip
 
     def _still_newest(self, proved: Sequence[Receipt]) -> list[Receipt]:
-        """Those of windows that nobody has loaded again meanwhile: what is proved of a former load must not hide the newest one."""
+        """Return the receipts of windows that were not loaded again meanwhile: a proof of an earlier load must not hide
+        the newest.
+        """
         of_table: dict[TableRef, list[Receipt]] = {}
         for receipt in proved:
             of_table.setdefault(receipt.table, []).append(receipt)
@@ -226,7 +234,9 @@ class DecodedAudit:
         return kept
 
     def _finding(self, kind: FindingKind, key: str, detail: str) -> Finding:
-        remedy = f"Materialise partition {key} of {self.table}: it is decoded again, and healed, or the run says why it cannot be."
+        remedy = (
+            f"Materialise partition {key} of {self.table}: the run decodes and repairs it, or reports why it cannot."
+        )
         return Finding(kind, self.table.topic, key, None, (), detail, remedy)
 
 
@@ -248,7 +258,7 @@ def _within(windows: Windows, span: Span) -> Windows:
 
 def _unanswered(topic: str, key: str, error: PlatformError) -> Finding:
     again = ", then run the audit again" if isinstance(error, Retryable) else ""
-    return Finding("could not tell", topic, key, None, (), str(error), f"Act as the message says{again}.")
+    return Finding("could not tell", topic, key, None, (), str(error), f"Follow the message{again}.")
 
 
 def _last_proof(receipt: Receipt | None) -> datetime:

@@ -1,6 +1,7 @@
-"""Windows of decoded tables whose files are not those of their receipts: read again, since OPTIMIZE writes such, and damage too.
+"""Windows of decoded tables whose files differ from their receipts: they are read again, because both OPTIMIZE and
+damage change files.
 
-Where the rows are those of the load, a receipt that names the files of today is written down, and nobody reads them again.
+If the rows are those of the load, a new receipt with the current files is recorded, so they are not read again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from platform_assets.windows.proved_files import recognised
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """One table: the receipts of windows, the files that its log names of each, and what reading found of some of them.
-
-    `otherwise` says of windows with other files than their receipts' what they hold instead of the load's rows; `unread` are
-    those that were not read.
+    """One table: the windows' receipts, the files that its log names for each, and the results of reading some of them.
+    `otherwise` describes the differences of windows whose rows are not the load's; `unread` windows were not read.
     """
 
     table: TableRef
@@ -39,7 +38,7 @@ class TableFiles:
 def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], deadline: float) -> TableFiles:
     """Compare files with `receipts`, and read what differs until `deadline`, of `time.monotonic`.
 
-    Receipts of windows that prove equal are written down, and given instead of those before.
+    Receipts of windows that prove equal are recorded, and replace the earlier ones in the result.
     """
     folder = ledger.lake.table(table)
     if not load_log.exists(folder):
@@ -81,7 +80,7 @@ def difference(receipt: Receipt, held: Measured) -> str | None:
     if held.rows != receipt.rows:
         return f"it holds {held.rows:,} rows, and its load committed {receipt.rows:,}"
     if held.offsets != receipt.offsets:
-        return f"its {held.rows:,} rows have other offsets than those that its load committed"
+        return f"its {held.rows:,} rows have offsets other than those that its load committed"
     if held.content != receipt.content:
-        return f"its {held.rows:,} rows have other content than its load committed"
+        return f"its {held.rows:,} rows have content other than its load committed"
     return None

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of checks of one raw table. Brokers and Spark are asked only where something is open.
+    """One evaluation of checks of one raw table. Brokers and Spark are asked only about open windows.
 
-    `budget` in seconds bounds what is asked of them; what is left open then is said to be, and judged next time.
-    `windows` are the keys that a deep audit is bounded to, and `span` those that every check is; None for all. Older
-    windows are only counted where each of `counting` allows it; without any, every window is judged. Unless `reads`,
-    files that changed since their load are only named. `engine_by_name` gives an engine by its name, for loads to be read again by
-    the one that did not make them; None where Kafka is not to be read.
+    `budget` limits these requests, in seconds; windows left open are reported as such and evaluated next time.
+    `windows` are the keys to which a deep audit is limited, and `span` those to which every check is limited; None for
+    all. Older windows are only counted if each of `counting` allows it; if it is empty, every window is evaluated.
+    Unless `reads`, files that changed since their load are only named. `engine_by_name` returns an engine by name, so
+    that the other engine can read loads again; None if Kafka must not be read.
     """
 
     declaration: TopicDeclaration
@@ -60,11 +60,11 @@ class Evaluation:
 
     @property
     def deadline(self) -> float:
-        """Of `time.monotonic`."""
+        """Deadline, as a value of `time.monotonic`."""
         return self.began + self.budget
 
     def facts(self, *, fresh: bool = False) -> Facts:
-        """The facts that all checks of this evaluation judge; `fresh` gathers them again, after something was written."""
+        """Return the facts for all checks of this evaluation; `fresh` gathers them again after writes."""
         if self._collected and not fresh:
             return self._collected[0]
         facts = facts_of.collect(

@@ -11,7 +11,7 @@ from platform_assets.model.expectations import Expectation, Figures
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """A window, and what it came to; None where it was not measured by this expectation."""
+    """A window and its figures; None if it was not measured with this expectation."""
 
     window: str
     figures: Figures | None
@@ -19,9 +19,8 @@ class WindowFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExpectationResult:
-    """One expectation: `windows` are those that decide on `level`, ascending, `others` further ones that were decoded.
-
-    Other windows are shown and decide nothing: what has failed once would fail the check of each load after it.
+    """One expectation: `windows` are those that determine `level`, ascending, and `others` are further decoded windows,
+    which are only shown: otherwise a window that failed once would fail the check of each later load.
     """
 
     expectation: Expectation
@@ -31,23 +30,23 @@ class ExpectationResult:
 
     @property
     def figures(self) -> Figures:
-        """Of the windows that decide, together."""
+        """Total of the windows that determine the level."""
         return sum((each.figures for each in self.windows if each.figures is not None), Figures())
 
     @property
     def failing(self) -> tuple[WindowFigures, ...]:
-        """Those of the windows that decide in which rows fail, the most first."""
+        """Windows with failing rows among those that determine the level, the most failing rows first."""
         found = [each for each in self.windows if each.figures is not None and each.figures.failing]
         return tuple(sorted(found, key=lambda each: (-each.figures.failing, each.window)))  # type: ignore[union-attr]
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """Those that were decoded before this was expected of them, among all."""
+        """All windows that were decoded before this expectation was declared."""
         return tuple(each.window for each in (*self.windows, *self.others) if each.figures is None)
 
 
 def result_of(windows: Windows, expectation: Expectation, keys: Sequence[str] | None) -> ExpectationResult:
-    """Judge the windows `keys`; where there are none, the newest one that has offsets."""
+    """Evaluate the windows `keys` or, if there are none, the newest window that has offsets."""
     each = {key: _figures(windows, expectation, key) for key in windows.keys if key in windows.decoded}
     newest = [key for key in each if windows.decoded[key].table_version is not None][-1:]
     deciding = set(newest if keys is None or not keys else keys)

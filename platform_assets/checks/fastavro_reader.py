@@ -24,10 +24,10 @@ HEAD: Final = 5
 """Bytes of a value before those that a registered schema describes."""
 _MOST_NAMES: Final = 5
 _MOST_FIELDS: Final = 20
-"""Fields of an array's item that are looked at, and names that are followed, to find out that it takes bytes."""
+"""Maximum number of fields and names of an array's item to follow to find out whether it takes bytes."""
 _SINGLE_BITS: Final = 24
 NOT_JUDGED: Final = object()
-"""Stands for a value that the reader does not say."""
+"""Stands for a value that the reader cannot give."""
 _NO_SCHEMA: Final = (
     ValueError,
     RecursionError,
@@ -38,12 +38,12 @@ _NO_SCHEMA: Final = (
 )
 """Errors of fastavro about schemas that it does not accept, and of this module about those with another form."""
 Registry = Callable[[int], list[Registered]]
-"""Returns the schemas that the lake has kept of an id, one for each meaning that it had in any registry."""
+"""Function that returns the schemas stored in the lake for an id, one for each meaning that it had in any registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """A number that stands for an instant, and the nanoseconds of its unit."""
+    """A number that represents an instant, and the nanoseconds of its unit."""
 
     number: int
     unit: int
@@ -224,7 +224,7 @@ def same(kind: pa.DataType, theirs: Any, mine: Any) -> bool:
 
 
 def _single(number: int) -> int:
-    """The nearest number of 24 bits, the even one of two."""
+    """Return the nearest number of 24 bits, or of two the even one."""
     dropped = max(number.bit_length() - _SINGLE_BITS, 0)
     return round(Fraction(number, 1 << dropped)) << dropped
 

@@ -1,4 +1,4 @@
-"""Findings: what a check has to say, each with the window, the partition, the offsets and what to do."""
+"""Findings of checks, each with window, partition, offsets and remedy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Finding:
 
     @property
     def alarming(self) -> bool:
-        """True if something is wrong, rather than not done or not known yet."""
+        """True if something is wrong, not merely undone or unknown."""
         return self.kind not in _NOT_ALARMING
 
     @property
@@ -77,7 +77,7 @@ class Finding:
 class CheckResult:
     """The outcome of one check of one table.
 
-    `headline` is a short sentence: the findings say what was found. `figures` are plotted over time.
+    `headline` is a short sentence; details are in the findings. `figures` are plotted over time.
     """
 
     check: str
@@ -93,7 +93,7 @@ class CheckResult:
 
     @property
     def alarming(self) -> bool:
-        """True if any finding says that something is wrong, rather than not done or not known yet."""
+        """True if any finding says that something is wrong, not merely undone or unknown."""
         return any(f.alarming for f in self.findings)
 
     @property

@@ -1,4 +1,4 @@
-"""Holding a window against the broker's evidence: which holes are explained, and what does not agree. Pure."""
+"""Compare a window with the broker's evidence: explained holes, and differences. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Accepted = Mapping[int, Sequence[OffsetRange]]
 """Ranges of a window whose loss was accepted, or that were erased, by Kafka partition."""
 _NOTHING: Final[Accepted] = {}
 BELOW_LOG_START: Final = "below log start"
-"""Holes that retention reached before anybody had asked what they are."""
+"""Holes that retention reached before the broker was asked about them."""
 
 
 def needs_listing(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> bool:
@@ -64,7 +64,7 @@ def judge(
     if found:
         return found
     if digest_of(offsets) != receipt.offsets:
-        text = "the table's rows are not those of the receipt, and agree with what Kafka still holds"
+        text = "the table's rows differ from the receipt, but match what Kafka still has"
         return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, REPAIR_LEDGER),)
     held = {p: ranges_of(some) for p, some in offsets.items()}
     since = sum(size_of(common(held.get(p, ()), a.compacted_away.listed)) for p, a in evidence.by_partition.items())
@@ -74,9 +74,10 @@ def judge(
 def judge_without_log(
     receipt: Receipt, offsets: ByPartition, accepted: Accepted, erased: Accepted = _NOTHING
 ) -> Receipt | tuple[Finding, ...]:
-    """The receipt of a window of a former log, which nobody can be asked about any more: its holes are those accepted as lost.
+    """Return the receipt of a window of a former log, which can no longer be read: its holes are those accepted as
+    lost.
 
-    `offsets` are those of the table's rows; those of `accepted` that are among `erased` are counted apart.
+    `offsets` are those of the table's rows; `accepted` offsets that are also `erased` are counted separately.
     """
     if digest_of(offsets) != receipt.offsets:
         text = "the table's rows are not those that the load committed"
@@ -87,7 +88,7 @@ def judge_without_log(
     if receipt.rows + lost != receipt.ranges.size:
         text = f"{counted(receipt.missing - lost, 'offset')} without a row lay in a log that the topic no longer has"
         remedy = (
-            "That can no longer be found out. To have it count as a loss that is known, accept it: `platform-assets "
+            "The cause can no longer be determined. To record it as a known loss, accept it: `platform-assets "
             f'accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
         )
         return (undecided(receipt, text, remedy),)
@@ -121,7 +122,10 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
         foreign = ranges_of(offsets[partition])
         found.append(finding("row without a record", receipt, partition, foreign, "the window has no such partition"))
     if not found and digest_of(offsets) == evidence.digest and evidence.digest != receipt.offsets:
-        text = f"the table has just the {counted(evidence.records, 'record')} that Kafka holds, and the receipt names other records"
+        text = (
+            f"the table has exactly the {counted(evidence.records, 'record')} that Kafka has, but the receipt "
+            f"names other records"
+        )
         return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, REPAIR_LEDGER),)
     return tuple(found)
 
@@ -131,12 +135,12 @@ def finding(
 ) -> Finding:
     """Return a finding about the window of `receipt` that loading it again repairs or explains."""
     key = receipt.window.key
-    heal = f"Materialise partition {key} of {receipt.table}: it heals the window, or says why it cannot."
+    heal = f"Materialise partition {key} of {receipt.table}: the run repairs the window, or reports why it cannot."
     return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)
 
 
 def undecided(receipt: Receipt, reason: str, remedy: str) -> Finding:
-    """The window of `receipt` could not be judged."""
+    """Return a finding that the window of `receipt` could not be evaluated."""
     return Finding("could not tell", receipt.topic, receipt.window.key, None, (), reason, remedy)
 
 
@@ -148,7 +152,7 @@ def _explained(
     erased: Accepted,
     compacted_since: int,
 ) -> Receipt | tuple[Finding, ...]:
-    """The receipt with its holes by kind, where each of them has one; `held` are the ranges that have rows."""
+    """Return the receipt with its holes by kind if each hole has a kind; `held` are the ranges that have rows."""
     holes: dict[str, int] = {}
     found: list[Finding] = []
     for partition, accounted in evidence.by_partition.items():
@@ -161,10 +165,12 @@ def _explained(
                 ranges = subtract(ranges, (*rows, *lost))
                 number = size_of(ranges)
             if number and kind == "unexplained":
-                text = "the broker has no record, no marker and no reason for them, and the topic's policy allows no compaction"
+                text = (
+                    "the broker has neither records nor markers there, and the topic's policy does not allow compaction"
+                )
                 remedy = (
                     "Look for an unclean leader election, a restored broker, or a cleanup.policy that was `compact` for a while: "
-                    "the records are lost in Kafka itself. To have that count as a loss that is known, accept it: "
+                    "the records are lost in Kafka itself. To record that as a known loss, accept it: "
                     f'`platform-assets accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
                 )
                 found.append(
@@ -192,8 +198,9 @@ def _count_decided(holes: dict[str, int], lost: Sequence[OffsetRange], erased: S
 
 
 def _gone_since(accounted: PartitionEvidence, *, compacted: bool) -> tuple[OffsetRange, ...]:
-    """Return ranges where a row may exist although Kafka no longer has its record: below the log start, and compacted
-    away."""
+    """Return ranges in which a row may exist although Kafka no longer has its record: below the log start, and
+    compacted away.
+    """
     listing = accounted.below_log_start
     expired = (OffsetRange(accounted.range.start, listing.end),) if listing.offsets else ()
     return (*expired, *(accounted.compacted_away.listed if compacted else ()))

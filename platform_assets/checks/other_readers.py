@@ -1,6 +1,7 @@
-"""Decoded rows compared with what readers that share no code with the decoders make of the raw values.
+"""Comparison of decoded rows with readers that share no code with the decoders.
 
-They are Python's `json` and `csv`, and `fastavro`. Protobuf is not judged here: its decoder has the library read the values.
+They are Python's `json` and `csv`, and `fastavro`. Protobuf is not compared, because its decoder itself uses the
+library.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import FormatSpec
 
 SAMPLE: Final = 64
-"""Rows of a window that are judged."""
+"""Number of rows of a window to compare."""
 _OF_A_BATCH: Final = 16
 _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "json": frozenset({"schema", "json_schema", "timestamps", "max_depth", "max_bytes", "registry"}),
@@ -50,14 +51,14 @@ _NO_ROW: Final = (
     struct.error,
     fastavro.read.SchemaResolutionError,
 )
-"""Errors of the readers about a value that they do not read."""
+"""Errors of the readers for a value that they cannot read."""
 Place = tuple[int, int]
 """A partition and an offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A row of which another reader has another value: where it is, and what both say, in ASCII."""
+    """A row for which another reader gives a different value: its place, and both values in ASCII."""
 
     partition: int
     offset: int
@@ -65,7 +66,10 @@ class Disagreement:
 
 
 def disagreements(declaration: TopicDeclaration, lake: Lake, raw: Receipt) -> tuple[int, list[Disagreement]]:
-    """Judge a sample of a window's decoded rows: how many were judged, and those that differ. Raises FilesLostError."""
+    """Compare a sample of a window's decoded rows; return how many were compared, and the differences.
+
+    Raises FilesLostError.
+    """
     declared = declaration.decode
     if declared is None or not is_judged(declared.value) or raw.table_version is None:
         return 0, []
@@ -104,11 +108,12 @@ def difference(
     row: Mapping[str, Any],
     registry: Registry = lambda number: [],
 ) -> Any:
-    """Return the first column of a decoded row for which another reader has another value, as text; None if there is none.
+    """Return the first column of a decoded row for which another reader gives a different value, as text; None if there
+    is none.
 
-    The result is neither if the value names a schema that is not known for certain, or a schema is one that fastavro does not accept.
-    Columns that have a default of Avro, which is not in the value, are not compared. A row of Avro has its instants as microseconds
-    and its dates as days since 1970: Python has no dates beyond the year 9999.
+    The result is neither if the value names a schema that is not known for certain, or a schema is one that fastavro
+    does not accept. Columns that have a default of Avro, which is not in the value, are not compared. An Avro row has
+    instants as microseconds and dates as days since 1970, because Python has no dates after the year 9999.
     """
     reader = "fastavro" if spec.format == "avro" else f"Python's {spec.format}"
     try:
@@ -117,7 +122,7 @@ def difference(
         else:
             theirs = _json(spec, value) if spec.format == "json" else _csv(spec, fields, value)
     except _NO_ROW as error:
-        return f"{reader} reads no row: {ascii(str(error))[:_SHOWN]}"
+        return f"{reader} cannot read the row: {ascii(str(error))[:_SHOWN]}"
     if theirs is None:
         return NOT_JUDGED
     judge_times = spec.options.get("timestamps", "iso8601") == "iso8601"
@@ -143,7 +148,7 @@ def _json(spec: FormatSpec, value: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> Decimal | float:
-    """The number; the nearest double if it has an exponent of which no Decimal knows."""
+    """Return the number; the nearest double if its exponent is too large for Decimal."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -151,7 +156,10 @@ def _number(text: str) -> Decimal | float:
 
 
 def _csv(spec: FormatSpec, fields: pa.Schema, value: bytes) -> dict[str, Any]:
-    """Fields that are written as a null is are not judged: Python's reader does not say whether they had quotes."""
+    """Read fields with Python's reader.
+
+    Fields that look like a null are not compared, because it does not report quotes.
+    """
     given = spec.options
     quote, null, escape = given.get("quote", '"'), given.get("null", ""), given.get("escape", "")
     found = list(
@@ -167,7 +175,7 @@ def _csv(spec: FormatSpec, fields: pa.Schema, value: bytes) -> dict[str, Any]:
     if len(found) != 1 or len(found[0]) != len(fields):
         raise ValueError(f"{len(found)} rows")
     texts = zip(fields.names, found[0], strict=True)
-    # Python's reader takes the escapes out of a null such as `\N` too.
+    # Python's reader also removes the escape from a null such as `\N`.
     nulls = (null, re.sub(rf"{re.escape(escape)}(.)", r"\1", null)) if escape else (null,)
     return {name: NOT_JUDGED if text in nulls else text for name, text in texts}
 
@@ -207,7 +215,7 @@ def _instant(text: str) -> datetime:
 
 
 def _sample(declaration: TopicDeclaration, lake: Lake, key: str, fields: pa.Schema) -> dict[Place, dict[str, Any]]:
-    """Some decoded rows of a window, from all over its files."""
+    """Return some decoded rows of a window, from all of its files."""
     folder = lake.table(declaration.decoded_table)
     declared = declaration.decode
     is_avro = declared is not None and declared.value.format == "avro"
@@ -228,7 +236,7 @@ def without_times(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_times(field: pa.Field) -> pa.Field:
-    """A field that may be null: in rows of dead letters, any is."""
+    """Return the field as nullable, because any field is null in rows of dead letters."""
     kind = field.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         kind = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()

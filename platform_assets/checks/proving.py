@@ -1,6 +1,5 @@
-"""Closing what is open: windows with holes are held against the broker's evidence, changed files are read again.
-
-What is proved is written into the ledger, so it stays proved until the window's files change.
+"""Prove open windows: compare windows with holes with the broker's evidence, and read changed files again. Proofs are
+recorded in the ledger, so a window stays proved until its files change.
 """
 
 from __future__ import annotations
@@ -49,21 +48,20 @@ if TYPE_CHECKING:
     from platform_assets.kafka.evidence.gathering import Evidence
 
 _ALL = 1_000_000
-"""Ranges that evidence lists where offsets have to be named."""
+"""Number of ranges that evidence lists if offsets must be named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """Result of an attempt to close open windows: receipts to write, and findings."""
+    """Result of an attempt to prove open windows: receipts to write, and findings."""
 
     receipts: tuple[Receipt, ...]
     findings: tuple[Finding, ...]
 
 
 def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
-    """The loaded windows that nothing has proved yet: offsets without a row that nobody accounted for.
-
-    Also those with holes below the log start, once a loss was accepted there.
+    """Return the loaded windows that are not proved yet: they have offsets without a row and without an explanation.
+    Also windows with holes below the log start, once a loss was accepted there.
     """
     read = {*facts.changed, *facts.rewritten, *facts.not_held}
     loaded = [r for k, r in facts.recorded.items() if k not in read and k in facts.windows]
@@ -73,7 +71,7 @@ def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
 
 
 def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
-    """Ask the brokers what became of every offset of `windows`, and compare it with the rows loaded."""
+    """Ask the brokers about every offset of `windows`, and compare the answers with the loaded rows."""
     receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
     accepted = e.ledger.accepted_losses_of(e.declaration.raw_table, list(receipts))
     erased = erased_of(e.ledger, e.declaration.topic, list(accepted)) if accepted else {}
@@ -103,7 +101,7 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
         if not isinstance(outcome, Receipt):
             findings.extend(outcome)
         elif receipt.holes is None or _unknown(outcome) < _unknown(receipt):
-            # Retention continues: knowledge about a window is not replaced by the lesser knowledge of today.
+            # Retention continues to delete records, so earlier, more complete evidence is kept.
             proved.append(outcome)
     e.ledger.record_receipts(proved)
     return Proved(tuple(proved), tuple(findings))
@@ -121,7 +119,7 @@ def _evidence(e: Evaluation, receipt: Receipt, accepted: Accepted, *, listed: in
     """
     if beyond := beyond_log(e.ledger, receipt):
         lost = [(p, r.start, r.end) for p, parts in beyond.items() for r in parts]
-        remedy = "What the table holds of the window is all there is to judge it by."
+        remedy = "The table's own rows are the only evidence left for this window."
         raise OffsetsExpiredError(receipt.topic, receipt.window.key, lost, remedy, FORMER_LOG)
     # Imported where it is used: the protocol's schemas take a while to load, and a code location needs none of them.
     from platform_assets.kafka.evidence.gathering import gather_evidence
@@ -143,7 +141,7 @@ def _evidence(e: Evaluation, receipt: Receipt, accepted: Accepted, *, listed: in
 def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved:
     """Read the files of `keys` again with Spark and compare both digests with the receipts', oldest proof first.
 
-    A window that proves equal in other files (OPTIMIZE writes such) gets a receipt that names those.
+    If a window proves equal in other files, as after OPTIMIZE, it gets a receipt that names those files.
     """
     receipts = e.ledger.receipts(e.declaration.raw_table, list(keys))
     proved: list[Receipt] = []
@@ -182,16 +180,15 @@ def _compared(
         files = facts.files.get(receipt.window.key, holdings.NO_FILES)
         return proved_again(receipt, files, version, table_id)
     if measured.offsets == receipt.offsets:
-        text = f"{receipt.rows:,} rows with the offsets of the load, and other content than it committed"
+        text = f"{receipt.rows:,} rows with the offsets of the load, but with other content than it committed"
         return finding("altered value", receipt, None, (), text)
     text = f"{measured.rows:,} rows, the load committed {receipt.rows:,}, and their offsets are not the load's"
     return finding("offsets not accounted for", receipt, None, (), text)
 
 
 def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: bool) -> list[Finding]:
-    """Put offsets to windows whose rows are not those of the load, by the brokers' evidence where they still have it.
-
-    Doubled rows have a check of their own, so they are named here only where `doubled` asks for them.
+    """Name the offsets of windows whose rows differ from the load, by the brokers' evidence if they still have it.
+    Duplicate rows have their own check, so they are named here only if `doubled`.
     """
     named: list[Finding] = []
     for found in findings:
@@ -225,7 +222,7 @@ def _doubled(receipt: Receipt, offsets: ByPartition) -> Iterator[Finding]:
 
 def _unanswered(receipt: Receipt, error: PlatformError) -> Finding:
     again = ", then run the check again" if isinstance(error, Retryable) else ""
-    return undecided(receipt, str(error), f"Act as the message says{again}.")
+    return undecided(receipt, str(error), f"Follow the message{again}.")
 
 
 def _last_proof(receipt: Receipt) -> datetime:

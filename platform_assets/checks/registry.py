@@ -12,7 +12,7 @@ from platform_assets.checks.rules import accounted, agreement, deep_audit, no_du
 CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
     {check.name: check for check in (no_gaps.CHECK, no_duplicates.CHECK, accounted.CHECK, agreement.CHECK)}
 )
-"""Evaluated after each load, in this order."""
+"""Checks evaluated after each load, in this order."""
 
 DEEP_AUDIT: Final = deep_audit.CHECK
-"""Evaluated by a schedule of its own, within a budget, and of every window."""
+"""Check that has its own schedule, works within a budget, and covers every window."""

@@ -22,7 +22,7 @@ def accept_loss(table: str, window: str, reason: str | None, by: str | None, dry
     * offsets below the log start, or from a former log of the topic;
     * if there are none, records with a timestamp that Spark cannot represent, damaged batches, and batches beyond
       the limits of KAFKA_BATCH_MAX_*; finding them reads the whole window once;
-    * offsets of a loaded window for which the brokers have no record and no reason.
+    * offsets of a loaded window for which the brokers have neither a record nor an explanation.
 
     The next load of the window leaves them out, and the ledger records the decision.
 

@@ -9,7 +9,7 @@ _SECONDS = 4.0
 
 
 def broker_silence(environment: Environment) -> str | None:
-    """The likely cause why the brokers do not answer; None where they do. Raises ConfigurationError."""
+    """Return the likely reason why the brokers do not answer; None if they do. Raises ConfigurationError."""
     from platform_assets.kafka.diagnosis import likely_cause
 
     settings = environment.settings()
@@ -45,15 +45,15 @@ def spark_silence(environment: Environment) -> str | None:
     try:
         check_reachable(remote, _SECONDS)
     except SparkUnreachableError as e:
-        return f"{e.address} cannot be connected to ({e.__cause__}): start the server there, or correct the address"
+        return f"cannot connect to {e.address} ({e.__cause__}): start the server there, or correct the address"
     parameters = dict(p.partition("=")[::2] for p in remote.split(";")[1:])
     if parameters.get("use_ssl", "").lower() == "true":
         return None
     code = connect_probe.status(host, port, parameters.get("token", ""))
     return {
         "UNAUTHENTICATED": f"{host}:{port} refuses the token: correct `;token=` in SPARK_REMOTE",
-        "UNIMPLEMENTED": f"what listens at {host}:{port} is no Spark Connect server: correct SPARK_REMOTE",
-        "UNAVAILABLE": f"what listens at {host}:{port} does not speak gRPC in plain text: correct SPARK_REMOTE, or add "
-        "`;use_ssl=true` where the server asks for TLS",
-        "DEADLINE_EXCEEDED": f"{host}:{port} takes the connection and does not answer: see the server's log",
+        "UNIMPLEMENTED": f"the service at {host}:{port} is not a Spark Connect server: correct SPARK_REMOTE",
+        "UNAVAILABLE": f"the service at {host}:{port} does not speak gRPC in plain text: correct SPARK_REMOTE, or add "
+        "`;use_ssl=true` if the server requires TLS",
+        "DEADLINE_EXCEEDED": f"{host}:{port} accepts the connection but does not answer: see the server's log",
     }.get(code)

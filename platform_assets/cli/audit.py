@@ -33,8 +33,8 @@ def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     """Prove that TABLE has every committed record once, or report which offsets are wrong and what to do.
 
     TABLE is raw/<topic>, or just the topic's name, even if it is no longer declared. Brokers and Spark are asked only
-    if ledger and table leave something open, or with --deep. Proofs are written to the ledger and stay valid until the
-    window's files change.
+    if ledger and table are not enough for a proof, or with --deep. Proofs are written to the ledger and stay valid
+    until the window's files change.
 
     For decoded/<topic> or dead_letters/<topic>, the command proves that each raw row is in exactly one of the two:
     with receipts and files, or with --deep by reading both tables and decoding the raw rows again. It does not change
@@ -102,7 +102,7 @@ def _audit(table: str, deep: bool, windows: str | None, as_json: bool) -> int:
 def _of_decoded(
     declaration: TopicDeclaration, environment: Environment, span: Span, on_progress: Callable[[str], None]
 ) -> DecodedAudit:
-    """The audit of the tables that a topic is decoded into."""
+    """Return the audit of a topic's decoded tables."""
     from platform_assets.checks.decoded_audit import DecodedAudit
     from platform_assets.engines.choice import decode_engine
     from platform_assets.orchestration import dagster_records
@@ -124,7 +124,7 @@ def _of_decoded(
 
 
 def _exit_code(found: Audit, as_json: bool) -> int:
-    """The exit code, after the outcome was printed."""
+    """Print the outcome and return the exit code."""
     from platform_assets.cli.audit_table import print_audit
 
     if as_json:

@@ -1,4 +1,4 @@
-"""How `platform-assets audit` looks on a terminal."""
+"""Terminal output of `platform-assets audit`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
 
 @contextmanager
 def progress(console: Console) -> Iterator[Callable[[str], None]]:
-    """Gives a function that shows progress: a line that changes on a terminal, and one every few seconds elsewhere."""
+    """Provide a function that shows progress: one changing line on a terminal, otherwise a line every few seconds."""
     if console.is_terminal:
         with console.status("looking") as status:
             yield lambda text: status.update(Text(line(text)))

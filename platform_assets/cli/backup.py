@@ -19,7 +19,7 @@ def backup(given: str, as_json: bool) -> None:
 
     Each table is copied at one version, in an order that restores consistently. Dagster's databases are copied with
     SQLite's own backup. Files that the previous backup also has are hard-linked, so a backup takes only the space of
-    what is new. You can restore or delete each backup independently. A backup gets its name once it is completely on
+    new files. You can restore or delete each backup independently. A backup gets its name once it is completely on
     disk.
 
     Replays and files that do not belong to the platform are left out, and named.
@@ -34,7 +34,8 @@ def backup(given: str, as_json: bool) -> None:
 
     if "://" in str(given):
         raise ConfigurationError(
-            f"{given!r} is an address, and a backup is a folder of this machine; nothing was backed up. Name a folder, and copy "
+            f"{given!r} is an address, but a backup must be a folder on this machine; nothing was backed up. Name "
+            f"a folder, and copy "
             "it to an object store with a tool of that store."
         )
     destination = Path(given)
@@ -60,7 +61,7 @@ def backup(given: str, as_json: bool) -> None:
         return
     echo(
         f"{done.folder}: {', '.join(done.manifest.parts)}: {counted(len(done.manifest.files), 'file')}, {size:,} bytes; "
-        f"{counted(done.copied, 'file')} of {done.copied_bytes:,} bytes copied, the others are those of the backup before"
+        f"{counted(done.copied, 'file')} of {done.copied_bytes:,} bytes copied, the others are shared with the previous backup"
     )
     if done.manifest.left_out:
         echo(f"not backed up: {', '.join(done.manifest.left_out)}")

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 JSON_VERSION = 1
 _TOPICS_SECONDS = 5.0
 _MOST_BUILT = 100
-"""Topics whose definitions are built, which takes some 50 ms each."""
+"""Maximum number of topics whose definitions are built, which takes about 50 ms each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result for one service or topic. `absent` is not a mistake: it is neither given nor started yet."""
+    """Result for one service or topic. `absent` is not a mistake: the service is neither configured nor started yet."""
 
     what: str
     state: Literal["answers", "silent", "absent", "missing", "unknown"]
@@ -65,14 +65,14 @@ def check(as_json: bool) -> None:
     answers = [] if mistakes else list(_answers(environment, topics))
     if len(topics) > _MOST_BUILT:
         command = "`dagster definitions validate -m platform_assets.definitions`"
-        long = f"not built by Dagster, which takes long for so many topics: {command} has it"
+        long = f"not built by Dagster, because that takes long for so many topics: run {command}"
         answers = [Answer("definitions", "absent", long), *answers]
     if as_json:
         found = [{"file": str(m.file), "line": m.line, "message": m.message} for m in (*mistakes, *beside)]
         echo_json({"version": JSON_VERSION, "mistakes": found, "answers": [*map(asdict, answers)]})
     else:
         right = (
-            f"topics declared: {', '.join(topics) or 'none'}; {'no mistake' if not beside else 'others are not right'}"
+            f"topics declared: {', '.join(topics) or 'none'}; {'no mistake' if not beside else 'others have mistakes'}"
         )
         lines: list[object] = [*mistakes, *beside] if mistakes else [right, *beside, *answers]
         for line in lines:
@@ -84,14 +84,14 @@ def _answers(environment: Environment, topics: Iterable[str]) -> Iterator[Answer
     from platform_assets.cli.answers import broker_silence, spark_silence
 
     if not environment.has_broker:
-        yield Answer("kafka", "absent", "does not run: `platform-assets up` starts it")
+        yield Answer("kafka", "absent", "is not running: `platform-assets up` starts it")
     elif cause := broker_silence(environment):
         yield Answer("kafka", "silent", f"does not answer: {cause}")
     else:
         yield Answer("kafka", "answers")
         yield from _topics(environment, topics)
     if not environment.has_spark:
-        yield Answer("spark", "absent", "does not run: `platform-assets up` starts it")
+        yield Answer("spark", "absent", "is not running: `platform-assets up` starts it")
     elif cause := spark_silence(environment):
         yield Answer("spark", "silent", f"does not answer: {cause}")
     else:

@@ -1,4 +1,4 @@
-"""Which windows `load` loads: those that are named, by key or as a range, or chosen by options."""
+"""Windows that `load` loads: named by key or as a range, or chosen by options."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def chosen_windows(
 ) -> list[str]:
     """Return the keys of the windows to load into `target`: in the order given, or with an option oldest first.
 
-    A key that is given without an option is not looked up: the load says what is wrong with it. Raises WindowKeyError,
+    A key given without an option is not looked up: the load reports any problem with it. Raises WindowKeyError,
     UnknownWindowError for a range without windows, and ConfigurationError for an option that the table does not have.
     """
     ledger = environment.ledger()
@@ -86,7 +86,7 @@ def _option(
         return _failed(declaration, target, environment, ledger)
     if target.kind == "raw" or declaration.decode is None:
         raise ConfigurationError(
-            f"{option} is for tables that are decoded, and {target} is not: give decoded/{declaration.topic}"
+            f"{option} is only for decoded tables, and {target} is not one: give decoded/{declaration.topic}"
             + ("" if declaration.decode else f", after adding `decode:` to the YAML of topic {declaration.topic!r}")
         )
     if option == "--stale":

@@ -101,9 +101,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
             echo(f"    {group.side}: {content}")
     if found.others:
         echo()
-        echo(
-            f"and {found.others:,} of kinds that are not told apart: there are more than {len(found.listed)} places and reasons"
-        )
+        echo(f"and {found.others:,} of other kinds: only {len(found.listed)} kinds are listed")
     if sent is not None:
         echo()
         echo(f"sent to {send_to}: {sent.now:,}; {sent.before:,} had been sent before")

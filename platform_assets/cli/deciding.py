@@ -1,4 +1,4 @@
-"""How the commands that decide something speak and ask."""
+"""Output and questions of the commands that record decisions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 
 def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: bool = True) -> Deciding:
-    """Decisions on the topic behind `table`, with what the environment says; `quiet` says nothing, and without `ask` nobody is asked.
-
-    Raises DeclarationsError and ConfigurationError.
+    """Return the decisions on the topic of `table`, with settings from the environment. `quiet` prints nothing, and
+    without `ask` there are no questions. Raises DeclarationsError and ConfigurationError.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import declaration_of
@@ -38,7 +37,7 @@ def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: boo
 
 
 def print_decision(version: int, decided: Deciding, found: Mapping[str, Any] | None) -> None:
-    """Print what was found, and whether it was accepted, as JSON."""
+    """Print the findings, and whether they were accepted, as JSON."""
     accepted = found is not None and decided.author is not None
     document = {"version": version, "topic": decided.declaration.topic, "accepted": accepted, **(found or {})}
     echo_json(document)
@@ -49,4 +48,4 @@ def _confirmed(question: str) -> None:
 
 
 def _nothing(_: str) -> None:
-    """Say nothing, and ask nobody."""
+    """Print nothing, and ask nobody."""

@@ -25,11 +25,11 @@ def env(as_json: bool) -> None:
     home.prepare()
     found = {HOME_VARIABLE: str(home.root), **platform.environment(home)}
     if "dagster-webserver" not in platform.given(home):
-        # Dagster's commands do not start in a home that is not there.
+        # Dagster's commands do not start without an existing home.
         dagster_services.prepare(home)
     for name, what in ((platform.KAFKA_ADDRESS, "broker"), (platform.SPARK_ADDRESS, "Spark server")):
         if name not in found:
-            echo(f"no {what} runs and {name} is not set: `platform-assets up` starts one", err=True)
+            echo(f"no {what} is running, and {name} is not set: `platform-assets up` starts one", err=True)
     if as_json:
         echo_json(found)
         return

@@ -1,4 +1,4 @@
-"""The environment of all commands, completed by what the embedded platform runs."""
+"""The environment of all commands, completed with the addresses of the embedded services."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Environment:
         from platform_assets.services import platform
 
         found = platform.environment()
-        # An address of an embedded service that has ended since is none.
+        # The address of an embedded service that has ended does not count.
         kept = {n: v for n, v in os.environ.items() if n not in (platform.KAFKA_ADDRESS, platform.SPARK_ADDRESS)}
         return cls({**kept, **found})
 
@@ -57,7 +57,7 @@ class Environment:
         return ClientSettings.from_environment(self.variables)
 
     def cluster(self, timeout: float = 10.0) -> Cluster:
-        """A client of the brokers, each call of which takes `timeout` seconds at most. Raises ConfigurationError."""
+        """Return a client of the brokers whose calls take at most `timeout` seconds. Raises ConfigurationError."""
         from platform_assets.kafka.cluster import Cluster
 
         return Cluster.connect(self.settings(), timeout)
@@ -70,7 +70,7 @@ class Environment:
         return Ledger(Lake.at(self.variables["LAKE_ROOT"]))
 
     def spark_remote(self) -> str:
-        """The address of the Spark Connect server, token included. Raises ConfigurationError where there is none."""
+        """The address of the Spark Connect server, token included. Raises ConfigurationError if there is none."""
         remote = self.variables.get("SPARK_REMOTE")
         if not remote:
             raise ConfigurationError("no Spark Connect server: run `platform-assets up` or set SPARK_REMOTE")
@@ -83,9 +83,8 @@ class Environment:
         return connect(self.spark_remote())
 
     def engine(self, name: EngineName, spark: SparkResource | None = None, lake: Lake | None = None) -> LoadEngine:
-        """The load engine; with `spark` one that loads, and else one that reads again. Raises ConfigurationError.
-
-        It is that of the lake, unless another one is given.
+        """Return the load engine: with `spark` one that can load, otherwise one that only reads again. It is the lake's
+        engine, unless another one is given. Raises ConfigurationError.
         """
         from platform_assets.engines.choice import choose_engine
 
@@ -95,9 +94,8 @@ class Environment:
         return choose_engine(lake, self.settings, spark.session, name, spark.remote)
 
     def instance(self) -> dg.DagsterInstance | None:
-        """The Dagster instance of `DAGSTER_HOME`; None where that folder has no `dagster.yaml`.
-
-        Raises ConfigurationError where its store does not answer.
+        """Return the Dagster instance of `DAGSTER_HOME`; None if that folder has no `dagster.yaml`. Raises
+        ConfigurationError if its storage does not answer.
         """
         import dagster as dg
 

@@ -118,7 +118,7 @@ def _bytes(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        # Without the text: it may be somebody's.
+        # Without the text, because it may be personal data.
         raise click.BadParameter("a key in hexadecimal has two digits a byte", param_hint="--key-hex") from None
 
 

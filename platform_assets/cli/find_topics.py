@@ -28,7 +28,7 @@ def find_topics(dry_run: bool) -> None:
         if new and not dry_run:
             found_topics.add(folder, new)
             added = True
-        # Of two patterns that both match, the first one has it.
+        # If two patterns match, the first one gets the topic.
         known.update(new)
     if added:
         echo(new_topics.reload())

@@ -11,7 +11,7 @@ from platform_assets.terminal import echo
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--dry-run", is_flag=True, help="Only list what would be forgotten.")
 def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
-    """Forget what schema ids of a registry mean, so that the registry's present answer counts.
+    """Forget the stored schemas of registry ids, so that the registry's present answer counts.
 
     The lake keeps each schema that values were decoded with, and refuses a registry that returns another schema for
     its id. Forget an id only if no record that may be decoded again was written with the former schema. Decoded rows

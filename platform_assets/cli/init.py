@@ -12,7 +12,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.terminal import echo, echo_lines
 
 _EXAMPLE: Final = """\
-# Rename this file to defs.yaml, and say what your topic is. `platform-assets check` judges it.
+# Rename this file to defs.yaml, and describe your topic. `platform-assets check` verifies it.
 # type: platform_assets.components.TopicTable
 # attributes:
 #   topic: orders

@@ -1,4 +1,4 @@
-"""Loading windows from a shell, and printing the outcome of each: what `load` and `replay` have in common."""
+"""Load windows from a shell and print the outcome of each: the common part of `load` and `replay`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLAIN: Final = Shown()
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Results of windows that were to be loaded; `fields` are their JSON."""
+    """Results of the requested windows; `fields` are their JSON."""
 
     fields: dict[str, Any]
     exit_code: int
@@ -96,10 +96,11 @@ def load_windows(
     on_progress: Callable[[str], None] = lambda _: None,
     shown: Shown = _PLAIN,
 ) -> Loads:
-    """Load the windows, decode them where that is declared, and evaluate the checks of the tables; print each step unless `as_json`.
+    """Load the windows, decode them if that is declared, and evaluate the checks of the tables; print each step unless
+    `as_json`.
 
-    If `target` is not the raw table, they are decoded alone. `on_progress` is called with how far it has come, and `shown` prints
-    the lines.
+    If `target` is not the raw table, they are decoded alone. `on_progress` gets the progress, and `shown` prints the
+    lines.
 
     Exit codes: 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
     """
@@ -146,7 +147,7 @@ def load_windows(
 
 
 def _fails(outcome: EvaluatedCheck) -> bool:
-    """A check of the raw table has to pass, one of decoded tables may warn."""
+    """Return True if the check counts as failed: checks of the raw table must pass, those of decoded tables may warn."""
     from dagster import AssetCheckSeverity
 
     if outcome.check_result is not None:

@@ -1,4 +1,4 @@
-"""The command `platform-assets`: one module a command, listed below.
+"""The command `platform-assets`: one module per command, listed below.
 
 Command modules import at their top only what is cheap, so that `--help` is instant; the rest inside the command.
 """
@@ -86,7 +86,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
 
 
 class _Commands(click.Group):
-    """Turns the platform's errors into one line on stderr and an exit code, and nothing else into anything."""
+    """Turns the platform's errors into one line on stderr and an exit code; other errors are not handled."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -116,10 +116,11 @@ for _command in _COMMANDS:
 
 
 def run() -> None:
-    """`main` as a process of its own. With a lake in an object store it ends without what Python does at exit.
+    """Run `main` as a separate process. With a lake in an object store, the process skips Python's clean-up at exit.
 
-    Arrow reads a store's files through delta-rs's file system, which is in Python: one of its threads may still want Python while
-    the process ends, which then aborts though all was done (delta-io/delta-rs#2184), and a script would take it for failed.
+    Arrow reads a store's files through delta-rs's file system, which is written in Python. One of its threads may still
+    need Python at exit, and the process then aborts although all work is done (delta-io/delta-rs#2184). A script would
+    treat it as failed.
     """
     sys.excepthook = _print_traceback
     if not sys.warnoptions:

@@ -53,7 +53,7 @@ def read(table: str, as_json: bool) -> None:
 
 
 def _register(environment: Environment, table: TableRef, folder: Folder) -> tuple[str | None, str]:
-    """The name by which Spark knows the table from now on; without one, why it has none."""
+    """Register the table with Spark; return its name, or the reason why it has none."""
     from pyspark.errors import PySparkException
 
     from platform_assets.cli.snippets import register
@@ -61,10 +61,10 @@ def _register(environment: Environment, table: TableRef, folder: Folder) -> tupl
     from platform_assets.errors import ConfigurationError, SparkUnreachableError
 
     if not environment.has_spark:
-        return None, "no Spark server runs and SPARK_REMOTE is not set: `platform-assets up` starts one"
+        return None, "no Spark server is running, and SPARK_REMOTE is not set: `platform-assets up` starts one"
     try:
         return register(environment.spark(), table, folder), ""
     except (SparkUnreachableError, ConfigurationError) as e:
         return None, str(e)
     except PySparkException as e:
-        return None, f"the Spark server does not take its name: {without_token(str(e)).splitlines()[0]}"
+        return None, f"the Spark server does not accept its name: {without_token(str(e)).splitlines()[0]}"

@@ -22,8 +22,8 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     TABLE is raw/<topic>, or the topic's name alone. Stop the sensors first. Only what the ledger lacks is written, so
     running it again is safe.
 
-    Windows whose loads have left a table's log get the rows of the oldest version that can be read. The command says which they
-    are: rows that were deleted before may be missing in them. Load them again to compare them with Kafka.
+    Windows whose loads have left a table's log get the rows of the oldest version that can be read. The command lists
+    these windows: rows that were deleted earlier may be missing in them. Load them again to compare them with Kafka.
 
     Exits 1 if files of a window are lost, so that its entry is still lacking: load that window.
     """
@@ -70,8 +70,8 @@ def lines(table: TableRef, done: Rebuilt) -> list[str]:
     if done.first:
         places = ", ".join(f"partition {p} offset {offset}" for p, offset in done.first.items())
         found.append(
-            f"{table}: the table's log no longer says where the first window began, so it begins at the first row of each partition: "
-            f"{places}. Records before that are in no window"
+            f"{table}: the table's log no longer says where the first window began, so it now begins at the first "
+            f"row of each partition: {places}. Records before that are in no window"
         )
     found += [
         f"{table}: window {key} now also covers the windows after it that were sealed and never loaded; load it to bring their records"

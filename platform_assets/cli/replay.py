@@ -54,10 +54,10 @@ def replay(
 ) -> None:
     """Load a range of TABLE again from Kafka: in place with proof, or into a separate table and compare.
 
-    TABLE is raw/<topic>, or just the topic's name. Select the range in one of three ways: by windows, each WINDOW a
-    key or A..B for all from A to B, both inclusive; by offsets of a partition, with --partition, --from and --to; or
-    by record timestamps, with --since and --until. All windows that it touches are loaded. They are listed first, with
-    what Kafka still has.
+    TABLE is raw/<topic>, or just the topic's name. Select the range in one of three ways: by windows, each WINDOW a key
+    or A..B for all from A to B, both inclusive; by offsets of a partition, with --partition, --from and --to; or by
+    record timestamps, with --since and --until. All windows that it touches are loaded. They are listed first, with the
+    offsets that Kafka still has.
 
     In place, each window is proved equal, repaired, kept or refused, as with `load`. With --into, the windows are
     loaded into a new table with its own receipts. TABLE, its receipts, checks and position are not touched, and loads
@@ -81,7 +81,7 @@ def replay(
     environment = Environment.of_process()
     ledger = environment.ledger()
     if into is not None:
-        ledger.lake.replay(into)  # a name that is no good is refused before anybody is asked
+        ledger.lake.replay(into)  # An invalid name is refused before any service is asked.
     touched = replaying.find(wanted, declaration.topic, ledger)
     loader = Loader(declaration, environment.cluster(), ledger, environment.engine(declaration.engine))
     planned = plan(loader, touched.windows) if touched.windows else ()
@@ -128,10 +128,12 @@ def _selection(
         return ByKeys(windows)
     if by_offsets:
         if partition is None or first is None or end is None or first >= end:
-            raise click.UsageError("offsets take --partition, --from and --to, and --to lies above --from")
+            raise click.UsageError(
+                "a range of offsets needs --partition, --from and --to, and --to must be greater than --from"
+            )
         return ByOffsets(partition, OffsetRange(first, end))
     if since is None or until is None or since >= until:
-        raise click.UsageError("timestamps take --since and --until, and --until lies behind --since")
+        raise click.UsageError("a range of timestamps needs --since and --until, and --until must be after --since")
     return ByTimestamps(since.replace(tzinfo=UTC), until.replace(tzinfo=UTC))
 
 
@@ -144,7 +146,7 @@ def _beside(
     as_json: bool,
     on_progress: Callable[[str], None],
 ) -> tuple[dict[str, Any], int]:
-    """Load the windows into the replay `into` and compare; what came of it as JSON has it, and the exit code."""
+    """Load the windows into the replay `into` and compare them; return the JSON result and the exit code."""
     from platform_assets.cli.replay_text import print_comparison, print_loaded, print_result
     from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
     from platform_assets.orchestration.resources import SparkResource

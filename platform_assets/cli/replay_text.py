@@ -1,4 +1,4 @@
-"""How `platform-assets replay` looks on a terminal."""
+"""Terminal output of `platform-assets replay`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.windows.replay.comparing import PartitionComparison, Window
 from platform_assets.windows.replay.replaying import Deed, PlannedWindow
 
 _LISTED: Final = 20
-"""Windows of a plan that are listed, unless the plan is all that is asked for."""
+"""Maximum number of listed windows of a plan, unless only the plan was requested."""
 _IN_PLACE: Final[Mapping[Deed, str]] = {
     "empty": "nothing to load",
     "load": "loaded for the first time",
@@ -27,7 +27,7 @@ _IN_PLACE: Final[Mapping[Deed, str]] = {
 
 
 def print_plan(table: TableRef, planned: Sequence[PlannedWindow], note: str, *, whole: bool, in_place: bool) -> None:
-    """List what would be done, window by window."""
+    """List the planned actions, window by window."""
     offsets, records = sum(p.sealed.ranges.size for p in planned), sum(p.records or 0 for p in planned)
     echo(
         f"{table}: the selection covers {counted(len(planned), 'window')}: {counted(offsets, 'offset')}, "
@@ -64,7 +64,7 @@ def print_loaded(key: str, outcome: Loaded | PlatformError) -> None:
 
 
 def print_comparison(found: WindowComparison) -> None:
-    """One window in both tables."""
+    """Print the comparison of one window in both tables."""
     left = f"; not compared: {_named(found.left_out)}, {counted(found.rows_left_out, 'row')}" if found.left_out else ""
     outcome = "equal" if found.equal else "DIFFERS"
     echo(f"{found.window}: {outcome}, {counted(found.rows, 'row')} read from Kafka{left}")
@@ -89,15 +89,15 @@ def _differences(found: PartitionComparison) -> Iterator[str]:
 
 
 def print_result(table: TableRef, fresh: Folder, compared: Sequence[WindowComparison]) -> None:
-    """The result in a sentence, and where the fresh table is."""
+    """Print the result in a sentence, and the place of the fresh table."""
     rows = sum(c.rows for c in compared)
     amiss = sum(not c.equal for c in compared)
     if amiss:
-        echo(f"{table} DIFFERS from what Kafka gives in {amiss:,} of {counted(len(compared), 'window')}")
+        echo(f"{table} DIFFERS from Kafka in {amiss:,} of {counted(len(compared), 'window')}")
     else:
         some = ", as far as Kafka still has them" if any(c.left_out for c in compared) else ""
-        echo(f"{table} is equal to what Kafka gives{some}: {counted(len(compared), 'window')}, {counted(rows, 'row')}")
-    echo(f"the fresh table is {fresh}; delete it when it is needed no more: nothing else refers to it")
+        echo(f"{table} is equal to Kafka{some}: {counted(len(compared), 'window')}, {counted(rows, 'row')}")
+    echo(f"the fresh table is {fresh}; delete it when you no longer need it: nothing else refers to it")
 
 
 def _named(ranges: Mapping[int, Sequence[OffsetRange]]) -> str:

@@ -43,7 +43,7 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
     Stop Dagster first. All files are compared with what was backed up before anything is replaced. Existing data is
     replaced only with --force. If you restore a single table, it is older than the ledger: windows loaded since are
     removed from the ledger, and the sensor loads them again. Records that were erased since the backup are erased
-    again, if the ledger that is there before names them. The command prints what to do afterwards, if anything.
+    again, if the existing ledger names them. The command prints what to do afterwards, if anything.
     """
 
     from platform_assets.backup import restoring
@@ -98,13 +98,16 @@ def _check_stopped(environment: Environment) -> None:
     if up:
         stop = " ".join(f"--service {name}" for name in up)
         raise ConfigurationError(
-            f"{' and '.join(up)} would write to what is restored: run `platform-assets down {stop}` first, and `platform-assets up` "
+            f"{' and '.join(up)} would write to the restored data: run `platform-assets down {stop}` first, and "
+            f"`platform-assets up` "
             "afterwards"
         )
 
 
 def _decided(lake: Lake) -> Sequence[Decision] | None:
-    """The erasures that the lake knows of before the restore; None if its ledger is damaged, which the restore may be for."""
+    """Return the erasures in the lake's ledger before the restore; None if the ledger is damaged, which the restore may
+    fix.
+    """
     from platform_assets.errors import PlatformError
     from platform_assets.windows.erase import reapplying
 
@@ -116,11 +119,11 @@ def _decided(lake: Lake) -> Sequence[Decision] | None:
 
 
 def _erased_again(lake: Lake, before: Sequence[Decision] | None) -> Iterator[str]:
-    """Erase again what was erased since the backup; what was done, in sentences."""
+    """Erase records again that were erased since the backup; return sentences that describe the result."""
     from platform_assets.ledger.decisions import Author
     from platform_assets.windows.erase import reapplying
 
-    author = Author("platform-assets restore", "erased before, and put back by a restore")
+    author = Author("platform-assets restore", "erased before, but brought back by a restore")
     for done in reapplying.reapply(lake, before or (), author, _declaration_of):
         for table, rows in done.rows.items():
             if rows:
@@ -130,7 +133,7 @@ def _erased_again(lake: Lake, before: Sequence[Decision] | None) -> Iterator[str
             yield done.unfinished
     if before is None:
         yield (
-            "erasures since the backup are not known, since the ledger that was there could not be read: run "
+            "erasures since the backup are not known, because the existing ledger could not be read: run "
             '`platform-assets erase TOPIC --key-file FILE --reason "…"` again for each'
         )
 
@@ -143,27 +146,27 @@ def _declared() -> Mapping[str, TopicDeclaration]:
 
 
 def _declaration_of(topic: str) -> TopicDeclaration:
-    """As the project has it; a topic that is not declared any more has tables all the same."""
+    """Return the project's declaration, or a minimal one for a topic that still has tables but is no longer declared."""
     from platform_assets.model.declaration import TopicDeclaration
 
     return _declared().get(topic) or TopicDeclaration(topic, "0 * * * *", datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def _then(done: Restored, lake: Lake) -> Iterator[str]:
-    """Yield what is left to do, in sentences."""
+    """Yield the remaining steps, in sentences."""
     from platform_assets.backup.manifest import DAGSTER
     from platform_assets.backup.restoring import newer_tables
     from platform_assets.checks.findings import counted
 
     if newer := newer_tables(done, lake):
         yield (
-            f"the ledger is older than {', '.join(newer)}: run `platform-assets rebuild-ledger` before you start Dagster: it adds "
-            "what their commits say"
+            f"the ledger is older than {', '.join(newer)}: run `platform-assets rebuild-ledger` before you start "
+            f"Dagster: it adds the entries from the tables' commits"
         )
     for table, keys in done.forgotten.items():
         yield f"{table}: {counted(len(keys), 'window')} loaded since the backup will be loaded again by the sensor, first {keys[0]}"
     if done.parts == (DAGSTER,):
         yield (
-            "windows loaded since the backup are in their tables, and not on Dagster's record: run `platform-assets report-loads` to "
-            "have them there"
+            "windows loaded since the backup are in their tables, but Dagster has no record of them: run "
+            "`platform-assets report-loads` to report them"
         )

@@ -8,11 +8,8 @@ from platform_assets.services.platform import ALL_SERVICES, SERVICES, Service
 
 
 def chosen(names: tuple[str, ...], *, registry: bool = False) -> tuple[Service, ...]:
-    """The services of these names, in the order in which they start; where none is named, all but the registry.
-
-    With `registry`, it is among them. `kafka` stands for all brokers of the home where it is started.
-
-    Raises click.BadParameter for an unknown one.
+    """Return the named services in their start order; without names, all except the registry, which `registry` adds. At
+    the start, `kafka` means all brokers of the home. Raises click.BadParameter for an unknown name.
     """
     unknown = sorted(set(names) - set(ALL_SERVICES))
     if unknown:

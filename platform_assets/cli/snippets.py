@@ -1,4 +1,4 @@
-"""What to paste to read a table elsewhere, and the names under which a Spark Connect server knows the tables."""
+"""Code to paste to read a table elsewhere, and the names of tables on a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 
 
 def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Reader, str]:
-    """Python for each reader that ends with the first rows; `remote` is a Connect address with its token, if there is one.
-
-    The texts hold the token: they are for the terminal of whoever asked.
+    """Return Python code for each reader, which shows the first rows; `remote` is a Connect address with its token, if
+    any. The code contains the token, so print it only to the user's terminal.
     """
     path = folder.uri
     # Arrow reads local files itself: see `datasets`.
@@ -67,13 +66,12 @@ def sql_name(table: TableRef) -> str:
 
 
 def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
-    """Make the table known by name to the Spark server, unless it is; gives the name.
-
-    The catalogue of the embedded server is in its memory, so that it forgets names when it ends.
+    """Register the table by name on the Spark server, if needed; return the name. The embedded server's catalog is in
+    memory, so it forgets names when it ends.
 
     Raises:
         PySparkException: the server refuses.
-        ConfigurationError: it knows another table by this name.
+        ConfigurationError: it has another table with this name.
     """
     location = folder.spark_path.replace("\\", "\\\\").replace("'", "\\'")
     schema, own = catalogue_table(table)
@@ -84,14 +82,14 @@ def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
     if known is None or _place(known["location"]) != _place(folder.spark_path):
         where = "nowhere" if known is None else known["location"]
         raise ConfigurationError(
-            f"the Spark server knows {sql_name(table)} already, as another table: {where}. If nothing needs that name, run "
-            f"`DROP TABLE {sql_name(table)}` there, which leaves the files, and this command again"
+            f"the Spark server already has another table named {sql_name(table)}: {where}. If nothing needs that name, run "
+            f"`DROP TABLE {sql_name(table)}` there, which keeps the files, then run this command again"
         )
     return sql_name(table)
 
 
 def _place(location: str) -> tuple[str, str]:
-    """Host and path of a place, which may be a path alone or a URI."""
+    """Return the host and the path of a place, which is a path or a URI."""
     if "://" not in location and not location.startswith("file:"):
         return "", location.rstrip("/")
     parts = urlsplit(location)

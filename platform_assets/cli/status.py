@@ -29,12 +29,12 @@ _WATCHED_EVERY: Final = 5.0
 def status(as_json: bool, every: float | None) -> None:
     """Show each table: windows, records, offsets, lag, and the last check results.
 
-    Exits 1 in any of these cases, and says below the table what to do:
+    Exits 1 in any of these cases, and prints the remedy below the table:
 
     \b
-    * windows cannot be loaded or decoded, wait for a decision, or more and more of them wait;
+    * windows cannot be loaded or decoded, need a decision, or queue up;
     * a sensor is stopped or fails, or a check fails;
-    * a transaction hangs, or retention is close to records that are not loaded;
+    * a transaction hangs, or retention is close to unloaded records;
     * a topic is missing, or cannot be defined next to the others;
     * the brokers or Spark do not answer. A Spark that was never started is not asked.
 
@@ -62,7 +62,7 @@ def status(as_json: bool, every: float | None) -> None:
 
 
 def _status() -> Status:
-    """The status now, of whatever is declared and runs by now. Raises PlatformError."""
+    """Return the current status of the declared topics and running services. Raises PlatformError."""
     from concurrent.futures import ThreadPoolExecutor
     from datetime import UTC, datetime
 

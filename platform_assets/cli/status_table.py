@@ -1,4 +1,4 @@
-"""How `platform-assets status` looks on a terminal."""
+"""Terminal output of `platform-assets status`."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ _LEFT = ("table", "newest window", "checks")
 
 
 def print_status(status: Status, console: Console | None = None, *, attention_first: bool = False) -> None:
-    """Print one row a table, or a few lines each where rows are wider than the terminal; then what needs attention.
-
-    With `attention_first` that comes before the rows.
+    """Print one row per table, or a few lines each if rows are wider than the terminal, then the problems; with
+    `attention_first` the problems come first.
     """
     console = console or console_of()
     if attention_first:
@@ -58,7 +57,7 @@ def _print_rows(status: Status, console: Console) -> None:
     rows = [cells for row in status.tables for cells in _all_cells(row)]
     for cells in rows:
         table.add_row(*cells)
-    # A figure that was cut off would be another figure.
+    # A truncated number would be another number.
     if console.measure(table, options=console.options.update(max_width=_UNBOUNDED)).maximum <= console.width:
         console.print(table)
     else:
@@ -99,7 +98,9 @@ def _cells(row: TableStatus) -> tuple[str | Text, ...]:
 
 
 def _decoded_cells(row: DecodedStatus, loaded: int) -> tuple[str | Text, ...]:
-    """Of windows, those of the raw table are all; of records, those that have become rows."""
+    """Return the cells of a decoded table: the total of windows is the raw table's, and records are those that became
+    rows.
+    """
     return (
         row.table,
         f"{row.windows_decoded:,}/{loaded:,}",
@@ -159,7 +160,7 @@ def _named(row: TableStatus) -> str:
 
 
 def _attention(row: TableStatus) -> list[str]:
-    # What is said of the brokers is the same for every table, and names the topic where it is not.
+    # Problems of the brokers are the same for every table; others name the topic.
     lines = [row.broker_error] if row.broker_error else []
     lines += [f"{row.table}: {text}" for text in (row.error, row.warning) if text]
     lines += [f"{row.table}: {problem}" for problem in row.problems]
@@ -180,8 +181,8 @@ def _of_decoded(row: DecodedStatus, topic: str) -> Iterator[str]:
         yield f"{row.table}: {problem}"
     if row.windows_stale:
         yield (
-            f"{row.table}: {counted(row.windows_stale, 'window')} decoded by another declaration than today's; materialise them, or "
-            f"`platform-assets load {row.table} WINDOW`, to have them decoded by it"
+            f"{row.table}: {counted(row.windows_stale, 'window')} decoded with an earlier declaration; to decode "
+            f"them again, materialize them or run `platform-assets load {row.table} WINDOW`"
         )
     not_passed = [c for c in row.checks if c.passed is False]
     for check in not_passed:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     "client certificate.",
 )
 def up(services: tuple[str, ...], registry: bool, brokers: str | None, secure: Secure | None) -> None:
-    """Start the brokers, Spark, and Dagster's webserver and daemon, except services that the environment gives.
+    """Start the brokers, Spark, and Dagster's webserver and daemon, except services that are set in the environment.
 
-    Before anything starts, the YAML of all topics is checked (`platform-assets check`), and the given services must
-    answer.
+    Before anything starts, the YAML of all topics is checked (`platform-assets check`), and services set in the
+    environment must answer.
     """
     from datetime import UTC, datetime
 

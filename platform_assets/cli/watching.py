@@ -19,18 +19,17 @@ from platform_assets.terminal import console as console_of
 from platform_assets.terminal import echo_json
 
 INTERRUPTED = 130
-"""The exit code where Ctrl-C comes before the first status: the shells' own for it."""
+"""Exit code if Ctrl-C comes before the first status, as shells use it."""
 
 
 def watch(look: Callable[[], Status], every: float, as_json: bool, console: Console | None = None) -> int:
-    """Look every so many seconds until Ctrl-C; the exit code of the last status.
-
-    One that could not be had, since a setting or the YAML is wrong by now, is shown as an error, and the next look may have it.
+    """Refresh every `every` seconds until Ctrl-C; return the exit code of the last status. If the status fails, for
+    example because the YAML is now wrong, the error is shown, and the next refresh tries again.
     """
     console = console or console_of()
     last: Status | PlatformError | None = None
     in_place = console.is_terminal and not as_json
-    # A screen of its own, so that what was there before comes back.
+    # An alternate screen, so that the former content comes back.
     live = Live(console=console, screen=True, auto_refresh=False) if in_place else None
     try:
         if live is not None:
@@ -79,7 +78,7 @@ def _document(found: Status | PlatformError) -> dict[str, object]:
 
 def _screen(found: Status | PlatformError, every: float, console: Console) -> Text:
     """Return what fits the terminal. If not everything does, problems come before rows, and a line says what was cut."""
-    # Not on the console itself, which writes the live display around all that is printed.
+    # Not on the console itself, which redraws the live display around each output.
     printed = io.StringIO()
     page = console_of(file=printed, force_terminal=True, width=console.width, color_system="standard")
     if isinstance(found, Status):

@@ -1,4 +1,4 @@
-"""The topics that the project declares, for the code location and for commands that work outside of one."""
+"""The project's declared topics, for the code location and for commands that run outside of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = logger(__name__)
 _ANY_SCHEDULE: Final = "0 0 * * *"
 _PACKAGE: Final = Path(__file__).parents[1]
 _MODULE: Final = "platform_defs"
-"""Under this name Python files of a folder outside of this package are imported."""
+"""Module name under which Python files of a folder outside of this package are imported."""
 
 
 def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -54,7 +54,7 @@ def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def definitions() -> dg.Definitions:
-    """All that the definitions folder declares; nothing where it is empty, which Dagster itself refuses.
+    """Return everything that the definitions folder declares; nothing if it is empty, which Dagster itself refuses.
 
     A topic that cannot be defined next to the others is left out: see `judgement`.
     """
@@ -69,12 +69,14 @@ def definitions() -> dg.Definitions:
 
 
 def component_tree() -> dg.ComponentTree:
-    """The components of the definitions folder, loaded when asked for. Raises ConfigurationError."""
+    """Return the components of the definitions folder, loaded on demand. Raises ConfigurationError."""
     folder = defs_folder()
     if not os.environ.get(DEFS_VARIABLE):
         return dg.ComponentTree.for_project(_PACKAGE)
     if not folder.is_dir():
-        raise ConfigurationError(f"{DEFS_VARIABLE} names {folder}, and there is no such folder: create or correct it")
+        raise ConfigurationError(
+            f"{DEFS_VARIABLE} names {folder}, which does not exist: create the folder or correct the variable"
+        )
     spec = ModuleSpec(_MODULE, loader=None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     module = importlib.util.module_from_spec(spec)
@@ -101,14 +103,20 @@ def judgement(folder: Path | None = None) -> Judgement:
 
 
 def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """Every mistake in the YAML, and every topic named there that would begin with too many windows. Raises ConfigurationError."""
+    """Return every mistake in the YAML, including named topics that would start with too many windows.
+
+    Raises ConfigurationError.
+    """
     found = judgement()
     named = (each for each in found.declared if not each.found)
     return tuple(sorted((*found.mistakes, *too_many_windows(named, ledger, now))))
 
 
 def moved_starts(ledger: Ledger) -> tuple[Mistake, ...]:
-    """The topics whose `start` was set to a time before their first window, so that none is sealed. Raises ConfigurationError."""
+    """Return the topics whose `start` is before their first window, so that none is sealed.
+
+    Raises ConfigurationError.
+    """
     found: list[Mistake] = []
     for each in judgement().declared:
         try:
@@ -127,7 +135,7 @@ def beside(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
 
 
 def refused_by_dagster() -> str | None:
-    """Why Dagster does not take what is declared without a mistake, if it does not: Python of the project may be in the way."""
+    """Return why Dagster rejects valid declarations, or None; the cause may be Python code of the project."""
     resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
     try:
         whole = dg.Definitions.merge(definitions(), dg.Definitions(resources=resources))
@@ -136,7 +144,7 @@ def refused_by_dagster() -> str | None:
         cause: BaseException = e
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        return f"Dagster does not take the definitions, so that no topic is loaded: {str(cause).strip() or type(cause).__name__}"
+        return f"Dagster rejects the definitions, so no topic is loaded: {str(cause).strip() or type(cause).__name__}"
     return None
 
 
@@ -152,7 +160,7 @@ def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime
 
 
 def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
-    """Every declared topic by name, from the definitions folder. Raises DeclarationsError with every mistake in its YAML."""
+    """Return every declared topic by name. Raises DeclarationsError with every mistake in the YAML."""
     tree = component_tree() if project is None else dg.ComponentTree.for_project(project)
     refuse(judgement(tree.defs_module_path).mistakes)
     if _is_empty(tree.defs_module_path):
@@ -167,7 +175,7 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
 
 
 def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, dict[str, str]]]:
-    """Everything that declares topics, each with those of its topics that are left out, and why."""
+    """Return all components that declare topics, each with its topics that are left out, and the reasons."""
     components: list[TopicTable | TopicTables] = [
         *tree.get_all_components(of_type=TopicTable),
         *tree.get_all_components(of_type=TopicTables),
@@ -192,7 +200,7 @@ def _is_case_sensitive(topics: Iterable[str]) -> bool:
 
 
 def patterns() -> list[tuple[Path, TopicTables]]:
-    """Every list that has a pattern, with the folder of its file. Raises ConfigurationError and DeclarationsError."""
+    """Return every list with a pattern, and the folder of its file. Raises ConfigurationError and DeclarationsError."""
     tree = component_tree()
     refuse(judgement(tree.defs_module_path).mistakes)
     if _is_empty(tree.defs_module_path):
@@ -208,15 +216,14 @@ def _is_empty(folder: Path) -> bool:
 
 
 def refuse(found: tuple[Mistake, ...]) -> None:
-    """Raise DeclarationsError where there are mistakes."""
+    """Raise DeclarationsError if there are mistakes."""
     if found:
         raise DeclarationsError([str(m) for m in found])
 
 
 def table_of(name: str) -> tuple[TopicDeclaration, TableRef]:
-    """The declaration behind the name of a table of any kind, and the table; a topic's name alone is its raw table's.
-
-    Raises DeclarationsError; and ConfigurationError for an unknown one, naming the tables that there are.
+    """Return the declaration for a table's name of any kind, and the table; a topic's name means its raw table. Raises
+    DeclarationsError, and ConfigurationError for an unknown name, with the list of tables.
     """
     known = declarations()
     named = {t.name: (d, t) for d in known.values() for t in d.tables} | {
@@ -224,14 +231,13 @@ def table_of(name: str) -> tuple[TopicDeclaration, TableRef]:
     }
     if name not in named:
         names = ", ".join(t.name for d in known.values() for t in d.tables)
-        raise ConfigurationError(f"{name!r} is no table of this project; there are: {names or 'none'}")
+        raise ConfigurationError(f"{name!r} is not a table of this project; its tables are: {names or 'none'}")
     return named[name]
 
 
 def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
-    """As `table_of`; also for a raw table of the lake whose topic is declared no more.
-
-    What is given as its declaration then says what the ledger knows: its topic and first edge, and no schedule to seal by.
+    """Like `table_of`, but also for a raw table of the lake whose topic is no longer declared. Its declaration then
+    comes from the ledger: the topic and its first edge, without a schedule.
     """
     known = declarations()
     retired = [t for t in ledger.lake.tables() if t.kind == "raw" and t.topic not in known]
@@ -243,13 +249,12 @@ def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
 
 
 def declaration_of(table: str) -> TopicDeclaration:
-    """The declaration behind `table`, which is a raw table's name or its topic's alone.
-
-    Raises DeclarationsError; and ConfigurationError for an unknown one, naming the tables that there are.
+    """Return the declaration for `table`, the name of a raw table or of its topic. Raises DeclarationsError, and
+    ConfigurationError for an unknown name, with the list of tables.
     """
     known = declarations()
     found = next((d for d in known.values() if table in (d.raw_table.name, d.topic)), None)
     if found is None:
         names = ", ".join(d.raw_table.name for d in known.values())
-        raise ConfigurationError(f"{table!r} is no table of this project; there are: {names or 'none'}")
+        raise ConfigurationError(f"{table!r} is not a table of this project; its tables are: {names or 'none'}")
     return found

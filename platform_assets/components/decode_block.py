@@ -1,4 +1,4 @@
-"""The block `decode:` of a topic's YAML: checked field by field, and down to the options of its formats."""
+"""The block `decode:` of a topic's YAML, checked field by field, including the options of its formats."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
 
 def expectations_of(given: Any, columns: pa.Schema, taken: Sequence[str]) -> tuple[Expectation, ...]:
-    """Return the expectations of the list on rows with `columns`, without the table's own ones. `taken` are names of
-    other checks.
+    """Return the expectations of the list on rows with `columns`, without the table's own ones. `taken` are the names
+    of other checks.
 
     Raises ConfigurationError, which names the entry of the list, counted from 1, and the fix.
     """
@@ -40,7 +40,7 @@ def expectations_of(given: Any, columns: pa.Schema, taken: Sequence[str]) -> tup
             expectation = _expectation(each, columns)
             expectations.check(expectation, columns)
             if expectation.digest in [other.digest for other in found]:
-                raise ConfigurationError(f"the same is expected twice ({expectation}): keep one of them")
+                raise ConfigurationError(f"this expectation is declared twice ({expectation}): keep one of them")
             if expectation.name in (*taken, *(other.name for other in found)):
                 raise ConfigurationError(
                     f"there is another check named {expectation.name!r}: give this one a `name:` of its own"
@@ -56,7 +56,7 @@ def _expectation(given: Any, columns: pa.Schema) -> Expectation:
         raise ConfigurationError(f"must be a mapping such as {_FORM}, not {given!r}")
     for field in given:
         if field not in _EXPECT_FIELDS:
-            raise ConfigurationError(f"there is no such field as {field!r}: {_hint(str(field), _EXPECT_FIELDS)}")
+            raise ConfigurationError(f"unknown field {field!r}: {_hint(str(field), _EXPECT_FIELDS)}")
     kinds = [kind for kind in KINDS if kind in given]
     if len(kinds) != 1:
         said = "names none" if not kinds else f"names {' and '.join(kinds)}"
@@ -68,7 +68,7 @@ def _expectation(given: Any, columns: pa.Schema) -> Expectation:
     names = tuple(_columns(kind, given, columns))
     name = given.get("name", re.sub(r"[^A-Za-z0-9_]", "_", "_".join((*names, kind)), flags=re.ASCII))
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"name: must be of letters, digits and underscores, not {name!r}")
+        raise ConfigurationError(f"name: must have only letters, digits and underscores, not {name!r}")
     return Expectation(name, kind, names, severity, **_arguments(kind, given[kind]))
 
 
@@ -84,7 +84,7 @@ def _columns(kind: ExpectationKind, given: Mapping[str, Any], columns: pa.Schema
     else:
         wanted = [given.get("column")]
         if wanted[0] is None:
-            raise ConfigurationError(f"column: it is missing: name the column that {kind!r} is of, as in {_FORM}")
+            raise ConfigurationError(f"column: missing: name the column to which {kind!r} applies, as in {_FORM}")
         if kind in ("not_null", "unique") and given[kind] is not True:
             other = " or columns without the field `column`" if kind == "unique" else ""
             raise ConfigurationError(f"{kind}: must be true{other}, not {given[kind]!r}")
@@ -123,7 +123,7 @@ def _value(kind: ExpectationKind, given: Any) -> Value:
     if isinstance(given, date):
         # YAML reads a date without quotes as one.
         return given.isoformat()
-    raise ConfigurationError(f"{kind}: {given!r} is no single value: give text, a number, a date, or true or false")
+    raise ConfigurationError(f"{kind}: {given!r} is not a single value: give text, a number, a date, or true or false")
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
@@ -141,7 +141,7 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
     values."""
     _check_known("decode", block, _FIELDS)
     if block.get("value") is None:
-        raise ConfigurationError("value: it is missing: add the format of values, such as `value: {format: string}`")
+        raise ConfigurationError("value: missing: add the format of values, such as `value: {format: string}`")
     value = _spec("value", block["value"])
     key = None if block.get("key") is None else _spec("key", block["key"])
     shares = block.get("dead_letters") or {}
@@ -216,7 +216,7 @@ def _revision(given: Any) -> int:
 
 
 def _replaces(given: Any) -> tuple[str | None, bool]:
-    """The columns that are replaced, and whether rows may be lost by that."""
+    """Return the columns to replace, and whether that may lose rows."""
     if isinstance(given, Mapping):
         if set(given) != {"columns", "lost_rows"} or given["lost_rows"] != "accepted":
             raise ConfigurationError(
@@ -254,7 +254,7 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
     try:
         edge_of(window)
     except (ValueError, TypeError) as e:
-        raise ConfigurationError(f"repairs: {window!r} is no key of a window, such as 2026-01-31-14:00") from e
+        raise ConfigurationError(f"repairs: {window!r} is not a window key, such as 2026-01-31-14:00") from e
     if not isinstance(value, str) or any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in numbers):
         raise ConfigurationError(
             f"repairs: partition and offset are whole numbers, and value is text in quotes: {wanted}, not {given!r}"
@@ -290,4 +290,4 @@ def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -
         if name not in known:
             close = difflib.get_close_matches(str(name), known, 1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-            raise ConfigurationError(f"{where}: there is no such field as {name!r}: {hint}")
+            raise ConfigurationError(f"{where}: unknown field {name!r}: {hint}")

@@ -22,7 +22,7 @@ _HEAD: Final = (
 
 
 def read(folder: Path) -> tuple[str, ...]:
-    """The names in the file of `folder`, in order; none where there is no file. Raises ConfigurationError."""
+    """Return the names in the file of `folder`, in order; none without a file. Raises ConfigurationError."""
     file = folder / FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -55,18 +55,19 @@ def add(folder: Path, names: Iterable[str]) -> None:
 
 
 def check(expression: str) -> None:
-    """Raise ConfigurationError where it is no regular expression of RE2, whose time is linear in what it is matched with."""
+    """Raise ConfigurationError unless it is an RE2 regular expression, which matches in linear time."""
     try:
         pc.match_substring_regex(pa.array([""]), expression)
     except pa.ArrowInvalid as e:
         reason = str(e).removeprefix("Invalid regular expression: ")
-        raise ConfigurationError(f"{expression!r} is no regular expression of RE2: {reason}") from e
+        raise ConfigurationError(f"{expression!r} is not an RE2 regular expression: {reason}") from e
 
 
 def matching(names: Iterable[str], pattern: str, exclude: Sequence[str]) -> tuple[str, ...]:
-    """Those of `names` that `pattern` matches from end to end and none of `exclude` does, in order.
+    """Return those of `names` that `pattern` matches completely and none of `exclude` matches, in order.
 
-    Names that begin with two underscores are Kafka's own, and left out. Raises ConfigurationError for what is no expression.
+    Names that begin with two underscores are Kafka's own, and left out. Raises ConfigurationError for an invalid
+    expression.
     """
     left = pa.array(sorted({name for name in names if not name.startswith("__")}), pa.string())
     for number, expression in enumerate((pattern, *exclude)):

@@ -1,4 +1,4 @@
-"""Which declared topics cannot be defined next to the others, so that the others are. Pure."""
+"""Find declared topics that cannot be defined next to the others, so that the others can. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAY_OUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A topic that is declared at `place`, by its name or, if it was `found`, by a pattern."""
+    """A topic declared at `place` by its name or, if `found`, by a pattern."""
 
     declaration: TopicDeclaration
     place: str
@@ -24,9 +24,11 @@ class Candidate:
 
 
 def left_out(candidates: Sequence[Candidate], *, case_sensitive: bool = True) -> dict[int, str]:
-    """The numbers of those that cannot be defined, and why. Of two that exclude each other, the one that a pattern found is left out.
+    """Return the indexes of topics that cannot be defined, and why. If two exclude each other, the one found by a
+    pattern is left out.
 
-    `case_sensitive` says whether the lake tells `Orders` from `orders`. A topic that is named twice is not judged here.
+    `case_sensitive` is true if the lake distinguishes `Orders` from `orders`. A topic that is named twice is not
+    handled here.
     """
     first: dict[str, Candidate] = {}
     taken: dict[str, Candidate] = {}

@@ -4,7 +4,7 @@ Definitions follow from that file only. Until the code location is loaded again,
 for it.
 """
 
-# No postponed annotations here: Dagster reads those of the functions below.
+# No postponed annotations here, because Dagster reads the annotations of the functions below.
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -24,22 +24,19 @@ _log = logger(__name__)
 
 _INTERVAL_SECONDS: Final = 60
 _NAMED: Final = 10
-_BY_HAND: Final = (
-    "Reload the code location (Deployment, Reload in the UI), or restart it: they are loaded from then on."
-)
+_BY_HAND: Final = "Reload the code location (Deployment, Reload in the UI), or restart it: after that they are loaded."
 
 
 def sensor_name(pattern: str) -> str:
-    """The name of the sensor of a pattern."""
+    """Return the name of a pattern's sensor."""
     return f"topics_by_pattern_{sha256(pattern.encode()).hexdigest()[:6]}"
 
 
 def build_definitions(
     pattern: str, wanted: Callable[[Iterable[str]], tuple[str, ...]], folder: Path, left_out: Mapping[str, str]
 ) -> dg.Definitions:
-    """The sensor of one pattern; `wanted` says which topics it is for, `folder` has the file of those that were found.
-
-    Those that are `left_out` cannot be defined, for the reasons that are their values: it says so.
+    """Build the sensor of one pattern. `wanted` selects its topics, and `folder` has the file of found topics. It
+    reports the topics in `left_out`, which cannot be defined, with their reasons.
     """
 
     @dg.sensor(
@@ -61,7 +58,7 @@ def build_definitions(
 
 
 def taken_up(new: list[str], folder: Path, reload: Callable[[], str]) -> str:
-    """Add `new` topics to the file of `folder`, and have the code reloaded, which `reload` does; what was done, in words."""
+    """Add `new` topics to the file of `folder`, reload the code with `reload`, and describe what was done."""
     if not new:
         return "every topic that matches is declared"
     named = ", ".join(new[:_NAMED]) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
@@ -76,7 +73,7 @@ def taken_up(new: list[str], folder: Path, reload: Callable[[], str]) -> str:
 
 
 def reload() -> str:
-    """Have the UI that `platform-assets up` started reload its code, where there is one; what was done, or is to be done."""
+    """Make the UI started by `platform-assets up` reload its code, if it runs; return what was done, or must be done."""
     try:
         asked = platform.reload()
     except ConfigurationError as e:

@@ -1,4 +1,4 @@
-"""The component behind a few lines of YAML: one topic, its table, its checks and its sensor."""
+"""The component for one topic: a few lines of YAML define its table, checks and sensor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _AT_LEAST_ONE = (
 
 _MOST = (1 << 31) - 1
 _LAST_START = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-"""The windows of a later one may end after all years that there are."""
+"""Latest `start`: windows of a later one could end after the last supported year."""
 
 
 class TopicTable(dg.Component, dg.Model, dg.Resolvable):
@@ -112,7 +112,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     _folder: Path = PrivateAttr(default=Path())
     _left_out: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
-    # Values are judged field by field, since the line of the field is what a message names.
+    # Values are checked field by field, because messages name the field's line.
 
     @field_validator("topic")
     @classmethod
@@ -203,13 +203,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
     @classmethod
     def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
-        """As any component is resolved, but that texts stay texts."""
+        """Like any component, but texts stay texts."""
         made: Self = super().resolve_from_model(TextContext.of(context), model)
         return made
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """As any component is loaded, and with file and line in the message where a value is refused."""
+        """Like any component, but the message for a refused value has its file and line."""
         file = context.resolution_context.source_position_tree
         lines = None if file is None else file.children.get("attributes")
         if lines is None:
@@ -225,11 +225,14 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         return [Candidate(self.declaration(), str(self._folder), found=False)]
 
     def leave_out(self, topics: Mapping[str, str]) -> None:
-        """Define nothing if the topic is one of these, for the reasons that are their values."""
+        """Define nothing if the topic is one of these keys; the values are reasons."""
         self._left_out = topics
 
     def declaration(self, together: str | None = None) -> TopicDeclaration:
-        """The same as a plain value, of a topic that is `together` with others under that name. Raises ConfigurationError."""
+        """Return the declaration as a plain value; `together` is the name of the topic's group, if any.
+
+        Raises ConfigurationError.
+        """
         return TopicDeclaration(
             topic=self.topic,
             schedule=self.window,
@@ -262,7 +265,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         """Build the definitions of this declaration; without a sensor if the topic is in a group."""
         return build_definitions(
             declaration,
-            # A folder may be named as a topic is, with characters that Dagster's groups do not have.
+            # A folder may have a topic's name, with characters that Dagster does not allow in groups.
             group=self.group or re.sub(r"[^A-Za-z0-9_]", "_", context.path.name),
             description=self.description,
             owners=self.owners,
@@ -272,6 +275,6 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _as_utc(text: str) -> datetime:
-    """The time that `text` names, in UTC unless it says otherwise. Raises ValueError."""
+    """Return the time in `text`, in UTC unless it has another offset. Raises ValueError."""
     time = datetime.fromisoformat(text)
     return time if time.tzinfo else time.replace(tzinfo=UTC)

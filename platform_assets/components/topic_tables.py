@@ -1,4 +1,4 @@
-"""The component behind a list of topics that are declared alike: for each of them what `TopicTable` makes of one."""
+"""The component for a list of topics with common settings: each gets what `TopicTable` defines for one topic."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _SHARED: Final = (
     "max_records_per_run",
     "max_windows_per_run",
 )
-"""Fields of a `TopicTable` that are those of the sensor, and of runs that are not one topic's."""
+"""Fields of a `TopicTable` that belong to the shared sensor and runs, not to one topic."""
 _AN_ENTRY: Final = "a topic's name nor a mapping with `topic: <name>` and the fields that differ for it"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The attributes of one topic of a list, as a `TopicTable` of its own would have them, and where each of them stands."""
+    """The attributes of one topic of a list, as for a separate `TopicTable`, and their positions."""
 
     attributes: Mapping[str, Any]
     tree: SourcePositionTree | None
     found: bool = False
-    """For a pattern, rather than named."""
+    """True if a pattern found the topic."""
 
 
 class TopicTables(dg.Component, dg.Model, dg.Resolvable):
-    """Kafka topics that share their settings, each with tables, checks and a sensor of its own."""
+    """Kafka topics that share their settings, each with its own tables, checks and sensor."""
 
     pattern: Annotated[
         str | None,
@@ -122,7 +122,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def _are_entries(cls, values: list[Any], info: ValidationInfo) -> list[Any]:
         if not values and info.data.get("pattern") is None:
-            raise ValueError("there is none: name one, or give a `pattern`, or delete the component")
+            raise ValueError("no topic is named: name one, give a `pattern`, or delete the component")
         for value in values:
             if not isinstance(value, str) and not (isinstance(value, dict) and isinstance(value.get("topic"), str)):
                 raise ValueError(f"{value!r} is neither {_AN_ENTRY}")
@@ -137,13 +137,13 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
     @classmethod
     def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
-        """As any component is resolved, but that texts stay texts."""
+        """Like any component, but texts stay texts."""
         made: Self = super().resolve_from_model(TextContext.of(context), model)
         return made
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """As any component is loaded, and with file and line in the message where a topic is refused."""
+        """Like any component, but the message for a refused topic has its file and line."""
         made = super().load(attributes, context).with_found(context.path)
         file = context.resolution_context.source_position_tree
         for entry in made.entries(None if file is None else file.children.get("attributes")):
@@ -163,7 +163,10 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
             yield Entry({**self.each, "topic": name}, None if tree is None else _merged(tree, None), found=True)
 
     def with_found(self, folder: Path) -> Self:
-        """The same with the topics that were found for its pattern, by the file in `folder`. Raises ConfigurationError."""
+        """Return the list with the topics found for its pattern, from the file in `folder`.
+
+        Raises ConfigurationError.
+        """
         self._folder = folder
         if self.pattern is not None:
             self._found = found_topics.read(folder)
@@ -176,31 +179,31 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The topics that were found for the pattern, and that `topics` does not name."""
+        """Topics found for the pattern that `topics` does not name."""
         return self.wanted(self._found)
 
     def wanted(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of `names` that the pattern is for, and that `topics` does not name."""
+        """Return those of `names` that the pattern selects and `topics` does not name."""
         if self.pattern is None:
             return ()
         named = {value if isinstance(value, str) else value["topic"] for value in self.topics}
         return tuple(n for n in found_topics.matching(names, self.pattern, self.exclude) if n not in named)
 
     def tables(self) -> tuple[TopicTable, ...]:
-        """Each topic as a component of its own. Raises ValidationError."""
+        """Return each topic as a separate component. Raises ValidationError."""
         return tuple(TopicTable(**entry.attributes) for entry in self.entries())
 
     def declarations(self) -> dict[str, TopicDeclaration]:
-        """The declaration of each topic, by name. Raises ConfigurationError and ValidationError."""
+        """Return the declaration of each topic by name. Raises ConfigurationError and ValidationError."""
         return {table.topic: table.declaration(self.together) for table in self.tables()}
 
     def candidates(self) -> list[Candidate]:
-        """The same, each with where it is declared and whether the pattern found it."""
+        """Return the declarations, each with its place and whether the pattern found it."""
         found = set(self.found)
         return [Candidate(d, str(self.folder), topic in found) for topic, d in self.declarations().items()]
 
     def leave_out(self, topics: Mapping[str, str]) -> None:
-        """Define all but these topics, for the reasons that are their values."""
+        """Define all topics except these; the values are the reasons."""
         self._left_out = topics
 
     def _sensor_of(self, pattern: str, folder: Path) -> dg.Definitions:

@@ -1,4 +1,4 @@
-"""Judges the YAML of a definitions folder without loading it: every mistake with its file, its line and a remedy."""
+"""Check the YAML of a definitions folder without loading it: report every mistake with file, line and remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from platform_assets.model.untrusted import cut
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
 TOPIC_TABLES: Final = "platform_assets.components.TopicTables"
 NAMES: Final = ("defs.yaml", "defs.yml", "component.yaml")
-"""Files that Dagster reads in a folder: the first one that exists."""
+"""Names of files that Dagster reads in a folder; it reads the first one that exists."""
 
 _FOLDER: Final = "dagster.DefsFolderComponent"
 _EXAMPLES: Final = {
@@ -41,7 +41,7 @@ _EXAMPLES: Final = {
     "start": '"2026-01-31T00:00Z"',
 }
 _MOST_VALUES: Final = 100_000
-"""Of all documents of a file, each alias counted as what it stands for."""
+"""Maximum number of values in all documents of a file, with aliases expanded."""
 _MOST_LEVELS: Final = 100
 _MOST_REPR: Final = 200
 _TOO_DEEP: Final = f"its values are nested more than {_MOST_LEVELS} levels deep: use fewer"
@@ -49,11 +49,11 @@ _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset(
     _CORE + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge", "timestamp", "value")
 )
-"""Of values; those of other families are refused by YAML's own reader."""
+"""Supported tags of values; YAML's own reader refuses other families."""
 _NAME_TAGS: Final = frozenset(_CORE + kind for kind in ("str", "int", "bool", "merge", "timestamp"))
-"""Of names: Dagster cannot look for a value behind any other."""
+"""Supported tags of names: Dagster cannot find values under names with other tags."""
 _STAND_INS: Final = {"topic": "stand-in", "window": "0 * * * *", "start": "2000-01-01T00:00Z"}
-"""For required fields that are missing or of a wrong type, so that the other fields are judged too."""
+"""Stand-ins for required fields that are missing or have a wrong type, so that the other fields are also checked."""
 _TYPES: Final = {
     "string": "text (in quotes where it looks like something else)",
     "int": "a whole number",
@@ -67,7 +67,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mistake:
-    """One mistake: `message` says what is wrong and what to do; `line` counts from 1."""
+    """One mistake: `message` has the problem and the fix; `line` counts from 1."""
 
     file: Path
     line: int
@@ -79,7 +79,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A topic that a YAML document declares without a mistake, and the lines on which its name and start stand."""
+    """A topic that a YAML document declares without a mistake, and the lines of its name and start."""
 
     declaration: TopicDeclaration
     file: Path
@@ -87,7 +87,7 @@ class Declared:
     start_line: int
     together_line: int = 0
     found: bool = False
-    """By a pattern, rather than by its name."""
+    """True if a pattern found the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,8 @@ class Judgement:
 
 
 def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
-    """Read every YAML file below `folder` that Dagster would load, and those that it would pass over by mistake.
-
-    `case_sensitive` says whether the lake tells `Orders` from `orders`.
+    """Read every YAML file below `folder` that Dagster would load, and those that it would wrongly skip.
+    `case_sensitive` is true if the lake distinguishes `Orders` from `orders`.
     """
     if not folder.is_dir():
         missing = Mistake(folder, 1, "there is no such folder: create it, or correct PLATFORM_DEFS")
@@ -127,7 +126,7 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
 
 
 def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
-    """Of lists whose topics are together under the name of another list: Dagster would have two sensors of that name."""
+    """Yield mistakes of lists whose group name another list also uses: Dagster would get two sensors with that name."""
     first: dict[str, tuple[Path, int]] = {}
     reported: set[tuple[Path, int]] = set()
     for each in declared:
@@ -136,7 +135,7 @@ def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
             continue
         reported.add(place)
         where = ":".join(map(str, first[name]))
-        yield Mistake(*place, f"together: {name!r} is the name of others already, at {where}: give these another")
+        yield Mistake(*place, f"together: {name!r} is already used for other topics, at {where}: give these another")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -160,7 +159,7 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
         yield Mistake(file, 1, f"it cannot be read as UTF-8 text ({e}): save it as such, readable for this user")
         return
     except ValueError as e:
-        # As a number that has a tag and no digits, or too many digits.
+        # For example, a tagged number without digits, or with too many digits.
         refused, documents = (1, f"it has a value that cannot be read ({e}): put it in quotes"), []
     except RecursionError:
         refused, documents = (1, _TOO_DEEP), []
@@ -191,7 +190,7 @@ def _syntax(file: Path, error: yaml.YAMLError) -> Mistake:
 
 
 def _shadow(file: Path, folder: Path) -> Path | None:
-    """The file that keeps Dagster from descending to `file`, if any."""
+    """Return the file that keeps Dagster from descending to `file`, or None."""
     beside = [file.with_name(name) for name in NAMES[: NAMES.index(file.name)]]
     above = [p / name for p in file.parent.parents if p.is_relative_to(folder) for name in NAMES]
     for other in (*beside, *above):
@@ -201,9 +200,8 @@ def _shadow(file: Path, folder: Path) -> Path | None:
 
 
 def _refused(roots: Sequence[yaml.Node]) -> tuple[int, str] | None:
-    """The line and the reason for which what the documents stand for is not looked at; None if it is.
-
-    A few lines of aliases can stand for more values than a machine has memory for.
+    """Return the line and the reason if the documents must not be expanded, otherwise None. A few lines of aliases can
+    expand to more values than fit into memory.
     """
     sizes: dict[int, int] = {}
     levels: dict[int, int] = {}
@@ -217,13 +215,13 @@ def _refused(roots: Sequence[yaml.Node]) -> tuple[int, str] | None:
                     return key.start_mark.line + 1, f"the name {_shown(key)} is not text: put it in quotes"
         children = _children(node)
         if any(id(child) not in sizes for child in children):
-            return node.start_mark.line + 1, "an alias stands within what it stands for: write out what is meant"
+            return node.start_mark.line + 1, "an alias contains itself: write the value out"
         sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children)
         levels[id(node)] = 1 + max((levels[id(child)] for child in children), default=0)
         if levels[id(node)] > _MOST_LEVELS:
             return node.start_mark.line + 1, _TOO_DEEP
         if sizes[id(node)] > _MOST_VALUES:
-            text = f"it stands for more than {_MOST_VALUES:,} values, by its aliases: write out what is meant"
+            text = f"its aliases expand to more than {_MOST_VALUES:,} values: write the values out"
             return node.start_mark.line + 1, text
     return None
 
@@ -239,7 +237,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _children_first(roots: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
-    """Each node once, however many aliases it has, after those within it."""
+    """Yield each node once, however many aliases it has, after the nodes inside it."""
     begun: set[int] = set()
     waiting = [(root, False) for root in reversed(roots)]
     while waiting:
@@ -253,7 +251,7 @@ def _children_first(roots: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
 
 
 def _doubled(roots: Sequence[yaml.Node]) -> Iterator[tuple[str, int]]:
-    """Keys that a mapping has twice, which YAML's reader passes over in silence, with the line of the second."""
+    """Yield duplicate keys of a mapping, which YAML's reader silently accepts, with the line of the second."""
     for node in _children_first(roots):
         if isinstance(node, yaml.MappingNode):
             seen = set()
@@ -266,7 +264,7 @@ def _doubled(roots: Sequence[yaml.Node]) -> Iterator[tuple[str, int]]:
 def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[Declared | Mistake]:
     tree, value = document.source_position_tree, document.value
     if value is None:
-        # An empty document stands where the next one would begin.
+        # An empty document has the position at which the next one would begin.
         yield Mistake(file, max(tree.position.start.line - 1, 1), "nothing follows this `---`: delete it")
         return
     if not isinstance(value, dict):
@@ -293,13 +291,13 @@ def _not_a_component(name: str) -> str | None:
     expected = f"a topic's is {TOPIC_TABLE}"
     local = name.startswith(".")
     if "." not in name or not all(part.isidentifier() for part in name[local:].split(".")):
-        return f"{name!r} is no type of component: {expected}"
+        return f"{name!r} is not a component type: {expected}"
     if local:
         return None  # of the project's own Python, which Dagster imports
     try:
         found = pkgutil.resolve_name(name)
     except Exception:  # noqa: BLE001  importing a module runs it
-        return f"type {name!r} cannot be imported: {expected}; the package of any other has to be installed"
+        return f"type {name!r} cannot be imported: {expected}; the package of any other type must be installed"
     return (
         None
         if isinstance(found, type) and issubclass(found, dg.Component)
@@ -310,7 +308,7 @@ def _not_a_component(name: str) -> str | None:
 def _topic_table(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
 ) -> Iterator[Declared | Mistake]:
-    """Judge the attributes of one topic; `templates` says whether those in it can be evaluated without Python code."""
+    """Check the attributes of one topic; `templates` is true if its templates can be evaluated without Python code."""
     model = TopicTable.get_model_cls()
     if model is None:
         raise AssertionError("unreachable: the component has attributes")
@@ -349,7 +347,7 @@ def _template_problem(context: ResolutionContext, value: Any) -> str | None:
 def _topic_tables(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
 ) -> Iterator[Declared | Mistake]:
-    """Judge the attributes of a list of topics: what is wrong with a shared field is said once."""
+    """Check the attributes of a list of topics: a mistake in a shared field is reported once."""
     try:
         made = TopicTables(**given).with_found(file.parent)
     except ConfigurationError as e:
@@ -386,9 +384,7 @@ def _message(kind: str, message: str, field: str, value: object, known: Sequence
         return f"it is missing: add `{field}: {_EXAMPLES.get(field, '…')}`"
     if kind == "extra_forbidden":
         close = difflib.get_close_matches(field, known, 1)
-        return "there is no such field: " + (
-            f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        )
+        return "unknown field: " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")
     expected = next((text for start, text in _TYPES.items() if kind.startswith(start)), None)
     return message.removeprefix("Value error, ") if expected is None else f"must be {expected}, not {_repr(value)}"
 
@@ -396,7 +392,7 @@ def _message(kind: str, message: str, field: str, value: object, known: Sequence
 def _repr(value: object) -> str:
     try:
         return cut(repr(value), _MOST_REPR)
-    except ValueError:  # Python shows no number of that many digits
+    except ValueError:  # Python does not print numbers with that many digits.
         return "a number of thousands of digits"
 
 

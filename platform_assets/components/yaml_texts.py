@@ -1,8 +1,7 @@
-"""Texts of the YAML stay texts.
-
-Dagster renders every text of a component as a Jinja template whose result it evaluates as a literal of Python, so that
-`'{"id": 7}'` would be a mapping and `'"abc"'` would lose its quotes. Here a text without a template stays as it is, and the
-result of a template is never evaluated: it has the type that the expression has.
+"""Keep texts of the YAML as texts. Dagster renders every text of a component as a Jinja template whose result it
+evaluates as a literal of Python, so that `'{"id": 7}'` would be a mapping and `'"abc"'` would lose its quotes. Here a
+text without a template stays unchanged, and the result of a template is never evaluated: it keeps the type of its
+expression.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from jinja2 import Environment, StrictUndefined, Undefined
 from jinja2.exceptions import UndefinedError
 
 _EXPRESSION: Final = re.compile(r"\{\{(?!-)((?:(?!\{\{|\}\}).)*)(?<!-)\}\}\n?", re.DOTALL)
-"""A text that is one expression and nothing else."""
+"""A text that consists of a single expression."""
 _ENVIRONMENT: Final = Environment(undefined=StrictUndefined)
 
 
@@ -33,11 +32,11 @@ def has_template(value: object) -> bool:
 
 
 class TextContext(ResolutionContext):
-    """A context of Dagster's that leaves texts as they are."""
+    """A Dagster context that leaves texts unchanged."""
 
     @classmethod
     def of(cls, context: ResolutionContext) -> TextContext:
-        """The same context, leaving texts as they are."""
+        """Return the context in a form that leaves texts unchanged."""
         return cls(**as_dict_for_new(context))
 
     def _resolve_inner_value(self, val: Any) -> Any:

@@ -151,7 +151,7 @@ class Conversion:
         lowest = (-power if exponent_sign == "-" else power) - len(behind) + len(digits) - len(significant)
         precision, scale = self.type.precision, self.type.scale
         if lowest < -scale:
-            raise DecodeFault("out_of_range", f"at most {scale} digits behind the point were expected")
+            raise DecodeFault("out_of_range", f"at most {scale} digits after the point were expected")
         if len(significant) + lowest > precision - scale:
             raise DecodeFault("out_of_range", f"at most {precision - scale} digits before the point were expected")
         units = significant + "0" * (lowest + scale)

@@ -50,7 +50,9 @@ def decoder(spec: FormatSpec) -> CsvDecoder:
 def _character(options: Options, name: str, default: str, *, required: bool = False) -> str:
     found = options.any_text(name, default)
     if len(found) > 1 or not found.isascii() or found in ("\n", "\r", "\0") or (required and not found):
-        raise options.wrong(name, f"one ASCII character that ends no line{'' if required else ', or empty for none'}")
+        raise options.wrong(
+            name, f"one ASCII character that is not a line end{'' if required else ', or empty for none'}"
+        )
     return found
 
 
@@ -98,7 +100,7 @@ class Dialect:
                 break
             at += 1
         if text[at:].strip(_LINE_ENDS):
-            raise DecodeFault("malformed", f"a second row begins behind the line that ends at character {at}")
+            raise DecodeFault("malformed", f"a second row begins after the line that ends at character {at}")
         return found
 
     def _quoted(self, text: str, at: int) -> tuple[str, int]:
@@ -216,17 +218,17 @@ class CsvDecoder:
         width = len(self.conversions)
         if len(fields) < width:
             raise DecodeFault(
-                "missing", f"{len(fields)} fields, and the schema has {width} columns", self.fields[len(fields)].name
+                "missing", f"{len(fields)} fields, but the schema has {width} columns", self.fields[len(fields)].name
             )
         if len(fields) > width:
-            raise DecodeFault("malformed", f"{len(fields)} fields, and the schema has {width} columns")
+            raise DecodeFault("malformed", f"{len(fields)} fields, but the schema has {width} columns")
 
 
 def cell(field: pa.Field, convert: Conversion, text: str | None) -> Any:
     """Return the value of one column; None for null. Raises DecodeFault, which names the column."""
     if text is None:
         if not field.nullable:
-            raise DecodeFault("missing", f"null, and the column is {convert.name} NOT NULL", field.name)
+            raise DecodeFault("missing", f"null, but the column is {convert.name} NOT NULL", field.name)
         return None
     try:
         return convert.value(text)

@@ -158,7 +158,7 @@ def _attempted(decode: Callable[..., Decoded], block: Sequence[pa.Array]) -> Dec
 def _failed(fields: pa.Schema, error: BaseException) -> Decoded:
     """Return the dead letter of one value for which the decoder raised `error`."""
     text = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()
-    detail = f"the decoder failed over this value, which is a defect of this release: report it with this text: {text}"
+    detail = f"the decoder failed on this value, which is a defect of this release. Report it with this text: {text}"
     batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in fields], schema=fields)
     return Decoded(batch, pa.nulls(1, pa.string()), dead_letters([DeadLetter(0, "failed", None, detail)]))
 
@@ -187,7 +187,7 @@ class DecodeFault(Exception):
 def text_of(value: bytes, max_bytes: int) -> str:
     """Decode `value` as UTF-8. Raises DecodeFault."""
     if len(value) > max_bytes:
-        raise DecodeFault("too_large", f"{len(value)} bytes, and max_bytes is {max_bytes}")
+        raise DecodeFault("too_large", f"{len(value)} bytes, but max_bytes is {max_bytes}")
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:

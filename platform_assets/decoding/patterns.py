@@ -76,11 +76,11 @@ class Nearness:
         name, parts = self.patterns[pattern]
         if pattern < 0:
             name, parts = self.patterns[0]
-            return f"nothing of any pattern fits the line; the first one, {name!r}, begins with {parts[0]}"
+            return f"no pattern matches even the start of the line; the first one, {name!r}, begins with {parts[0]}"
         if first == len(parts):
-            return f"nearest is {name!r}: the line fits it, and goes on behind it"  # plain: allow
+            return f"nearest is {name!r}: it matches the line, but more text follows"  # plain: allow
         behind = f", and its last {last}" if last else ""
-        return f"nearest is {name!r}: the line fits its first {first} of {len(parts)} parts{behind}; expected was {parts[first]}"
+        return f"nearest is {name!r}: the line matches its first {first} of {len(parts)} parts{behind}; expected was {parts[first]}"
 
 
 @lru_cache(maxsize=256)

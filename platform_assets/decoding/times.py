@@ -64,7 +64,7 @@ class TimeFormat:
             time = datetime(_year(parts), _month(parts), _day(parts), hour, minute, second)
             shift = _offset(parts.get("zone"))
         except ValueError as error:
-            raise DecodeFault("out_of_range", f"no time of the calendar: {error}") from error
+            raise DecodeFault("out_of_range", f"not a calendar time: {error}") from error
         fraction = parts.get("fraction") or ""
         if fraction[6:].strip("0") and not self.cut:
             raise DecodeFault("out_of_range", "more precise than microseconds")
@@ -172,6 +172,6 @@ def _offset(zone: str | None) -> int:
     digits = zone[1:].replace(":", "").ljust(4, "0")
     hours, minutes = int(digits[:2]), int(digits[2:])
     if hours > 23 or minutes > 59:
-        raise ValueError(f"{zone} is no offset from UTC")
+        raise ValueError(f"{zone} is not an offset from UTC")
     seconds = hours * 3600 + minutes * 60
     return seconds if zone[0] == "+" else -seconds

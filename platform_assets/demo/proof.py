@@ -1,4 +1,4 @@
-"""Proof that a table has exactly what was streamed: compared with the data and with the topic, without Spark.
+"""Proof that a table has exactly the streamed rows: comparison with the data and with the topic, without Spark.
 
 The table's values are compared byte by byte with those of the dataset, and its offsets with the records that the
 broker gives to a read_committed consumer. Neither the ledger nor the loader's own counts take part.
@@ -30,15 +30,12 @@ class Exactness:
     """Result of a comparison; all faults are empty if the table has each row exactly once.
 
     Attributes:
-        topic: the topic.
-        rows: number of rows in the table.
-        missing: numbers of the dataset's rows that the table lacks, ascending.
-        doubled: numbers of those that it holds more than once.
-        altered: numbers of those whose bytes differ from the dataset's.
-        foreign: how many of the table's values are no row of the dataset.
-        places_doubled: how many places in the log (partition and offset) the table holds more than once.
-        not_in_log: how many of its places the topic has no committed record at, or one of another row.
-        not_in_table: how many committed records of the topic the table has no row for.
+        topic: the topic. rows: number of rows in the table. missing: numbers of the dataset's rows that the table
+        lacks, ascending. doubled: numbers of rows that it has more than once. altered: numbers of rows whose bytes
+        differ from the dataset's. foreign: count of the table's values that do not match any row of the dataset.
+        places_doubled: count of log places (partition and offset) that the table has more than once. not_in_log: count
+        of the table's places where the topic has no committed record, or that of another row. not_in_table: count of
+        the topic's committed records without a row in the table.
     """
 
     topic: str
@@ -60,9 +57,9 @@ class Exactness:
         """Differences, in words."""
         named = (("missing", self.missing), ("doubled", self.doubled), ("altered", self.altered))
         counted = (
-            (self.foreign, "values are no row of the data"),
+            (self.foreign, "values do not match any row of the data"),
             (self.places_doubled, "offsets are in the table more than once"),
-            (self.not_in_log, "rows are no committed record of the topic"),
+            (self.not_in_log, "rows do not match any committed record of the topic"),
             (self.not_in_table, "committed records are not in the table"),
         )
         return [f"{len(rows):,} rows {what}: {_named(rows)}" for what, rows in named if len(rows)] + [
@@ -111,7 +108,7 @@ def compare(table: Path, dataset: Dataset, log: TopicLog) -> Exactness:
 
 
 def _strangers(places: Rows, rows: Rows, log_places: Rows, log_rows: Rows) -> int:
-    """How many of `places` the log lacks, or holds with another row number."""
+    """Return how many of `places` the log lacks, or has with another row number."""
     order = np.argsort(log_places)
     at = np.searchsorted(log_places, places, sorter=order)
     inside = at < len(log_places)
@@ -134,7 +131,7 @@ def _joined(parts: list[Rows]) -> Rows:
 
 
 def _named(rows: Rows, limit: int = 5) -> str:
-    """The first few row numbers as ranges, both ends inclusive."""
+    """Return the first few row numbers as ranges, both ends inclusive."""
     breaks = np.flatnonzero(np.diff(rows) > 1) + 1
     runs = [(int(run[0]), int(run[-1])) for run in np.split(rows, breaks)[:limit]]
     text = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in runs)

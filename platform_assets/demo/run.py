@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from platform_assets.demo.waiting import TopicView
 
 LIVE_SECONDS: Final = 80.0
-"""How long the live part of the data takes."""
+"""Duration of the data's live part, in seconds."""
 
 DAGSTER: Final[tuple[Service, ...]] = ("dagster-webserver", "dagster-daemon")
 
@@ -42,10 +42,8 @@ def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, disp
     """Run the demo on the data folder `home`; a second run continues from there.
 
     Args:
-        home: where all is kept.
-        once: end when the proof is printed, instead of leaving the UI open until Ctrl-C.
-        live_seconds: how long the live part of the data takes.
-        display: where to tell what happens; the standard output by default.
+        home: the data folder. once: end after the proof is printed, instead of leaving the UI open until Ctrl-C.
+            live_seconds: duration of the data's live part. display: output of progress; standard output by default.
 
     Returns:
         0 if every table is exact and every check has passed, else 1; 130 if it was interrupted before that.
@@ -59,7 +57,7 @@ def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, disp
         shown.show(f"Logs: {home.logs}")
         return 1
     except KeyboardInterrupt:
-        shown.show("Interrupted. Run it again to go on from here.")
+        shown.show("Interrupted. Run it again to continue from here.")
         return 130
 
 
@@ -89,19 +87,19 @@ class _Demo:
     def _stream_and_prove(self, client: ClientSettings, start: datetime, started: set[Service]) -> bool:
         stop = threading.Event()
         totals: dict[str, int] = {topic: len(load(topic)) for topic in SOURCES}
-        self.display.show("Streaming: first what happened in the half hour before the demo first started.")
+        self.display.show("Streaming: first the data of the half hour before the demo first started.")
         with ExitStack() as stack:
-            # The counts go on when the live part does, so the streams tell whoever shows them at present.
+            # Counting continues with the live part, so the streams report to the current display.
             teller = _Teller()
             with self.display.counters(totals) as counters, teller.to(counters):
                 streams = stack.enter_context(open_streams(client, start, stop=stop, on_sent=teller.sent))
                 if any(streams.missing.values()):
                     streams.send_backlog()
-            # The platform comes up after the backlog, so that it cuts the backlog's windows by timestamp look-up.
+            # The platform starts after the backlog, so that it cuts the backlog's windows by timestamp look-up.
             self._up(SERVICES, started)
             self.display.show(f"Dagster UI: {self._ui()}")
             self.display.show(
-                "The sensors seal each window of a minute once it has closed, runs load it, checks judge it."
+                "The sensors seal each one-minute window once it has closed, runs load it, and checks verify it."
             )
             with self.display.counters(totals) as counters, teller.to(counters):
                 views = self._follow(client, streams, stop, counters)
@@ -113,8 +111,8 @@ class _Demo:
     def _follow(
         self, client: ClientSettings, streams: Streams, stop: threading.Event, counters: Counters
     ) -> Mapping[TopicName, TopicView]:
-        """Send the live records, wait until all is loaded and checked, and return the last look."""
-        # Dagster takes a while to import, and nothing before needs it.
+        """Send the live records, wait until everything is loaded and checked, and return the last view."""
+        # Dagster is slow to import, and nothing needs it before this point.
         import dagster as dg
 
         from platform_assets.components.declared import declarations
@@ -144,10 +142,10 @@ class _Demo:
 
     @contextmanager
     def _services(self, setting: str) -> Iterator[set[Service]]:
-        """Make the demo's start known to Dagster; at the end, end the services that were started meanwhile."""
+        """Publish the demo's start to Dagster; at the end, stop the services that were started meanwhile."""
         running = self._running()
         if state.publish_start(self.home, setting) and running.keys() & set(DAGSTER):
-            # They were started before there was a demo and have read the definitions with another start.
+            # They were started before the demo, and have read the definitions with another start.
             platform.down(self.home, services=DAGSTER, report=self.display.detail)
         started = state.left_services(self.home.root, running)
         if started:
@@ -179,7 +177,9 @@ class _Demo:
     def _environment(self) -> dict[str, str]:
         found = platform.environment(self.home)
         if KAFKA_ADDRESS not in found:
-            raise ConfigurationError(f"no broker runs and none is given: set {KAFKA_ADDRESS}, or run the demo again.")
+            raise ConfigurationError(
+                f"no broker is running, and none is configured: set {KAFKA_ADDRESS}, or run the demo again."
+            )
         return found
 
     def _check_alive(self) -> None:
@@ -189,7 +189,7 @@ class _Demo:
 
     def _ui(self) -> str:
         addresses = {s.service: s.address for s in platform.running_state(self.home)}
-        return addresses.get("dagster-webserver") or "your own, since DAGSTER_HOME is given"
+        return addresses.get("dagster-webserver") or "your own, because DAGSTER_HOME is set"
 
     def _lake(self) -> Lake:
         return Lake.at(self._environment()[LAKE_ROOT])
@@ -229,7 +229,7 @@ def _check_declared() -> None:
 
 
 class _Teller:
-    """Hands counts on to whoever shows them at present, and keeps them for the next."""
+    """Passes counts on to the current display, and keeps them for the next one."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -237,7 +237,7 @@ class _Teller:
         self._counters: Counters | None = None
 
     def sent(self, topic: TopicName, rows: int) -> None:
-        """Count rows that a topic holds."""
+        """Count rows that a topic has."""
         with self._mutex:
             self._sent[topic] = self._sent.get(topic, 0) + rows
             if self._counters is not None:
@@ -245,7 +245,7 @@ class _Teller:
 
     @contextmanager
     def to(self, counters: Counters) -> Iterator[None]:
-        """Tell `counters` until the block ends, beginning with what was counted so far."""
+        """Pass counts to `counters` until the block ends, starting with the counts so far."""
         with self._mutex:
             self._counters = counters
             for topic, rows in self._sent.items():
@@ -259,7 +259,7 @@ class _Teller:
 
 @contextmanager
 def _log_file(home: Home) -> Iterator[None]:
-    """Send what libraries log to a file, away from the progress on the screen."""
+    """Send libraries' log messages to a file, so that they do not disturb the progress display."""
     home.prepare()
     handler = logging.FileHandler(home.log_file("demo"), mode="w", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -274,7 +274,7 @@ def _log_file(home: Home) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A second Ctrl-C while services are being ended would leave some behind."""
+    """Ignore interrupts: a second Ctrl-C while services are being stopped would leave some running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

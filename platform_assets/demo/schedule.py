@@ -21,10 +21,10 @@ BACKLOG_TENTHS: Final = 9
 """Tenths of each topic's rows that had happened when the demo first started."""
 
 BACKLOG_TIME: Final = timedelta(minutes=30)
-"""How long before that start the first of them happened."""
+"""Time between the first backlog row and that start."""
 
 MARGIN: Final = timedelta(minutes=1)
-"""How much earlier the topics' first edge lies."""
+"""Time between the topics' first edge and the first backlog row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Schedule:
     """The rows of one topic over time: a backlog before `start`, the rest live from then on.
 
     Attributes:
-        start: when the demo first started, aware; the same on every later run.
+        start: first start of the demo, aware; the same in every later run.
         rows: number of rows.
     """
 
@@ -58,17 +58,17 @@ def first_edge(start: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Rows that are sent in one transaction; `aborted` times it is sent whole and taken back first."""
+    """Rows sent in one transaction, which is first sent completely and aborted `aborted` times."""
 
     rows: Rows
     aborted: int
 
 
 TRANSACTION_ROWS: Final = (200, 600)
-"""Fewest and most rows of a transaction."""
+"""Minimum and maximum number of rows of a transaction."""
 
 ABORTED_SHARE: Final = 0.06
-"""Share of the transactions that are aborted once before they are committed."""
+"""Share of transactions that are aborted once before they are committed."""
 
 
 def transactions(rows: Rows, seed: int) -> Iterator[Transaction]:
@@ -82,7 +82,7 @@ def transactions(rows: Rows, seed: int) -> Iterator[Transaction]:
 
 
 def missing_rows(total: int, present: Sequence[int] | Rows) -> Rows:
-    """The row numbers of `[0, total)` that are not among `present`, ascending."""
+    """Return the row numbers of `[0, total)` that are not in `present`, ascending."""
     absent = np.ones(total, dtype=bool)
     absent[np.asarray(present, dtype=np.int64)] = False
     return np.flatnonzero(absent).astype(np.int64)

@@ -1,4 +1,4 @@
-"""State of the demo in a data folder: its first start there, and the services that it has to stop."""
+"""State of the demo in a data folder: its first start there, and the services that it must stop."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def remembered_start(root: Path, now: datetime | None = None) -> datetime:
     """Return when the demo first started in the data folder `root`, aware; the present if this is the first time.
 
     Raises:
-        ConfigurationError: the file that says so is damaged.
+        ConfigurationError: the file with the start is damaged.
     """
     path = root / _FILE
     try:
@@ -55,7 +55,7 @@ def start_setting(start: datetime) -> str:
 
 
 def publish_start(home: Home, setting: str) -> bool:
-    """Let every later process of the platform know the start; returns whether it was another before, or none.
+    """Publish the start to every later process of the platform; return True if it was different or unset before.
 
     It goes into this process's environment, which services inherit, and into `platform.env` in the data folder, where
     `platform_assets.services.platform.variables` finds it for other commands.
@@ -72,15 +72,13 @@ def publish_start(home: Home, setting: str) -> bool:
 
 
 def remember_services(root: Path, services: Mapping[str, int | None]) -> None:
-    """Write down which services this demo starts, by pid, None for one on its way; a killed demo leaves them behind."""
+    """Record the services that this demo starts, by pid, None for a starting one, in case the demo is killed."""
     _replace(root / _SERVICES, json.dumps(dict(services)) + "\n")
 
 
 def left_services(root: Path, running: Mapping[S, int | None]) -> set[S]:
-    """Those of the `running` services, by pid, that a demo started and never ended, because it was killed.
-
-    Raises:
-        ConfigurationError: the file that says so is damaged.
+    """Return those of the `running` services, by pid, that a killed demo has left behind. Raises: ConfigurationError:
+    the file that lists them is damaged.
     """
     path = root / _SERVICES
     try:
@@ -94,7 +92,8 @@ def left_services(root: Path, running: Mapping[S, int | None]) -> set[S]:
 
 @contextmanager
 def exclusive_demo(root: Path) -> Iterator[None]:
-    """Keep a second demo away from the data folder while this one runs; a killed process lets go by itself.
+    """Keep a second demo out of the data folder while this one runs; the lock of a killed process is released by
+    itself.
 
     Raises:
         ConfigurationError: another demo runs.
@@ -105,13 +104,13 @@ def exclusive_demo(root: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(
-                f"another demo runs on the data folder {root}: end it, or set PLATFORM_HOME to another folder."
+                f"another demo is using the data folder {root}: end it, or set PLATFORM_HOME to another folder."
             ) from None
         yield
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file in one step, so that no reader and no later run sees half of it."""
+    """Write a file atomically, so that no reader and no later run sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demo's result: one line a topic, and what is wrong where something is."""
+"""The demo's result: one line per topic, and the faults if there are any."""
 
 from __future__ import annotations
 
@@ -34,18 +34,16 @@ class TopicResult:
     """Final state of one topic.
 
     Attributes:
-        produced: records in the log, those of aborted transactions included.
+        produced: records in the log, including those of aborted transactions.
         committed: records that a read_committed consumer gets.
         log: the offsets of the topic, from its log start to its last stable offset.
         exactness: the comparison of the raw table with the data and the topic.
-        typed: the comparison of the decoded table with the file that the data came from.
-        ranges: the offsets of all sealed windows together.
+        typed: the comparison of the decoded table with the source file. ranges: the offsets of all sealed windows.
         sealed: number of windows whose offsets are fixed.
         loaded: number of them that are in the table.
         with_rows: number of those that have rows.
         holes: offsets of the loaded windows that have no row.
-        checks: by name, `passed` or what else.
-        check_faults: the checks that have not passed, each in a sentence.
+        checks: results by name, such as `passed`. check_faults: the checks that have not passed, each in a sentence.
     """
 
     produced: int
@@ -68,7 +66,7 @@ class TopicResult:
 
     @property
     def markers(self) -> int:
-        """Offsets that hold no record, but the end of a transaction."""
+        """Offsets that have a transaction marker instead of a record."""
         return self.log.size - self.produced
 
     def faults(self) -> list[str]:
@@ -80,14 +78,14 @@ class TopicResult:
             found.append(f"the windows cover offsets {_ranges(self.ranges)}, the topic has {_ranges(self.log)}")
         if self.holes != self.aborted + self.markers:
             found.append(
-                f"{self.holes:,} offsets without a row, and the log explains {self.aborted + self.markers:,}: "
+                f"{self.holes:,} offsets without a row, but the log explains {self.aborted + self.markers:,}: "
                 f"{self.aborted:,} aborted records and {self.markers:,} transaction markers"
             )
         return [*found, *self.typed.faults(), *self.check_faults]
 
 
 def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: TopicView) -> TopicResult:
-    """Read topic, table and ledger of one topic and put them side by side.
+    """Read topic, table and ledger of one topic and compare them.
 
     Raises:
         BrokerUnreachableError: the topic cannot be read.
@@ -115,7 +113,9 @@ def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: Topi
 
 
 def _merged(ranges: Sequence[TopicRanges]) -> TopicRanges:
-    """From the first window's start to the last one's end; a partition added in between starts where it appears."""
+    """Return the ranges from the first window's start to the last one's end; an added partition starts where it
+    appears.
+    """
     starts: dict[int, int] = {}
     for window in ranges:
         for partition, span in window.items():
@@ -124,7 +124,7 @@ def _merged(ranges: Sequence[TopicRanges]) -> TopicRanges:
 
 
 def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
-    """Print the table and what is wrong; returns whether nothing is."""
+    """Print the table and the faults; return True if there are none."""
     table = Table(
         title="Kafka topics and lake tables",
         box=SIMPLE_HEAD,
@@ -158,14 +158,15 @@ def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
     passed = not any(result.faults() for result in results)
     if passed:
         console.print(
-            "Every raw table holds exactly the committed records, every decoded one what the files say, and every check has passed.",
+            "Every raw table holds exactly the committed records, every decoded table matches the files, and every "
+            "check has passed.",
             markup=False,
         )
     return passed
 
 
 def _checks(states: Mapping[str, str]) -> str:
-    """How many have passed, and which have not."""
+    """Return how many have passed, and which have not."""
     others = [f"{name} {state}" for name, state in states.items() if state != "passed"]
     return "\n".join([f"{len(states) - len(others)} of {len(states)} passed", *others])
 

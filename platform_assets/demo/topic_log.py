@@ -1,7 +1,5 @@
-"""The demo's topics on the broker: made where they are absent, and read back record by record.
-
-What a run has still to send, and what the proof compares the tables with, is what the broker itself holds; the demo
-keeps no count of its own that could be wrong.
+"""The demo's topics on the broker: created if missing, and read back record by record. The broker's own records decide
+which rows are left to send, and the proof compares tables with them; the demo keeps no counts that could be wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _log = logger(__name__)
 PARTITIONS: Final[Mapping[TopicName, int]] = {"flights": 6, "weather": 3, "planes": 2}
 
 TOPIC_SETTINGS: Final = {
-    # The tables are compared with the log, so the log keeps everything.
+    # The tables are compared with the log, so the log must keep everything.
     "cleanup.policy": "delete",
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -43,7 +41,7 @@ TOPIC_SETTINGS: Final = {
 }
 
 CALL_SECONDS: Final = 30.0
-"""How long one answer of the broker may take."""
+"""Time limit of one answer of the broker, in seconds."""
 
 _BATCH: Final = 20_000
 _ASK_AGAIN_SECONDS: Final = 0.1
@@ -51,7 +49,7 @@ _ASK_AGAIN_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TopicLog:
-    """The records of one topic that a scan met, in no order.
+    """The records of one topic that a scan has read, in no order.
 
     Attributes:
         topic: its name.
@@ -70,11 +68,8 @@ class TopicLog:
 
 
 def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = PARTITIONS) -> None:
-    """Create those topics that are absent, with what the demo relies on said explicitly.
-
-    Raises:
-        BrokerUnreachableError: nothing answered in time.
-        BrokerRefusedError: the broker does not allow it.
+    """Create missing topics, with explicit settings for all that the demo relies on. Raises: BrokerUnreachableError: no
+    broker answered in time. BrokerRefusedError: the broker does not allow it.
     """
     doing = "creating the demo's topics"
     admin = AdminClient(client.librdkafka(), logger=_log)
@@ -90,12 +85,11 @@ def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = 
 
 
 def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
-    """The offsets of `topic` from its log start to its last stable offset, every partition.
-
-    A topic that was created just now is not known to every broker, and has no leaders, for a moment: waits for both.
+    """Return the offsets of `topic` from its log start to its last stable offset, for every partition. For a moment
+    after its creation, not every broker knows a topic, and it has no leaders: this waits for both.
 
     Raises:
-        BrokerUnreachableError: a partition is out of reach.
+        BrokerUnreachableError: a partition is unreachable.
         TopicMissingError: there is no such topic.
     """
     deadline = time.monotonic() + CALL_SECONDS
@@ -119,15 +113,13 @@ def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
 def await_decided(cluster: Cluster, topic: str) -> None:
     """Wait until no transaction of `topic` is undecided, so that its last stable offsets are its ends.
 
-    A commit is answered as soon as it is certain; its markers, which let the records be seen, follow a moment later.
-
-    Raises:
-        BrokerUnreachableError: some transaction stays undecided.
+    A commit is acknowledged as soon as it is certain; its markers, which make the records visible, follow a moment
+    later. Raises: BrokerUnreachableError: a transaction stays undecided.
     """
     deadline = time.monotonic() + CALL_SECONDS
     state = cluster.topic(topic)
     while True:
-        # In this order: what is written in between makes it wait once more.
+        # In this order: records written in between make it wait once more.
         stable = {partition: found.offset for partition, found in cluster.last_stable_offsets(state).items()}
         ends = {partition: found.offset for partition, found in cluster.high_watermarks(state).items()}
         if stable == ends:
@@ -147,18 +139,14 @@ def scan(
     committed: bool = True,
     on_records: Callable[[int], None] = lambda count: None,
 ) -> TopicLog:
-    """Read every record of `topic` in `ranges` and note where it is and which row it holds.
-
-    Args:
-        client: how to reach the broker.
-        topic: its name.
-        ranges: the offsets to read; ends are no further than the last stable offset.
-        committed: leave out the records of aborted transactions.
-        on_records: called with the number of records read since its last call.
+    """Read every record of `topic` in `ranges`; return their places and rows. Args: client: connection settings of the
+        broker. topic: its name. ranges: the offsets to read; their ends must not be after the last stable offset.
+        committed: leave out the records of aborted transactions. on_records: called with the number of records read
+        since its last call.
 
     Raises:
         BrokerUnreachableError: no record and no end of a partition came for `CALL_SECONDS`.
-        ConfigurationError: a record is none of the demo's, so that the topic belongs to somebody else.
+        ConfigurationError: a record is not from the demo, so the topic has another owner.
     """
     doing = f"reading topic {topic!r}"
     left = {partition: span.end for partition, span in ranges.non_empty().items()}
@@ -166,7 +154,7 @@ def scan(
     consumer = Consumer(
         {
             **client.librdkafka(),
-            # The client asks for a group, though nothing is subscribed, joined or committed.
+            # The client requires a group, although nothing is subscribed, joined or committed.
             "group.id": "platform-assets-demo-scan",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -209,7 +197,7 @@ def scan(
                 heard = time.monotonic()
                 on_records(len(where) - before)
             elif time.monotonic() - heard > CALL_SECONDS:
-                raise BrokerUnreachableError(doing, CALL_SECONDS, f"partitions {sorted(left)} do not go on")
+                raise BrokerUnreachableError(doing, CALL_SECONDS, f"partitions {sorted(left)} make no progress")
     finally:
         consumer.close()
     found = np.array(where, dtype=np.int64).reshape(-1, 3)
@@ -217,7 +205,7 @@ def scan(
 
 
 def translated(error: KafkaError, doing: str) -> BrokerUnreachableError | BrokerRefusedError:
-    """The platform's own error for one of the client's."""
+    """Return the platform's error for an error of the client."""
     if error.fatal() or not (error.retriable() or error.code() in _UNREACHABLE):
         return BrokerRefusedError(doing, error.str())
     return BrokerUnreachableError(doing, CALL_SECONDS, error.str())

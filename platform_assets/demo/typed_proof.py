@@ -1,6 +1,5 @@
-"""Proof that a decoded table has what the CSV file says, by another route: pandas reads the file, delta-rs the table.
-
-JSON takes no part: totals of each column are computed from the file itself and compared with those of the table.
+"""Proof that a decoded table matches the CSV file, by other means: pandas reads the file, and delta-rs the table. JSON
+is not involved: totals of each column are computed from the file itself and compared with those of the table.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from platform_assets.model.tables import TableRef
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of a column: values that are not null, how many of them differ, and their sum.
+    """Totals of a column: number of non-null values, of distinct values, and their sum.
 
     The sum is over the numbers, the characters of texts, and the seconds since 1970 of times; correctly rounded, so
     that it does not depend on order.
@@ -41,10 +40,9 @@ class TypedExactness:
     Attributes:
         topic: the topic.
         rows: number of rows in the decoded table.
-        dead: of its dead letters the reason, by row number.
-        expected: those that there have to be.
+        dead: reasons of its dead letters, by row number. expected: the expected dead letters.
         columns: number of columns that were compared.
-        different: by column, what the file and the table come to, where that is not the same.
+        different: by column, the totals of file and table if they differ.
     """
 
     topic: str
@@ -60,19 +58,19 @@ class TypedExactness:
             f"column {name}: {of_file} in the file, {now} decoded" for name, (of_file, now) in self.different.items()
         ]
         if self.dead != self.expected:
-            found.append(f"dead letters are {_by_reason(self.dead)}, and {_by_reason(self.expected)} were sent")
+            found.append(f"dead letters are {_by_reason(self.dead)}, but {_by_reason(self.expected)} were sent")
         return found
 
     def sentence(self) -> str:
-        """For people, where nothing is wrong."""
+        """Describe the result, if there are no faults."""
         return (
             f"{self.topic}: {self.rows:,} rows decoded, the totals of {self.columns} columns are those that pandas computes from "
-            f"the CSV file; {len(self.dead)} dead letters, just those that were sent ({_by_reason(self.dead)})"
+            f"the CSV file; {len(self.dead)} dead letters, exactly those that were sent ({_by_reason(self.dead)})"
         )
 
 
 def compare(lake: Lake, source: Source, dataset: Dataset) -> TypedExactness:
-    """Compare the decoded table of a topic, and its dead letters, with the file that its records came from."""
+    """Compare the decoded table of a topic, and its dead letters, with the source file of its records."""
     of_file = from_file(source)
     decoded = _columns(lake, TableRef("decoded", source.topic), ["row", *source.columns])
     letters = _columns(lake, TableRef("dead_letters", source.topic), ["value", "reason"])
@@ -95,7 +93,7 @@ def compare(lake: Lake, source: Source, dataset: Dataset) -> TypedExactness:
 
 
 def from_file(source: Source) -> dict[str, Totals]:
-    """The totals of each column of a source's file, by pandas."""
+    """Return the totals of each column of a source's file, computed by pandas."""
     import pandas as pd
 
     frame = pd.read_csv(

@@ -1,4 +1,4 @@
-"""Follows the topics until all that was streamed is loaded and checked, or until nothing moves any more."""
+"""Follows the topics until all streamed rows are loaded and checked, or until there is no more progress."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class TopicView:
     """One topic at one moment.
 
     Attributes:
-        table: what `platform-assets status` tells of its raw table, and of those that it is decoded into.
-        under_way: number of queued or running runs of the table.
+        table: the `platform-assets status` of its raw and decoded tables. under_way: number of the table's queued or
+            running runs.
         failed: runs since the demo began that failed, newest first.
     """
 
@@ -66,13 +66,13 @@ class TopicView:
 
     @property
     def undecoded(self) -> int:
-        """Number of windows of the raw table that the decoded one lacks."""
+        """Number of windows of the raw table that the decoded table lacks."""
         d = self.table.decoded
         return 0 if d is None else d.windows_waiting + d.windows_failed
 
     @property
     def checks(self) -> dict[str, str]:
-        """Those of both tables by name: `passed`, `failed` or `not run`."""
+        """Checks of both tables by name: `passed`, `failed` or `not run`."""
         return {c.name: _result(c.passed) for c in self._all_checks}
 
     @property
@@ -90,7 +90,7 @@ class TopicView:
 
     @property
     def loaded(self) -> bool:
-        """True if everything in the topic is in both tables and nothing is under way."""
+        """True if everything in the topic is in both tables and no run is queued or running."""
         t = self.table
         return (
             t.lag == 0
@@ -105,8 +105,7 @@ class TopicView:
 
     @property
     def position(self) -> tuple[object, ...]:
-        """Figures that change while loading makes progress, without windows that have no records, which come every
-        minute."""
+        """Figures that change while loading makes progress, without empty windows, which come every minute."""
         t = self.table
         missing = t.windows_sealed - t.windows_loaded
         return t.rows, missing, t.lag, tuple(self.checks.items()), self.undecoded, self.under_way, len(self.failed)
@@ -128,8 +127,11 @@ class Observer:
     declared: Mapping[str, TopicDeclaration]
 
     def look(self) -> dict[TopicName, TopicView]:
-        """Every topic as it is now. What cannot be found out is named in its table's status, and never raised."""
-        # Before the tables: where no run is under way, they and their checks are as the last run left them.
+        """Return the current view of every topic.
+
+        Facts that cannot be determined are named in its table's status, never raised.
+        """
+        # Before the tables: if no run is left, they and their checks are as the last run left them.
         under_way = self.instance.get_runs(dg.RunsFilter(statuses=list(_UNDER_WAY)))
         failed = self.instance.get_runs(
             dg.RunsFilter(statuses=list(_FAILED), created_after=self.since), limit=_MOST_RUNS
@@ -157,7 +159,7 @@ def _loads(run: dg.DagsterRun, topic: str) -> bool:
 
 
 def _first_line(headline: str) -> str:
-    """The first line of a check's description, which is Markdown."""
+    """Return the first line of a check's description, which is Markdown."""
     return headline.partition("\n")[0].replace("**", "").strip()
 
 
@@ -168,23 +170,23 @@ def _windows_of(tags: Mapping[str, str]) -> str:
 
 
 LOOK_SECONDS: Final = 2.0
-"""Least time between two looks. The ledger is files, Dagster a database, and neither calls back."""
+"""Minimum time between two views. Neither the ledger's files nor Dagster's database send notifications."""
 
 LOOK_SHARE: Final = 0.1
-"""Most of the time that is spent on looking: it would be taken from the loads that are waited for."""
+"""Maximum share of the time spent on views, because they slow down the loads."""
 
 IDLE_SECONDS: Final = 150.0
-"""How long nothing may move where no run is under way: a window closes within a minute, its run follows in seconds."""
+"""Time limit without progress and without a run: a window closes within a minute, and its run follows in seconds."""
 
 UNCHECKED_SECONDS: Final = 30.0
-"""How long checks may take to pass where all is loaded and no run is under way: they are part of the loads' runs."""
+"""Time limit for checks once everything is loaded and no run is left: they are part of the loads' runs."""
 
 STALLED_SECONDS: Final = 600.0
-"""How long nothing may move where a run is under way: one load may take a while on a slow machine."""
+"""Time limit without progress during a run: a load may take a while on a slow machine."""
 
 
 class StalledError(PlatformError):
-    """Streamed records are not loaded, and nothing has moved for a while; the message says which."""
+    """Streamed records are not loaded, and there was no progress for a while; the message names them."""
 
 
 def follow(
@@ -198,27 +200,21 @@ def follow(
     idle_seconds: float = IDLE_SECONDS,
     stalled_seconds: float = STALLED_SECONDS,
 ) -> Mapping[TopicName, TopicView]:
-    """Return once `streaming` is done and every topic is loaded and checked, with what was seen of them last.
+    """Wait until `streaming` is done and every topic is loaded and checked; return the last views.
 
-    A check that does not pass ends the wait too: what it says is part of the result.
+    A failing check also ends the wait: its description is part of the result.
 
     Args:
-        streaming: sends the live records; its error is raised.
-        look: how every topic is now.
-        alive: raises if a service has died.
-        counters: shows the number of windows.
-        explain: why a topic is not complete, in a sentence with the next step.
-        unchecked_seconds: how long to wait for checks where all is loaded.
-        idle_seconds: how long nothing may move, once everything is sent, where no run is under way.
-        stalled_seconds: the same where one is.
-
-    Raises:
-        StalledError: nothing moved for too long.
+        streaming: sends the live records; its error is raised. look: returns the views of all topics. alive: raises if
+        a service has died. counters: shows the number of windows. explain: returns why a topic is not complete, in a
+        sentence with the next step. unchecked_seconds: time limit for checks once everything is loaded. idle_seconds:
+        time limit without progress and without a run, once everything is sent. stalled_seconds: time limit without
+        progress during a run. Raises: StalledError: no progress for too long.
     """
     before: dict[TopicName, object] = {}
     moved = time.monotonic()
     while True:
-        # In this order: what is read after the last record was sent includes that record.
+        # In this order: a view after the last record was sent includes that record.
         sent = streaming.done()
         looked_at = time.monotonic()
         views = look()
@@ -239,7 +235,7 @@ def follow(
         patience = stalled_seconds if any(view.under_way for view in views.values()) else idle_seconds
         if still > patience:
             behind = [explain(topic, view) for topic, view in views.items() if not view.complete]
-            raise StalledError(f"nothing has moved for {patience:g} s. {' '.join(behind)}")
+            raise StalledError(f"no progress for {patience:g} s. {' '.join(behind)}")
         if sent:
             threading.Event().wait(pause)
         else:
@@ -247,7 +243,7 @@ def follow(
 
 
 def progress(view: TopicView) -> str:
-    """The windows of one topic in a few words."""
+    """Return the state of one topic's windows in a few words."""
     table = view.table
     if table.error is not None:
         return table.error

@@ -45,11 +45,13 @@ _UNREACHABLE = {
 }
 _ANOTHER_LEADER = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
-    # What the client knows of the leader is older than what the broker knows, or newer.
+    # The client's knowledge of the leader is older or newer than the broker's.
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
-"""A broker answers, and another one leads: its name is asked for, which librdkafka's admin client leaves to its caller."""
+"""Codes of a broker that answers but does not lead: the leader is then looked up, which librdkafka's admin client
+leaves to its caller.
+"""
 _PARTITION_OUT_OF_REACH = (
     _UNREACHABLE
     | _ANOTHER_LEADER
@@ -58,24 +60,26 @@ _PARTITION_OUT_OF_REACH = (
         KafkaError.REPLICA_NOT_AVAILABLE,
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError._UNKNOWN_PARTITION,
-        # "No leaders found": of no partition, or the topic went away since it was described.
+        # "No leaders found": no partition has one, or the topic was deleted after it was described.
         KafkaError._NOENT,
     }
 )
 _LEADER_PAUSES_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8)
-"""Before each further question to a leader: brokers learn of a new one within moments, each at a time of its own."""
+"""Pauses before each further request to a leader: brokers learn about a new leader within moments, each at its own
+time.
+"""
 
 _PATIENCE_SECONDS = 1.5
-"""How long a call may take before the client is made to look up brokers."""
+"""Duration of a call after which the client is made to look up brokers."""
 _NO_TOPIC = "_"
-"""Asked for where topics do not matter, since the answer names all brokers and just this topic."""
+"""Topic to ask for when topics do not matter: the answer names all brokers and only this topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """A topic as the brokers describe it: its id (URL-safe base64, as Kafka's tools print it) and its partitions.
 
-    `cluster_id` is that of the cluster whose topic it is; None where the brokers have none.
+    `cluster_id` is the id of the topic's cluster; None if the brokers have none.
     """
 
     name: str
@@ -86,7 +90,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """An offset that a look-up found; `timestamp` in ms is that of the record there, -1 where there is none."""
+    """An offset that a look-up found; `timestamp` is that of the record there in ms, -1 without a record."""
 
     offset: int
     leader_epoch: int | None
@@ -94,11 +98,9 @@ class FoundOffset:
 
 
 class Cluster:
-    """A thin, bounded client of the admin interface.
-
-    `timeout` in seconds bounds each call; `deadline` (of `time.monotonic`) bounds them all together where it is given.
-    Every call raises BrokerUnreachableError where no broker answers in that time, BrokerRefusedError where one refuses,
-    and, where it is about a topic, TopicMissingError.
+    """A thin, bounded client of the admin interface. `timeout` in seconds limits each call; `deadline` (of
+    `time.monotonic`), if given, limits all of them together. Every call raises BrokerUnreachableError if no broker
+    answers in that time, BrokerRefusedError if one refuses, and, if it concerns a topic, TopicMissingError.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Cluster:
 
     @classmethod
     def connect(cls, settings: ClientSettings, timeout: float = 10.0) -> Cluster:
-        """A client of its own. Connecting is lazy: an unreachable broker shows at the first call."""
+        """Return a new client. Connecting is lazy: an unreachable broker is noticed at the first call."""
         options = {
             **settings.librdkafka(),
             "socket.connection.setup.timeout.ms": 5000,
@@ -120,7 +122,7 @@ class Cluster:
         return cls(AdminClient(options, logger=_log), settings, timeout)
 
     def with_deadline(self, deadline: float) -> Cluster:
-        """The same connection with all further calls bounded by `deadline` (of `time.monotonic`)."""
+        """Return the same connection with all further calls limited by `deadline` (of `time.monotonic`)."""
         allowed = max(round(deadline - time.monotonic(), 1), 0.0)
         return Cluster(self._admin, self._settings, min(self._timeout, allowed), deadline)
 
@@ -146,7 +148,7 @@ class Cluster:
         self._result(future, doing, topic=None)
 
     def topics(self) -> tuple[str, ...]:
-        """The names of all topics that the brokers show to this client, in order."""
+        """Return the names of all topics that the brokers show to this client, in order."""
         doing = "listing the topics"
         try:
             found = self._admin.list_topics(timeout=max(self._remaining(doing), 0.001))
@@ -155,7 +157,7 @@ class Cluster:
         return tuple(sorted(found.topics))
 
     def topic(self, name: str) -> TopicState:
-        """Describe a topic. Raises TopicNameError too."""
+        """Describe a topic. Also raises TopicNameError."""
         checked_topic(name)
         doing = f"describing topic {name!r}"
         future = self._call(doing, lambda s: self._admin.describe_topics(TopicCollection([name]), request_timeout=s))[
@@ -164,37 +166,43 @@ class Cluster:
         described = self._result(future, doing, topic=name)
         # librdkafka prints ids in plain base64, Kafka's own tools in the URL-safe alphabet.
         topic_id = str(described.topic_id).translate(str.maketrans("+/", "-_"))
-        # One after the other: an admin client must not be dropped while an answer is out, as it would be where the first one fails.
+        # One after the other: an admin client must not be freed while it waits for an answer, as would happen if the
+        # first fails.
         (cluster,) = self._call(doing, lambda s: {None: self._admin.describe_cluster(request_timeout=s)}).values()
         cluster_id = self._result(cluster, doing, topic=None).cluster_id or None
         return TopicState(name, topic_id, tuple(sorted(p.id for p in described.partitions)), cluster_id)
 
     def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """By partition: the end, exclusive, of what read_committed consumers may read. Those out of reach are left out."""
+        """Return by partition the exclusive end of what read_committed consumers may read.
+
+        Unreachable partitions are left out.
+        """
         return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "last stable offsets")
 
     def high_watermarks(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """By partition: the end, exclusive, of what is replicated, open transactions included. As above otherwise."""
+        """Return by partition the exclusive end of replicated records, including open transactions.
+
+        Unreachable ones are left out.
+        """
         return self._list(
             topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "high watermarks", committed=False
         )
 
     def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """By partition: the earliest offset that it still has. Those out of reach are left out."""
+        """Return by partition the earliest offset that it still has. Unreachable partitions are left out."""
         return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.earliest()), "log starts")
 
     def offsets_at(self, topic: TopicState, timestamps: Mapping[int, int]) -> dict[int, FoundOffset | None]:
-        """By partition: the earliest offset whose record's timestamp is at or after the given one (ms).
-
-        None where no committed record is that new; partitions out of reach are left out. The brokers take a transaction
-        marker for a record: see `kafka.lookup`.
+        """Return by partition the earliest offset whose record's timestamp is at or after the given one (ms). None if
+        no committed record is that new; unreachable partitions are left out. Brokers treat a transaction marker as a
+        record: see `kafka.lookup`.
         """
         specs = {p: OffsetSpec.for_timestamp(t) for p, t in timestamps.items()}
         found = self._list(topic, specs, "offsets by timestamp")
         return {p: (f if f.offset >= 0 else None) for p, f in found.items()}
 
     def topic_config(self, name: str) -> dict[str, str]:
-        """The topic's effective configuration, by Kafka's names. Raises TopicNameError too."""
+        """Return the topic's effective configuration, by Kafka's names. Also raises TopicNameError."""
         resource = ConfigResource(ResourceType.TOPIC, checked_topic(name))
         doing = f"reading the configuration of topic {name!r}"
         future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]
@@ -202,7 +210,9 @@ class Cluster:
         return {k: e.value for k, e in found.items() if e.value is not None}
 
     def allowed(self, name: str) -> frozenset[str] | None:
-        """The operations that this client's user may do with the topic, as Kafka names them; None if the brokers do not tell."""
+        """Return the operations on the topic that this client's user may do, by Kafka's names; None if brokers do not
+        report them.
+        """
         doing = f"asking for the rights on topic {checked_topic(name)!r}"
         future = self._call(
             doing,
@@ -214,13 +224,12 @@ class Cluster:
         return None if found is None else frozenset(operation.name.title().replace("_", "") for operation in found)
 
     def is_compacted(self, name: str) -> bool:
-        """Return whether the topic's policy allows compaction. Raises TopicNameError too."""
+        """Return True if the topic's policy allows compaction. Also raises TopicNameError."""
         return "compact" in self.topic_config(name).get("cleanup.policy", "")
 
     def create_topic(self, name: str, config: Mapping[str, str]) -> TopicState:
-        """Create a topic of one partition, with the brokers' own replication, where there is none, and wait until brokers know it.
-
-        Raises TopicNameError too.
+        """Create a topic with one partition and the brokers' default replication, if it is missing, and wait until
+        brokers know it. Also raises TopicNameError.
         """
         new = NewTopic(checked_topic(name), num_partitions=1, config=dict(config))
         doing = f"creating topic {name!r}"
@@ -242,7 +251,7 @@ class Cluster:
     def _list(
         self, topic: TopicState, specs: Mapping[int, OffsetSpec], what: str, *, committed: bool = True
     ) -> dict[int, FoundOffset]:
-        # Said explicitly: the admin client's own default is read_uncommitted.
+        # Explicit, because the admin client's default is read_uncommitted.
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         doing = f"looking up {what} of topic {topic.name!r}"
         if not specs:
@@ -250,7 +259,7 @@ class Cluster:
         found, failed = self._list_once(topic.name, specs, isolation, doing)
         for pause in _LEADER_PAUSES_SECONDS:
             moved = {p: specs[p] for p, e in failed.items() if e.args[0].code() in _ANOTHER_LEADER}
-            # What was found is not given up for the rest.
+            # Keep the offsets found so far even if the others fail.
             if not moved or self._left() <= pause + _PATIENCE_SECONDS:
                 break
             time.sleep(pause)
@@ -266,7 +275,7 @@ class Cluster:
     def _list_once(
         self, topic: str, specs: Mapping[int, OffsetSpec], isolation: IsolationLevel, doing: str
     ) -> tuple[dict[int, FoundOffset], dict[int, KafkaException]]:
-        """Return what was found, and the errors of partitions that could not be reached."""
+        """Return the offsets found, and the errors of unreachable partitions."""
         asked = {TopicPartition(topic, p): spec for p, spec in specs.items()}
         futures = self._call(
             doing, lambda s: self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=s)
@@ -282,19 +291,19 @@ class Cluster:
                 failed[where.partition] = e
                 continue
             if info.offset == OFFSET_INVALID:
-                # librdkafka says so, and gives no error, where the request timed out.
+                # librdkafka reports this instead of an error if the request timed out.
                 failed[where.partition] = KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out"))
                 continue
             found[where.partition] = FoundOffset(info.offset, info.leader_epoch, info.timestamp)
         return found, failed
 
     def _left(self) -> float:
-        """Seconds that a call begun now may take; none or less where the time of all together is used up."""
+        """Return the seconds that a call begun now may take; zero or less if the time limit of all calls was reached."""
         return self._timeout if self._deadline is None else min(self._timeout, self._deadline - time.monotonic())
 
     def _remaining(self, doing: str) -> float:
         if (remaining := self._left()) <= 0:
-            raise BrokerUnreachableError(doing, self._timeout, "the time allowed for all look-ups together is used up")
+            raise BrokerUnreachableError(doing, self._timeout, "the time limit for all lookups was reached")
         return remaining
 
     def _call(self, doing: str, call: Callable[[float], dict[Any, Future[Any]]]) -> dict[Any, Future[Any]]:
@@ -318,17 +327,17 @@ class Cluster:
             raise BrokerUnreachableError(doing, self._timeout, "timed out") from e
 
     def _look_up(self, topic: str, seconds: float) -> None:
-        """Make the client find out which brokers there are, and which lead the partitions of a topic.
+        """Make the client look up the brokers, and the leaders of a topic's partitions.
 
-        A call that waits for the controller continues then. librdkafka remembers which broker that was, and asks for
-        it again when the connection breaks. At that time the others do not know yet that it is gone; and then it does
-        not ask for minutes. With leaders it is similar: it does not ask for them when one says that it is no longer a
-        leader.
+        A call that waits for the controller continues then. librdkafka remembers which broker that was, and looks it up
+        again only when the connection breaks. At that time, the others do not know yet that it has failed, and then
+        librdkafka does not ask again for minutes. Similarly, it does not look up leaders when a broker reports that it
+        is no longer a leader.
         """
         try:
             self._admin.list_topics(topic=topic, timeout=min(seconds, _PATIENCE_SECONDS))
         except KafkaException as e:
-            # The call that waits says what is wrong, when its time is over.
+            # The waiting call reports the error when its time is over.
             _log.debug("the brokers were not looked up: %s", e)
 
     def _result(self, future: Future[Any], doing: str, topic: str | None, right: str = rights.INCLUDED) -> Any:
@@ -340,7 +349,7 @@ class Cluster:
     def _translated(
         self, e: KafkaException, doing: str, topic: str | None, right: str = rights.INCLUDED
     ) -> PlatformError:
-        """`right` is what the call needs on `topic`."""
+        """Translate the client's errors; `right` is the right that the call needs on `topic`."""
         error: KafkaError = e.args[0]
         if topic is not None and error.code() in {
             KafkaError.UNKNOWN_TOPIC_OR_PART,

@@ -1,7 +1,5 @@
-"""Why brokers do not answer: a few plain connections that tell the likely cause, after a client has given up.
-
-A client library says "timed out" of a name that does not resolve, of a port that speaks no TLS and of a wrong password
-alike.
+"""Diagnosis of brokers that do not answer: a few plain connections find the likely cause after a client has given up. A
+client library reports "timed out" alike for a name that does not resolve, a port without TLS, and a wrong password.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _NUMBER: Final = 4711
 
 
 def likely_cause(settings: ClientSettings) -> str:
-    """The likely cause at each of the first bootstrap servers, and the next step; takes a few seconds at most."""
+    """Return the likely cause at each of the first bootstrap servers, and the next step; takes at most a few seconds."""
     servers = [s.strip() for s in settings.bootstrap_servers.split(",") if s.strip()]
     return "; ".join(dict.fromkeys(_cause(s, settings) for s in servers[:_SERVERS]))
 
@@ -35,13 +33,13 @@ def _cause(server: str, settings: ClientSettings) -> str:
     try:
         socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
     except OSError:
-        return f"the name {host!r} is not known to this machine: check its spelling and the DNS"
+        return f"this machine cannot resolve the name {host!r}: check its spelling and the DNS"
     try:
         socket.create_connection(address, _SECONDS).close()
     except ConnectionRefusedError:
-        return f"nothing listens at {server}: start the broker there, or correct the port"
+        return f"no service listens at {server}: start the broker there, or correct the port"
     except OSError as e:
-        return f"{server} cannot be connected to ({e.strerror or e}): check the network and firewalls between"
+        return f"cannot connect to {server} ({e.strerror or e}): check the network and firewalls between"
     protocol = settings.options.get("security.protocol", "PLAINTEXT").upper()
     return _encrypted(server, address, protocol, settings) if "SSL" in protocol else _plain(server, address, protocol)
 
@@ -50,13 +48,13 @@ def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: C
     if not _speaks_tls(address):
         plain = "SASL_PLAINTEXT" if protocol.startswith("SASL") else "PLAINTEXT"
         return (
-            f"{server} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} asks for: name the broker's TLS port, "
+            f"{server} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} requires: use the broker's TLS port, "
             f"or set {plain} if you trust the network{_consent(address[0], plain)}"
         )
     try:
         context = ssl.create_default_context(cafile=settings.options.get("ssl.ca.location"))
     except (OSError, ssl.SSLError) as e:
-        return f"KAFKA_SSL_CA_LOCATION holds no certificates that can be read ({e.strerror or type(e).__name__})"
+        return f"KAFKA_SSL_CA_LOCATION has no readable certificates ({e.strerror or type(e).__name__})"
     context.check_hostname = settings.options.get("ssl.endpoint.identification.algorithm", "https") != "none"
     try:
         with _encrypted_socket(address, context) as connection:
@@ -67,8 +65,8 @@ def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: C
         answered = False
     if not answered:
         return (
-            f"{server} speaks TLS and ends the connection: it may ask for a client's certificate "
-            "(KAFKA_SSL_CERTIFICATE_LOCATION and KAFKA_SSL_KEY_LOCATION)"
+            f"{server} speaks TLS and ends the connection: it may require a client certificate "
+            f"(KAFKA_SSL_CERTIFICATE_LOCATION and KAFKA_SSL_KEY_LOCATION)"
         )
     return _inside(server, protocol)
 
@@ -79,19 +77,19 @@ def _plain(server: str, address: tuple[str, int], protocol: str) -> str:
             secure = "SASL_SSL" if protocol.startswith("SASL") else "SSL"
             return f"{server} speaks TLS: set KAFKA_SECURITY_PROTOCOL={secure}"
         return (
-            f"what listens at {server} does not answer as a Kafka broker does: it may be starting, or another service"
+            f"the service at {server} does not answer like a Kafka broker: it may be starting, or it is another service"
         )
     if protocol == "PLAINTEXT" and not _answers_plainly(address, _METADATA, 4, struct.pack(">i?", 0, False)):
         consent = _consent(address[0], "SASL_PLAINTEXT")
-        return f"{server} asks for a login: set KAFKA_SECURITY_PROTOCOL=SASL_PLAINTEXT and KAFKA_SASL_*{consent}"
+        return f"{server} requires a login: set KAFKA_SECURITY_PROTOCOL=SASL_PLAINTEXT and KAFKA_SASL_*{consent}"
     return _inside(server, protocol)
 
 
 def _consent(host: str, protocol: str) -> str:
-    """Return what a login without encryption also needs."""
+    """Return the additional setting that a login without encryption needs."""
     if protocol != "SASL_PLAINTEXT" or cleartext.is_loopback(host):
         return ""
-    return f", and {cleartext.VARIABLE}=true, since the login is not encrypted then"
+    return f", and {cleartext.VARIABLE}=true, because the login is then not encrypted"
 
 
 def _inside(server: str, protocol: str) -> str:
@@ -104,12 +102,12 @@ def _inside(server: str, protocol: str) -> str:
 def _speaks_tls(address: tuple[str, int]) -> bool:
     context = ssl.create_default_context()
     context.check_hostname = False
-    # Nothing is sent over this connection: it is the protocol that is asked for, and not who answers.
+    # Nothing secret is sent over this connection: only the protocol is tested, not the identity of the server.
     context.verify_mode = ssl.CERT_NONE
     try:
         _encrypted_socket(address, context).close()
     except ssl.SSLError as e:
-        # An alert about the client (a certificate that is missing) is spoken in TLS too.
+        # An alert about the client, such as a missing certificate, is also TLS.
         return "ALERT" in (e.reason or "")
     except OSError:
         return False
@@ -134,7 +132,10 @@ def _answers_plainly(address: tuple[str, int], api: int, version: int, body: byt
 
 
 def _answers(connection: socket.socket, api: int, version: int, body: bytes) -> bool:
-    """Return whether a request is answered in Kafka's protocol, which repeats the request's number. Raises OSError."""
+    """Return True if a request gets an answer in Kafka's protocol, which repeats the request's number.
+
+    Raises OSError.
+    """
     request = struct.pack(">hhih", api, version, _NUMBER, -1) + body
     connection.sendall(struct.pack(">i", len(request)) + request)
     head = b""

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class TimestampLookup:
-    """Look-ups for ascending edges, asking the brokers only where the last answer does not hold any more.
+    """Look-ups for ascending edges, which ask the brokers only if the last answer no longer applies.
 
-    The earliest record at or after `t` is also the earliest at or after each `t'` in `[t, its timestamp]`, so a
-    backlog of many edges costs as many look-ups as there are edges with records between them.
+    The earliest record at or after `t` is also the earliest at or after each `t'` in `[t, its timestamp]`, so a backlog
+    of many edges costs one look-up for each edge after new records.
     """
 
     def __init__(self, cluster: Cluster, state: TopicState, partitions: Sequence[int]) -> None:
@@ -44,14 +44,13 @@ class TimestampLookup:
             self._search.close()
 
     def at(self, window: Window, cut: Mapping[int, int], stable: Mapping[int, FoundOffset]) -> dict[int, FoundOffset]:
-        """By partition: the first record at or after the end of `window`, or the entry of `stable` without one.
-
-        `cut` is the cut at the window's start, by partition: a search behind markers begins there. Raises what
-        `Cluster.offsets_at` does, EmptyAnswersError and DamagedBatchError.
+        """Return by partition the first record at or after the end of `window`, or the entry of `stable` without one.
+        `cut` is the cut at the window's start, by partition, from which a search past markers begins. Raises what
+        `Cluster.offsets_at` raises, EmptyAnswersError and DamagedBatchError.
         """
         moment = milliseconds(window.end)
         asked = [p for p in self._partitions if not self._still_holds(p, moment)]
-        # The first marker is what the brokers would answer until its own timestamp.
+        # For all times up to its own timestamp, the brokers would return the first marker.
         hidden = [p for p in asked if p in self._markers and moment <= self._markers[p].timestamp]
         answers = self._offsets_at(moment, [p for p in asked if p not in hidden])
         for partition in asked:
@@ -81,7 +80,7 @@ class TimestampLookup:
     def _is_misleading_marker(
         self, partition: int, answer: FoundOffset, window: Window, cut: Mapping[int, int]
     ) -> bool:
-        """Return whether the answer hides records of the windows that follow. One within a window's length does no harm."""
+        """Return True if the marker hides records of later windows. A marker within a window's length does no harm."""
         near = answer.timestamp < milliseconds(window.end + (window.end - window.start))
         if near and answer.offset >= cut.get(partition, 0):
             return False

@@ -1,10 +1,9 @@
-"""Sends records to a Kafka topic once each, whatever dies in between: for dead letters that others want to read from
-Kafka.
+"""Sends records to a Kafka topic exactly once each, whatever dies in between: for dead letters to be read from Kafka.
 
 Only Kafka records what was sent. In addition to the records, each transaction writes to a compacted topic,
-`<topic>.sent`: by (id of the target topic, topic id, partition, bucket of offsets) a bit for each offset. One
-transactional id for each pair of topics fences an overtaken sender. Its open transaction is aborted, and what it had
-committed is read, before anything more is sent.
+`<topic>.sent`: for each (id of the target topic, topic id, partition, bucket of offsets) a bit per offset. One
+transactional id for each pair of topics fences an overtaken sender. That sender's open transaction is aborted, and its
+committed records are read, before anything more is sent.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _log = logger(__name__)
 
 SUFFIX: Final = ".sent"
 BUCKET: Final = 8192
-"""Offsets that one record of the compacted topic tells of."""
+"""Number of offsets per record of the compacted topic."""
 _RECORDS: Final = 500
 _BYTES: Final = 8 << 20
-"""Of one transaction: whichever is reached first ends it."""
+"""Limits of one transaction: the first one reached ends it."""
 _LARGEST: Final = 64 << 20
 _REFUSALS: Final = frozenset(
     {
@@ -48,7 +47,7 @@ _REFUSALS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One record to be sent. Where it comes from names it; `headers` are sent as they are, in this order."""
+    """One record to send, identified by its origin; `headers` are sent unchanged, in this order."""
 
     topic_id: str
     partition: int
@@ -59,13 +58,13 @@ class Letter:
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Approximate size in bytes."""
         return 100 + len(self.key or b"") + len(self.value or b"") + sum(len(v or b"") for _, v in self.headers)
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How many letters were sent now, and how many had been sent before."""
+    """Number of letters sent now, and number sent before."""
 
     now: int
     before: int
@@ -73,24 +72,23 @@ class Sent:
 
 @dataclass(frozen=True)
 class Outbox:
-    """Sends letters of the topic `source` to the topic `target`, once each. `seconds` bound each step."""
+    """Sends letters of the topic `source` to the topic `target`, exactly once each. `seconds` limits each step."""
 
     cluster: Cluster
     source: str
     target: str
     seconds: float = 60.0
     before_step: Callable[[str], None] = lambda step: None
-    """Called before each step that cannot be undone, by its name; for tests, which let a process die there."""
+    """Called with the name of each irreversible step before it; tests let a process die there."""
 
     def send(self, letters: Iterable[Letter]) -> Sent:
-        """Send those that were never sent, in their order, in transactions.
-
-        Raises TopicMissingError and ConfigurationError for topics that are not fit; SendingInterruptedError (retryable) and
-        SendingRefusedError. Transactions that were committed before stay, and are known when it is run again.
+        """Send letters that were never sent, in order, in transactions. Raises TopicMissingError and ConfigurationError
+        for unsuitable topics; SendingInterruptedError (retryable) and SendingRefusedError. Transactions committed by
+        then stay, and the next call knows them.
         """
         target = self._topics()
         producer = self._producer()
-        # From here on no other sender of these topics can commit: what is read now stays all that was sent.
+        # From here on, no other sender of these topics can commit, so what is read now stays complete.
         sent = self._sent(target)
         now = before = 0
         for batch in _batches(letters):
@@ -103,13 +101,14 @@ class Outbox:
 
     @property
     def progress(self) -> str:
-        """The compacted topic of what was sent."""
+        """Name of the compacted topic that records what was sent."""
         return f"{self.target}{SUFFIX}"
 
     def _topics(self) -> TopicState:
         if checked_topic(self.target) == self.source:
             raise ConfigurationError(
-                f"dead letters of topic {self.source!r} cannot be sent to itself: they would be dead again. Name another topic."
+                f"dead letters of topic {self.source!r} cannot be sent to the same topic: they would become dead "
+                f"letters again. Name another topic."
             )
         target = self.cluster.topic(self.target)
         if self.progress not in self.cluster.topics():
@@ -117,10 +116,11 @@ class Outbox:
         policy = self.cluster.topic_config(self.progress).get("cleanup.policy")
         if policy != "compact":
             raise ConfigurationError(
-                f"topic {self.progress!r} says which dead letters were sent, and would forget it: its cleanup.policy is {policy!r}. "
+                f"topic {self.progress!r} records which dead letters were sent, but would lose that: its "
+                f"cleanup.policy is {policy!r}. "
                 "Set it to compact."
             )
-        # The producer would report a refusal of either topic as messages that it purged.
+        # The producer would report a refusal of either topic only as purged messages.
         for topic, wanted in ((self.target, {"Write"}), (self.progress, {"Read", "Write"})):
             allowed = self.cluster.allowed(topic)
             if allowed is not None and (lacking := wanted - allowed):
@@ -149,7 +149,7 @@ class Outbox:
         return producer
 
     def _sent(self, target: TopicState) -> _Bitmaps:
-        """All that was committed, up to where the log ended when it was asked for."""
+        """Return everything committed before the current end of the log."""
         state = self.cluster.topic(self.progress)
         ends = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
         if set(ends) != set(state.partitions):
@@ -214,7 +214,7 @@ class Outbox:
             try:
                 producer.produce(topic, value, key, headers=headers, on_delivery=delivered)
                 return
-            except BufferError:  # the client's queue is full: it is let to send
+            except BufferError:  # the client's queue is full: let it send
                 producer.poll(0.5)
 
     def _refused(self, reason: str, right: str) -> SendingRefusedError:
@@ -226,7 +226,7 @@ class Outbox:
 
 @contextmanager
 def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
-    """For a block that sends: what the client raises becomes one of the platform's errors; `failures` say it more exactly."""
+    """Context of a block that sends: errors of the client become the platform's; `failures` has more specific messages."""
     try:
         yield
     except KafkaException as e:
@@ -242,26 +242,29 @@ def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()
 
 
 class _Bitmaps:
-    """Which offsets were sent to one topic: a bit each, in buckets, as the compacted topic has them."""
+    """Offsets that were sent to one topic: one bit each, in buckets like those of the compacted topic."""
 
     def __init__(self, target_id: str) -> None:
         self._target_id = target_id
         self._bits: dict[tuple[str, int, int], bytearray] = {}
 
     def read(self, key: bytes, value: bytes) -> None:
-        """One record of the compacted topic; a later one of the same key replaces it."""
+        """Read one record of the compacted topic, which replaces earlier ones with the same key."""
         target_id, topic_id, partition, bucket = json.loads(key)
         if target_id == self._target_id:
             self._bits[topic_id, partition, bucket] = bytearray(value)
 
     def has(self, letter: Letter) -> bool:
-        """Return whether it was sent."""
+        """Return True if the letter was sent."""
         bucket, place = divmod(letter.offset, BUCKET)
         bits = self._bits.get((letter.topic_id, letter.partition, bucket))
         return bits is not None and bool(bits[place >> 3] & (1 << (place & 7)))
 
     def add(self, letters: Iterable[Letter]) -> list[tuple[bytes, bytes]]:
-        """Note them as sent. Gives keys and values of the records that say so, and have to be of the same transaction."""
+        """Mark letters as sent.
+
+        Return keys and values of the records that say so, which must be in the same transaction.
+        """
         touched: dict[tuple[str, int, int], bytearray] = {}
         for letter in letters:
             bucket, place = divmod(letter.offset, BUCKET)
@@ -272,7 +275,7 @@ class _Bitmaps:
 
 
 def _batches(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
-    """Parts of at most `_RECORDS` letters, each ended by the one that reaches `_BYTES`."""
+    """Yield parts of at most `_RECORDS` letters; a letter that reaches `_BYTES` ends its part."""
     batch: list[Letter] = []
     size = 0
     for letter in letters:

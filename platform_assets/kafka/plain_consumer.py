@@ -1,4 +1,4 @@
-"""A consumer of assigned partitions that belongs to no group, and needs no right to one."""
+"""A consumer of assigned partitions without a group, which needs no rights on a group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTIONS: Final = {
     # librdkafka demands a group id; without subscribe and commits it is never used.
     "group.id": "platform-assets",
     "enable.auto.commit": False,
-    # A range may end in markers, which never come as messages: the end of the log says so.
+    # A range may end with markers, which are never delivered as messages: the end of the log shows that.
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
@@ -24,15 +24,15 @@ _OPTIONS: Final = {
 
 
 def plain_consumer(settings: ClientSettings) -> Consumer:
-    """Make one that reads committed records; the end of a partition is a message with an error."""
+    """Return a consumer of committed records; the end of a partition is a message with an error."""
     return Consumer({**settings.librdkafka(), **_OPTIONS}, logger=_log)
 
 
 def consume(consumer: Consumer, number: int, seconds: float) -> list[Message]:
     """Return up to `number` messages within `seconds`.
 
-    librdkafka looks up the group's coordinator although nothing needs it, and reports a refusal of that as a message. It concerns
-    no record, so it is left out.
+    librdkafka looks up the group's coordinator although nothing needs it, and reports a refusal as a message. It does
+    not concern a record, so it is left out.
     """
     found = consumer.consume(num_messages=number, timeout=seconds)
     return [m for m in found if m.error() is None or m.error().code() != KafkaError.GROUP_AUTHORIZATION_FAILED]

@@ -1,7 +1,6 @@
-"""The time of day as Kafka's controllers have it.
-
-DescribeQuorum says of each voter when it had caught up with the leader of the quorum, by the leader's clock; of the leader
-itself that is now. librdkafka does not know that request.
+"""The current time by the clock of Kafka's controllers. DescribeQuorum reports for each voter when it had caught up
+with the quorum's leader, by the leader's clock; for the leader itself, that is the current time. librdkafka does not
+support that request.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ _PATIENCE: Final = 2.0
 
 
 def controller_time(settings: ClientSettings, patience: float = _PATIENCE) -> datetime | None:
-    """Return the clock of the leader of the controllers.
-
-    None if it is not available: the brokers have none (Kafka below 3.3, or with ZooKeeper), this client may not
-    describe the cluster, or nobody answers within `patience` seconds. Raises BrokerRefusedError and
-    ConfigurationError.
+    """Return the time by the clock of the controllers' leader; None if it is not available: the brokers have none
+    (Kafka below 3.3, or with ZooKeeper), this client may not describe the cluster, or nobody answers within `patience`
+    seconds. Raises BrokerRefusedError and ConfigurationError.
     """
     until = time.monotonic() + patience
     security = Security(settings)

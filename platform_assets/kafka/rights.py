@@ -1,4 +1,4 @@
-"""The right that a broker's refusal is about, as Kafka's own tools and the guide name it."""
+"""The right that was missing when a broker refused a request, as Kafka's tools and the guide name it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 INCLUDED: Final = "`Describe` (included in `Read` and `Write`)"
-"""The right to see a topic at all."""
+"""Right to see a topic at all."""
 
 
 def needed(code: int, topic: str, on_topic: str = "`Read`", group: str = "") -> str:
-    """The right that answers `code`; empty if the code is not about rights.
+    """Return the right whose lack `code` reports; empty if the code does not concern rights.
 
-    `on_topic` is the right that the request needs on `topic`, and `group` the group that it names.
+    `on_topic` is the right that the request needs on `topic`, and `group` is the group in the request.
     """
     rights = {
         KafkaError.TOPIC_AUTHORIZATION_FAILED: f"{on_topic} on topic {topic!r}",

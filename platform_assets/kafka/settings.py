@@ -2,7 +2,7 @@
 
 `KAFKA_SECURITY_PROTOCOL=SASL_SSL` means `security.protocol=SASL_SSL`: the name in upper case, dots as underscores. A secret may
 also be in a file: `KAFKA_SASL_PASSWORD_FILE` names it.
-Only the settings listed here are taken, since some others make a client fetch addresses or load classes
+Only the settings listed here are accepted, because some others make a client fetch addresses or load classes
 (CVE-2025-27817, CVE-2025-27818). Values never appear in a message, a repr or a log.
 """
 
@@ -24,16 +24,18 @@ _WRONG_NAME, _WRONG_ADDRESS = 62, 64
 """OpenSSL's numbers (X509_V_ERR_…)."""
 
 _REMEDIES: Final = {
-    _NOT_YET_VALID: "compare the clocks of this machine and of the one that made it",
-    _EXPIRED: "whoever runs the brokers has to give them a new one; nothing on this side helps",
-    _WRONG_NAME: "name the broker in KAFKA_BOOTSTRAP_SERVERS, and in its advertised.listeners, as its certificate does",
-    _WRONG_ADDRESS: "name the broker in KAFKA_BOOTSTRAP_SERVERS, and in its advertised.listeners, as its certificate does",
+    _NOT_YET_VALID: "compare this machine's clock with that of the machine that issued the certificate",
+    _EXPIRED: "the operators of the brokers must renew it; it cannot be fixed on this side",
+    _WRONG_NAME: "name the broker in KAFKA_BOOTSTRAP_SERVERS, and in its advertised.listeners, as in its certificate",
+    _WRONG_ADDRESS: "name the broker in KAFKA_BOOTSTRAP_SERVERS, and in its advertised.listeners, as in its certificate",
 }
 _OTHERWISE: Final = "set KAFKA_SSL_CA_LOCATION to the certificates of its authority"
 
 
 def distrusted(error: ssl.SSLCertVerificationError) -> str:
-    """The cause in OpenSSL's words, and the next step, to be read behind "the certificate"."""
+    """Return the cause in OpenSSL's words, and the next step; the text continues a sentence that begins with "the
+    certificate".
+    """
     return f"is not trusted ({error.verify_message}): {_REMEDIES.get(error.verify_code, _OTHERWISE)}"
 
 
@@ -85,21 +87,21 @@ _BEARER_LOGIN: Final = (
     "sasl.oauthbearer.token.endpoint.url",
 )
 _EXTENSIONS: Final = re.compile(r"[A-Za-z]+=[\x20-\x2b\x2d-\x7e]+(?:,[A-Za-z]+=[\x20-\x2b\x2d-\x7e]+)*")
-"""By RFC 7628, less the comma, which separates them here."""
+"""Extensions by RFC 7628, without the comma, which separates them here."""
 
 
 def variable(setting: str) -> str:
-    """The variable of a client setting."""
+    """Return the environment variable of a client setting."""
     return "KAFKA_" + setting.upper().replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of what one record batch may unpack to: bytes, records, and headers of all its records. Larger batches
+    """Limits of one unpacked record batch: bytes, records, and headers of all its records. Larger batches
     are not opened.
 
-    A few kilobytes can unpack to gigabytes, so each limit is checked before memory is allocated for what it limits.
-    Raises ConfigurationError for a limit that is not between 1 and 2^30.
+    A few kilobytes can unpack to gigabytes, so each limit is checked before memory is allocated. Raises
+    ConfigurationError for a limit that is not between 1 and 2^30.
     """
 
     bytes: int = 128 << 20
@@ -113,21 +115,19 @@ class BatchLimits:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> BatchLimits:
-        """Take the variables of BATCH_VARIABLES from `environment`. Raises ConfigurationError."""
+        """Read the variables of BATCH_VARIABLES from `environment`. Raises ConfigurationError."""
         known = sorted(BATCH_VARIABLES.values())
         if unknown := sorted(name for name in environment if name.startswith(_BATCH_PREFIX) and name not in known):
-            raise ConfigurationError(f"{unknown[0]} is no limit of record batches. Use one of {', '.join(known)}.")
+            raise ConfigurationError(f"{unknown[0]} is not a limit of record batches. Use one of {', '.join(known)}.")
         given = {name: environment[v].strip() for name, v in BATCH_VARIABLES.items() if environment.get(v, "").strip()}
         return cls(**{name: int(text) if _NUMBER.fullmatch(text) else 0 for name, text in given.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How to reach the brokers, and what is accepted from them.
-
-    `options` are spelt as librdkafka spells them and hidden from the repr. `cleartext_logins` allows to send a login unencrypted
-    to other machines. Raises ConfigurationError for options that are not
-    allowed, or not enough for the protocol that they name.
+    """Connection settings of the brokers, and limits on their answers. `options` have librdkafka's names and are hidden
+    from the repr. `cleartext_logins` allows unencrypted logins to other machines. Raises ConfigurationError for options
+    that are not allowed, or not sufficient for their protocol.
     """
 
     bootstrap_servers: str
@@ -144,8 +144,8 @@ class ClientSettings:
         for name, value in self.options.items():
             if has_controls(value):
                 raise ConfigurationError(
-                    f"{variable(name)} holds a control character, such as a line end, or bytes that are not UTF-8, and could change "
-                    f"other settings by it. Set {variable(name)} to the value alone."
+                    f"{variable(name)} holds a control character, such as a line end, or bytes that are not UTF-8, "
+                    f"which could change other settings. Set {variable(name)} to only the value."
                 )
         protocol = self.options.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in _PROTOCOLS:
@@ -161,12 +161,13 @@ class ClientSettings:
             _check_endpoint(self.options["sasl.oauthbearer.token.endpoint.url"])
             if not _EXTENSIONS.fullmatch(self.options.get("sasl.oauthbearer.extensions", "none=given")):
                 raise ConfigurationError(
-                    "KAFKA_SASL_OAUTHBEARER_EXTENSIONS cannot be used. Write it as name=value[,name=value…]; names have letters alone."
+                    "KAFKA_SASL_OAUTHBEARER_EXTENSIONS cannot be used. Write it as name=value[,name=value…]; names "
+                    "may have only letters."
                 )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], bootstrap_servers: str | None = None) -> ClientSettings:
-        """Take `KAFKA_*` from `environment`. Raises ConfigurationError, naming settings but never their values."""
+        """Read `KAFKA_*` from `environment`. Raises ConfigurationError, naming settings but never their values."""
         options: dict[str, str] = {}
         in_files = {variable(setting) + SUFFIX for setting in _SECRET}
         for name, value in environment.items():
@@ -175,7 +176,7 @@ class ClientSettings:
                 options[setting] = value
             elif name.startswith(_GUARDED_PREFIXES) and name not in in_files:
                 raise ConfigurationError(
-                    f"{name} is no Kafka client setting that the platform takes; allowed: "
+                    f"{name} is not a Kafka client setting that the platform accepts; allowed: "
                     f"{sorted(variable(s) for s in _ALLOWED)}"
                 )
         for setting in _SECRET:
@@ -210,7 +211,7 @@ class ClientSettings:
         return self.options.get("sasl.mechanism", "PLAIN").upper()
 
     def librdkafka(self) -> dict[str, str]:
-        """Settings for confluent-kafka."""
+        """Return settings for confluent-kafka."""
         settings = {"bootstrap.servers": self.bootstrap_servers, **self.options}
         if self.options.get("security.protocol", "").upper().startswith("SASL"):
             # Its own default is GSSAPI, which the wheel lacks.
@@ -220,7 +221,7 @@ class ClientSettings:
         return settings
 
     def java(self) -> dict[str, str]:
-        """Settings for the Java client inside Spark, without the `kafka.` prefix that the reader's options have."""
+        """Return settings for the Java client inside Spark, without the `kafka.` prefix of the reader's options."""
         given = self.options
         settings = {"bootstrap.servers": self.bootstrap_servers}
         for same in (
@@ -233,12 +234,12 @@ class ClientSettings:
             if same in given:
                 settings[same] = given[same]
         if given.get("ssl.endpoint.identification.algorithm") == "none":
-            # librdkafka says "none" where the Java client wants an empty string.
+            # librdkafka uses "none" for what is an empty string in the Java client.
             settings["ssl.endpoint.identification.algorithm"] = ""
         if "ssl.ca.location" in given:
             settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": given["ssl.ca.location"]}
         if "ssl.key.location" in given:
-            # The Java client wants key and certificates in one PEM file.
+            # The Java client needs key and certificates in one PEM file.
             settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": given["ssl.key.location"]}
         if given.get("security.protocol", "").upper().startswith("SASL"):
             settings["sasl.mechanism"] = self.mechanism
@@ -273,7 +274,7 @@ class ClientSettings:
 
 
 def _check_endpoint(url: str) -> None:
-    """Refuse what is no address of a token endpoint: a client could be led to a file or to somebody else's host."""
+    """Refuse an invalid address of a token endpoint, which could lead a client to a file or to another host."""
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -281,13 +282,14 @@ def _check_endpoint(url: str) -> None:
         fits = False
     if not fits or parts.username is not None or parts.password is not None or parts.fragment:
         raise ConfigurationError(
-            "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL is no address of a token endpoint. Write it as https://host[:port]/path, "
+            "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL is not the address of a token endpoint. Write it as "
+            "https://host[:port]/path, "
             "without a user or a password."
         )
 
 
 def _remote_hosts(bootstrap_servers: str) -> list[str]:
-    """The hosts of `host:port[,host:port…]` that are not this machine by its loopback."""
+    """Return the hosts of `host:port[,host:port…]` that are not loopback addresses."""
     found = []
     for item in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
         host, colon, _ = item.rpartition(":")

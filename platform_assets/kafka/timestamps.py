@@ -1,4 +1,6 @@
-"""Finding the records of old message sets whose timestamp Spark's reader cannot represent; see `engines.columnar.refused`."""
+"""Search for records of old message sets whose timestamp Spark's reader cannot represent; see
+`engines.columnar.refused`.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,9 @@ FIRST_READABLE_MS = -(2**63) // 1000 + 1
 def unreadable_records(
     settings: ClientSettings, topic: str, ranges: TopicRanges, patience: float = 120.0
 ) -> list[tuple[int, int, int]]:
-    """`(partition, offset, timestamp in ms)` of each committed record in `ranges` that Spark cannot represent.
-
-    Reads the ranges with a consumer of its own, outside any group, however long that takes. Raises BrokerUnreachableError after
-    `patience` seconds without a message, and BrokerRefusedError.
+    """Return `(partition, offset, timestamp in ms)` of each committed record in `ranges` that Spark cannot represent.
+    Reads the ranges with a separate consumer, outside any group, however long that takes. Raises BrokerUnreachableError
+    after `patience` seconds without a message, and BrokerRefusedError.
     """
     consumer = plain_consumer(settings)
     doing = f"searching topic {topic!r} for unreadable timestamps"
@@ -51,7 +52,7 @@ def _reached(message: Message, end: int, doing: str, topic: str) -> bool:
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
         raise BrokerRefusedError(doing, error.str(), needed(error.code(), topic))
-    # The end that a new leader gives may lie before the range's for a moment.
+    # For a moment, the end that a new leader reports may be before the range's.
     offset: int = message.offset()
     return offset >= (end if error is not None else end - 1)
 

@@ -23,8 +23,8 @@ def main() -> None:
     folder = cache_folder()
     if folder is None:
         print(
-            "there is no folder that this user alone can write to, so each worker compiles its kernels by itself, which "
-            f"takes half a minute: set {CACHE_VARIABLE} to one"
+            "no cache folder is writable by this user only, so each worker compiles its kernels itself, which "
+            f"takes half a minute: set {CACHE_VARIABLE} to such a folder"
         )
     else:
         print(f"the kernels are compiled, in {folder}")

@@ -221,7 +221,7 @@ class WindowCommit:
         return own | set(flat.files_on_disk(self._folder, others, window))
 
     def is_made(self, metadata: LoadMetadata | Fence) -> bool:
-        """Return true if the log has got the commit of this load since this was opened."""
+        """Return true if the log has received the commit of this load since this was opened."""
         return self._made_since(metadata, self._since) is not None
 
     def is_overtaken(self, window: str) -> bool:
@@ -267,7 +267,7 @@ class WindowCommit:
                         change.discard()
                     raise error from e
                 _log.info(
-                    "the commit of load %s is in the log, although it ended with the error: %s", metadata.load_id, e
+                    "the commit of load %s is in the log, although it reported the error: %s", metadata.load_id, e
                 )
                 return made
             with self._known(metadata):

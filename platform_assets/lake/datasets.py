@@ -37,7 +37,7 @@ def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Data
 
 
 def _of_plain_files(table: DeltaTable, local: FileSystem | None, column: str | None, value: str) -> ds.Dataset:
-    """Return the same for a table with the deletion-vector feature but without vectors, which delta-rs refuses."""
+    """Return the rows of a table that has the deletion-vector feature but no vectors, which delta-rs refuses."""
     files = local or PyFileSystem(DeltaStorageHandler(table.table_uri, object_files.for_delta()))
     schema, kind = pa.schema(table.schema().to_arrow()), ds.ParquetFileFormat(read_options=parquet.READ_OPTIONS)
     actions = pa.table(table.get_add_actions(flatten=True))

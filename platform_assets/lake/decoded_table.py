@@ -154,9 +154,7 @@ def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
     """
     taken = [f.name for f in value if f.name.lower() in _OWN]
     if taken:
-        raise ConfigurationError(
-            f"columns {taken} have names that are reserved ({', '.join(sorted(_OWN))}): rename them"
-        )
+        raise ConfigurationError(f"columns {taken} have reserved names ({', '.join(sorted(_OWN))}): rename them")
     fields = [*_BEFORE]
     if key is not None:
         fields.append(_key_field(key))
@@ -225,7 +223,7 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
         except CommitFailedError as e:
             if path.delta().version() == handle.version():
                 raise TableRefusedError(name, failures.reason_of(e)) from e
-    raise TableRefusedError(name, "others kept committing to it while its columns were being changed")
+    raise TableRefusedError(name, "other writers kept committing to it while its columns were being changed")
 
 
 def is_begun_again(path: Folder, declared: pa.Schema, replaces: str | None) -> bool:

@@ -81,7 +81,7 @@ class VersionGoneError(Terminal):
     def __init__(self, place: str, version: int) -> None:
         self.place, self.version = place, version
         super().__init__(
-            f"version {version} of the table at {place} can no longer be read, because its log does not go back so far: "
+            f"version {version} of the table at {place} can no longer be read, because its log does not reach back that far: "
             "log files older than 30 days, or than the table's property delta.logRetentionDuration, are deleted. Nothing "
             "was changed. Newer versions are complete."
         )

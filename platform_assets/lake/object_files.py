@@ -273,11 +273,11 @@ class ObjectFiles:
         except (NotFoundError, FileNotFoundError) as e:
             if has_no_bucket(str(e)):
                 raise OSError(errno.EIO, _reason(e), f"{self.uri}/{name}") from e
-            raise FileNotFoundError(errno.ENOENT, "there is no such object", f"{self.uri}/{name}") from e
+            raise FileNotFoundError(errno.ENOENT, "the object does not exist", f"{self.uri}/{name}") from e
         except (PermissionDeniedError, UnauthenticatedError) as e:
             raise PermissionError(errno.EACCES, _reason(e), f"{self.uri}/{name}") from e
         except PreconditionError as e:
-            raise OSError(errno.ESTALE, "another file was written there meanwhile", f"{self.uri}/{name}") from e
+            raise OSError(errno.ESTALE, "another process wrote a file there meanwhile", f"{self.uri}/{name}") from e
         except BaseError as e:
             raise OSError(errno.EIO, _reason(e), f"{self.uri}/{name}") from e
         except OSError as e:

@@ -70,7 +70,7 @@ class Opened:
         return _only_one(self.table, key, pa.chunked_array(ids, pa.string()))
 
     def offsets_of(self, key: str) -> dict[int, npt.NDArray[np.int64]]:
-        """Return the same as the function `offsets_of`."""
+        """Return every offset of one window, like the function `offsets_of`."""
         return _sorted(self._offsets(key))
 
     def _offsets(self, key: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:

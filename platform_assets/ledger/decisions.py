@@ -166,14 +166,16 @@ def version(lake: Lake, at_least: int | None = None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedErasure:
-    """Offsets of one window, by partition, that are to be erased and are not known to be; `decision` is the newest on them."""
+    """Offsets of one window, by partition, whose erasure is requested but not confirmed; `decision` is the newest on
+    them.
+    """
 
     ranges: Mapping[int, tuple[OffsetRange, ...]]
     decision: Decision
 
 
 def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
-    """Return the windows with records that are to be erased and are not known to be, by key.
+    """Return the windows with records whose erasure is requested but not confirmed, by key.
 
     These are the offsets that an `erase` names and no `erased` does, in any order.
     """

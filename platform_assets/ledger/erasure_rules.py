@@ -189,7 +189,7 @@ def apply(ledger: Ledger, windows: Sequence[SealedWindow]) -> None:
         return
     known = erased_of(ledger, windows[0].topic, list(named))
     lacking = [(w, without(named[w.key], known.get(w.key, {}))) for w in windows if w.key in named]
-    ledger.record_acceptances([(w, left) for w, left in lacking if left], "named by a decision to erase", ERASED)
+    ledger.record_acceptances([(w, left) for w, left in lacking if left], "named by an erasure decision", ERASED)
 
 
 def without(ranges: Ranges, known: Ranges) -> dict[int, tuple[OffsetRange, ...]]:

@@ -62,7 +62,7 @@ def superseded_batches(entries: pa.Table) -> list[datetime]:
 def remove(handle: DeltaTable, table: str, batches: Sequence[datetime], writer: WriterProperties | None) -> None:
     """Remove the proofs of `table` that were recorded at these times.
 
-    Raises DeltaError where another process committed since `handle` was opened: then nothing was removed.
+    Raises DeltaError if another process committed since `handle` was opened: then nothing was removed.
     """
     times = ", ".join(f"arrow_cast('{at.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')" for at in batches)
     handle.delete(

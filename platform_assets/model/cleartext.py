@@ -10,12 +10,12 @@ VARIABLE: Final = "PLATFORM_ALLOW_CLEARTEXT_LOGINS"
 
 
 def allowed(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment allows it to any host."""
+    """Return True if the environment allows unencrypted logins to any host."""
     return environ.get(VARIABLE, "").strip().lower() in ("1", "true", "yes")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host, by name or address, is on loopback; no name is looked up."""
+    """Return True if a host, given by name or address, is on loopback; names are not looked up."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -23,5 +23,5 @@ def is_loopback(host: str) -> bool:
 
 
 def remedy(instead: str) -> str:
-    """What to do about it, for a message: `instead` is the setting that encrypts."""
+    """Return the remedy for a message; `instead` is the setting that encrypts."""
     return f"Set {instead}, or {VARIABLE}=true if you trust the network."

@@ -80,8 +80,9 @@ class TopicDeclaration:
         return first_edge(self.schedule, self.start).astimezone(UTC)
 
     def has_partition(self, edge: datetime, now: datetime) -> bool:
-        """Return whether Dagster has a partition at `now` that starts at `edge`: it has those of `schedule` that have
-        ended."""
+        """Return True if Dagster has a partition that starts at `edge`: at `now`, it has those of `schedule` that have
+        ended.
+        """
         window = window_starting_at(self.schedule, edge)
         return window is not None and window.end <= now and edge >= self.first_edge
 

@@ -1,4 +1,4 @@
-"""The declaration of how a topic's records become typed rows: plain values, and the digest that names them. Pure."""
+"""Declaration of how a topic's records become typed rows: plain values, and the digest that identifies them. Pure."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.expectations import Expectation
 
 CODE_VERSION: Final = 2
-"""Of what decoders make of a value. A release that changes that raises it: windows are decoded again then, knowingly."""
+"""Version of the decoders' results.
+
+A release that changes results raises it, so that windows are decoded again on purpose.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FormatSpec:
-    """One side of a record, key or value: its format and what that format needs to know, as YAML has it.
-
-    `options` are plain JSON values; the format's own module judges them.
+    """One side of a record, key or value: its format and the format's options from YAML. `options` are plain JSON
+    values; the format's module checks them.
     """
 
     format: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_fields(self) -> dict[str, Any]:
-        """As the digest and the metadata have it."""
+        """Return it in the form of the digest and the metadata."""
         return {"format": self.format, **dict(self.options)}
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A value to decode instead of that of one known bad record: at `offset` in a window.
+    """A value to decode instead of the value of a known bad record, at `offset` in a window.
 
     `value` is text, or bytes in base64 if it is `binary`.
     """
@@ -46,17 +48,17 @@ class Repair:
 
     @property
     def content(self) -> bytes:
-        """The bytes that are decoded."""
+        """The bytes to decode."""
         return base64.b64decode(self.value) if self.binary else self.value.encode()
 
     def to_fields(self) -> list[Any]:
-        """As digests have it, without the window."""
+        """Return it in the form of digests, without the window."""
         return [self.partition, self.offset, self.value, *(["base64"] if self.binary else [])]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeDeclaration:
-    """How records of one topic are decoded. Keys are left out of the table where `key` is None.
+    """Declaration of how a topic's records are decoded. Without `key`, keys are left out of the table.
 
     `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning or an
     error of the check. A higher `revision` has windows decoded again although nothing else has changed; `replaces` is the
@@ -89,7 +91,9 @@ class DecodeDeclaration:
 
     @property
     def digest(self) -> str:
-        """Names all that decides what rows a record becomes, but repairs; thresholds of checks and expectations are no part of it."""
+        """Digest of everything that determines a record's rows, except repairs; thresholds of checks and expectations
+        do not count.
+        """
         what = {
             "code": CODE_VERSION,
             "revision": self.revision,
@@ -99,19 +103,23 @@ class DecodeDeclaration:
         return _digest(what)
 
     def digest_of(self, window: str) -> str:
-        """The same for one window, with its repairs: so one that is added has that window alone decoded again."""
+        """Return the digest for one window, with its repairs, so that a new repair makes only that window be decoded
+        again.
+        """
         repairs = [r.to_fields() for r in sorted(self.repairs_of(window), key=lambda r: (r.partition, r.offset))]
         return self.digest if not repairs else _digest({"declared": self.digest, "repairs": repairs})
 
     @property
     def fingerprint(self) -> str:
-        """Names all that decides whether windows can be decoded: the digest, repairs, and what makes room for other columns."""
+        """Fingerprint of everything that determines whether windows can be decoded: the digest, repairs, and replaced
+        columns.
+        """
         repairs = [[r.window, *r.to_fields()] for r in self.repairs]
         loses = {"loses_rows": True} if self.loses_rows else {}
         return _digest({"declared": self.digest, "replaces": self.replaces, "repairs": repairs, **loses})
 
     def repairs_of(self, window: str) -> tuple[Repair, ...]:
-        """Those of one window."""
+        """Return the repairs of one window."""
         return tuple(r for r in self.repairs if r.window == window)
 
 

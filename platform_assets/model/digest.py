@@ -1,6 +1,6 @@
-"""Digests of sets of rows: which offsets a window has, and what all of its columns hold. Pure values, no I/O.
+"""Digests of sets of rows: the offsets of a window, and the content of all its columns. Pure values, no I/O.
 
-docs/DIGEST.md defines both, with golden vectors that every implementation is tested against.
+docs/DIGEST.md defines both, with golden vectors for tests of every implementation.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SPARK_SEED = 42
 class Digest:
     """A multiset digest: `rows` values and the exact sum of their 64-bit hashes.
 
-    Independent of order, and additive: the digest of a union is the sum of the digests. It detects any lost, doubled
-    or altered row with a chance of error of about 2^-64 a comparison for accidents; XXH64 is no cryptographic hash,
-    so it is no protection against somebody who sets out to forge it.
+    Independent of order, and additive: the digest of a union is the sum of the digests. It detects accidentally lost,
+    doubled or altered rows with an error probability of about 2^-64 per comparison. XXH64 is not a cryptographic hash,
+    so it does not protect against deliberate forgery.
     """
 
     rows: int
@@ -46,7 +46,9 @@ class Digest:
 
     @classmethod
     def from_halves(cls, rows: int, high: int, low: int) -> Digest:
-        """From the sums of the hashes' upper and lower 32 bits, which a 64-bit sum holds for 2^31 rows and more."""
+        """Make a digest from the sums of the hashes' upper and lower 32 bits, whose 64-bit sums do not overflow up to
+        2^31 rows.
+        """
         return cls(rows, (high << 32) + low)
 
 
@@ -59,7 +61,7 @@ class Measured:
 
     @classmethod
     def of_nothing(cls) -> Measured:
-        """That of no rows."""
+        """Return the measure of no rows."""
         return cls(Digest(0, 0), Digest(0, 0))
 
     def __add__(self, other: Measured) -> Measured:
@@ -97,7 +99,7 @@ def _xxhash64_int(value: int, seed: int) -> int:
 
 
 def offset_hashes(partition: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Spark's `xxhash64(kafka_partition, kafka_offset)` of each offset, as unsigned 64-bit values."""
+    """Return Spark's `xxhash64(kafka_partition, kafka_offset)` of each offset, as unsigned 64-bit values."""
     seed = _xxhash64_int(partition, SPARK_SEED)
     values = offsets.astype(np.uint64)
     h = _rotl(values * np.uint64(_PRIME2), 31) * np.uint64(_PRIME1)
@@ -107,7 +109,7 @@ def offset_hashes(partition: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray
 
 
 def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
-    """Digest of a set of offsets of one partition; equals what Spark computes over the same rows."""
+    """Return the digest of a set of offsets of one partition, which equals Spark's digest of the same rows."""
     hashes = offset_hashes(partition, offsets)
     high = int((hashes >> np.uint64(32)).sum(dtype=np.uint64))
     low = int((hashes & np.uint64(0xFFFFFFFF)).sum(dtype=np.uint64))
@@ -115,12 +117,13 @@ def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
 
 
 def digest_of(offsets: Mapping[int, npt.NDArray[np.int64]]) -> Digest:
-    """Digest of a multiset of offsets of several partitions, by partition."""
+    """Return the digest of a multiset of offsets of several partitions, by partition."""
     return sum((offsets_digest(p, found) for p, found in offsets.items()), Digest(0, 0))
 
 
 def dense_digest(ranges: TopicRanges, chunk: int = 1 << 16) -> Digest:
-    """The digest that `ranges` have when every offset in them holds a record; memory is flat, `chunk` offsets a step.
+    """Return the digest of `ranges` if every offset in them has a record; memory is flat, with `chunk` offsets per
+    step.
 
     Comparing it with the digest of the loaded rows proves that the window is dense and free of duplicates, which
     count, minimum, maximum and plain sums cannot: `{0, 3, 5, 6}` and `{1, 2, 4, 7}` agree in count, sum and sum of

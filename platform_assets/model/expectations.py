@@ -9,28 +9,33 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
 
 CODE_VERSION: Final = 1
-"""Of what counts as failing. A release that changes that raises it: figures of before are then none of its own."""
+"""Version of the rules for failing rows.
+
+A release that changes the rules raises it, so that earlier figures do not count.
+"""
 MOST_SAMPLES: Final = 3
-"""Failing rows that are kept of one expectation and window."""
+"""Maximum number of failing rows kept per expectation and window."""
 
 ExpectationKind = Literal["not_null", "in", "range", "pattern", "unique"]
-"""not_null: the column has a value; in: the value is one of a set; range: it lies between two bounds, both inclusive; pattern: an
-expression of RE2 fits the whole of it; unique: no two rows of a window have the same values in all of the columns."""
+"""not_null: the column has a value; in: the value is one of a set; range: it lies between two bounds, both inclusive;
+pattern: an RE2 expression matches the whole value; unique: no two rows of a window have the same values in all of the
+columns.
+"""
 KINDS: Final[tuple[ExpectationKind, ...]] = get_args(ExpectationKind)
 Severity = Literal["warn", "error"]
-"""error holds back what is downstream, warn does not."""
+"""error blocks downstream assets, warn does not."""
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 Value = str | int | float
-"""A value that YAML gives; of types that it lacks, such as dates and decimals, the text."""
+"""A value from YAML; for types that YAML lacks, such as decimals, the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """One expectation of the rows of a window: `name` is that of its check.
 
-    `columns` is one column, and may be several where it is `unique`. `values` are those of `in`; `least` and `most` are the bounds of
-    `range`, inclusive, of which one may be None; `pattern` is an expression of RE2. Tombstones are judged by none, nulls by
-    `not_null` alone.
+    `columns` is one column, or several for `unique`. `values` are those of `in`; `least` and `most` are the inclusive
+    bounds of `range`, one of which may be None; `pattern` is an RE2 expression. Tombstones are never checked, and nulls
+    only by `not_null`.
     """
 
     name: str
@@ -44,7 +49,7 @@ class Expectation:
 
     @property
     def digest(self) -> str:
-        """Names all that decides which rows fail; name and severity are no part of it."""
+        """Digest of everything that determines which rows fail; name and severity do not count."""
         what = {
             "code": CODE_VERSION,
             "kind": self.kind,
@@ -56,7 +61,7 @@ class Expectation:
         return hashlib.sha256(json.dumps(what, separators=(",", ":")).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        """In words, for people."""
+        """Describe the expectation for people."""
         column = self.columns[0]
         if self.kind == "unique":
             return f"({', '.join(self.columns)}) is unique"
@@ -73,7 +78,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class FailingRow:
-    """A row that fails: where it is, and the value for people, shortened and escaped; None where it is null."""
+    """A failing row: its place, and the value for people, shortened and escaped; None if it is null."""
 
     partition: int
     offset: int
@@ -98,11 +103,11 @@ class Figures:
 
 
 FiguresByDigest = Mapping[str, Figures]
-"""The figures of one window, by the digests of what was expected."""
+"""The figures of one window, by the digests of its expectations."""
 
 
 def added(found: Iterable[FiguresByDigest]) -> dict[str, Figures]:
-    """The figures of rows that are parts of one window, together."""
+    """Return the combined figures of parts of one window."""
     whole: dict[str, Figures] = {}
     for part in found:
         for digest, figures in part.items():
@@ -111,7 +116,7 @@ def added(found: Iterable[FiguresByDigest]) -> dict[str, Figures]:
 
 
 def to_fields(figures: FiguresByDigest) -> dict[str, Any]:
-    """As reports, commit metadata and the ledger have them; `from_fields` reads them back."""
+    """Return them in the form of reports, commit metadata and the ledger; `from_fields` reads them back."""
     return {
         digest: {
             "rows": of.rows,
@@ -123,7 +128,7 @@ def to_fields(figures: FiguresByDigest) -> dict[str, Any]:
 
 
 def from_fields(fields: Mapping[str, Any]) -> dict[str, Figures]:
-    """The inverse of `to_fields`."""
+    """Read figures back from `to_fields`."""
     return {
         digest: Figures(of["rows"], of["failing"], tuple(FailingRow(**sample) for sample in of.get("samples", ())))
         for digest, of in fields.items()

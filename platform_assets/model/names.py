@@ -1,6 +1,6 @@
-"""Names that follow from a topic's name, for places that allow fewer characters or shorter names, or do not tell case. Pure.
-
-A name that fits such a place stays as it is. Any other one gets digits of the topic's hash, so that two topics do not share it.
+"""Names derived from a topic's name, for places that allow fewer characters or shorter names, or ignore case. Pure. A
+name that is valid there stays unchanged. Any other name gets digits of the topic's hash, so that two topics do not
+share it.
 """
 
 from __future__ import annotations
@@ -33,36 +33,38 @@ def checked_topic(name: str) -> str:
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 _FILE: Final = re.compile(r"[a-z0-9._-]+", re.ASCII)
 _RESERVED: Final = "_together"
-"""The end of names in Dagster that belong to a group of topics."""
+"""Suffix of Dagster names that belong to a group of topics."""
 _KINDS_IN_FRONT: Final = ("decoded-", "dead_letters-", "state-")
 
 LONGEST_FILE: Final = 255
-"""Bytes of a file's or folder's name on the usual file systems."""
+"""Maximum bytes of a file's or folder's name on the usual file systems."""
 _LONGEST_STEM: Final = 200
-"""Of a file's name: there is room for what comes before and after it, also while it is written."""
+"""Maximum length of a file's stem, which leaves room for prefixes and suffixes, also of temporary names."""
 _LONGEST_IN_CATALOGUE: Final = 128
 _DIGITS: Final = 6
 _MORE_DIGITS: Final = 16
 
 
 def distinct(stem: str, topic: str, mark: str = "_", digits: int = _MORE_DIGITS, longest: int | None = None) -> str:
-    """`stem` with digits of the hash of `topic`, cut in front of them to `longest` characters in all.
-
-    With a `mark` that no topic's name may hold, the result is no topic's name.
+    """Return `stem` with digits of the hash of `topic`, with the stem cut so that the result has at most `longest`
+    characters. With a `mark` that topic names cannot contain, the result is never a topic's name.
     """
     end = f"{mark}{sha256(topic.encode()).hexdigest()[:digits]}"
     return (stem if longest is None else stem[: longest - len(end)]) + end
 
 
 def identifier(topic: str) -> str:
-    """A name of letters, digits and underscores: `a.b` and `a_b` do not share one, and none is that of a group of topics."""
+    """Return a name of letters, digits and underscores:
+
+    `a.b` and `a_b` get different ones, and none is a topic group's name.
+    """
     if _IDENTIFIER.fullmatch(topic) and not topic.endswith(_RESERVED):
         return topic
     return distinct(re.sub(r"[^A-Za-z0-9_]", "_", topic), topic, digits=_DIGITS)
 
 
 def catalogue_name(topic: str) -> str:
-    """The same for a catalogue that takes `Orders` and `orders` for one name, and no name longer than 128 characters."""
+    """Return a name for a catalog that treats `Orders` and `orders` as one name, and allows at most 128 characters."""
     name = identifier(topic)
     if name == name.lower() and len(name) <= _LONGEST_IN_CATALOGUE:
         return name
@@ -83,6 +85,8 @@ def file_name(kind: str, topic: str, ending: str) -> str:
 
 
 def ledger_name(kind: str, topic: str) -> str:
-    """`raw/orders`, as entries of the ledger name a table; shorter for a topic so long that the folder of its entries has no name."""
+    """Return a table's name in the ledger, such as `raw/orders`; shorter for a topic whose name is too long for a
+    folder.
+    """
     folder = f"table={kind}%2F{topic}"
     return f"{kind}/{topic if len(folder) <= LONGEST_FILE else distinct(topic, topic, '!', 32, _LONGEST_STEM)}"

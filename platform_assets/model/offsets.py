@@ -1,8 +1,8 @@
 """Cuts, offset ranges and tiling: pure values, no I/O.
 
 Every range is half-open, `[start, end)`: `start` is the first offset inside, `end` the first one outside. Arithmetic on
-offsets is done here and, on columns of many at a time, in `checks/baseline/history.py` (the ledgers) and
-`kafka/evidence/tally.py` (record batches).
+offsets is done here and, on whole columns, in `checks/baseline/history.py` (the ledgers) and `kafka/evidence/tally.py`
+(record batches).
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """Number of offsets inside, which is not the number of records: markers and compaction leave holes."""
+        """Number of offsets inside, not of records: markers and compaction leave holes."""
         return self.end - self.start
 
     @classmethod
     def closed(cls, first: int, last: int) -> OffsetRange:
-        """The offsets from `first` to `last`, both inside."""
+        """Return the offsets from `first` to `last`, both inclusive."""
         return cls(first, last + 1)
 
     def before(self, offset: int) -> OffsetRange:
-        """The offsets of this range that lie before `offset`; an empty range where none does."""
+        """Return the offsets of this range before `offset`; an empty range if there are none."""
         return OffsetRange(self.start, max(self.start, min(self.end, offset)))
 
     def intersect(self, other: OffsetRange) -> OffsetRange | None:
-        """The offsets in both ranges, or None where there are none."""
+        """Return the offsets in both ranges, or None if there are none."""
         start, end = max(self.start, other.start), min(self.end, other.end)
         return OffsetRange(start, end) if start < end else None
 
@@ -60,7 +60,9 @@ class OffsetRange:
 
 
 def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """The same offsets in the fewest ranges, ascending; empty ranges vanish, neighbours and overlaps join."""
+    """Return the offsets in the fewest ranges, ascending; empty ranges are dropped, and adjacent or overlapping ones
+    joined.
+    """
     merged: list[OffsetRange] = []
     for item in sorted(r for r in ranges if r.size):
         if merged and item.start <= merged[-1].end:
@@ -71,7 +73,7 @@ def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
 
 
 def merge_named(named: Iterable[Sequence[int]]) -> dict[int, tuple[OffsetRange, ...]]:
-    """Ranges by partition of those that are named as `(partition, start, end)`, in the fewest pieces."""
+    """Return the ranges given as `(partition, start, end)`, by partition, in the fewest pieces."""
     found: dict[int, list[OffsetRange]] = {}
     for partition, start, end in named:
         found.setdefault(partition, []).append(OffsetRange(start, end))
@@ -79,7 +81,7 @@ def merge_named(named: Iterable[Sequence[int]]) -> dict[int, tuple[OffsetRange, 
 
 
 def subtract(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """The offsets of `ranges` that are not in `others`, ascending and in the fewest pieces."""
+    """Return the offsets of `ranges` that are not in `others`, ascending and in the fewest pieces."""
     left: list[OffsetRange] = []
     without = merge(others)
     at = 0
@@ -99,18 +101,18 @@ def subtract(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tu
 
 
 def common(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """The offsets in both, ascending and in the fewest pieces."""
+    """Return the offsets in both, ascending and in the fewest pieces."""
     whole = merge(ranges)
     return subtract(whole, subtract(whole, others))
 
 
 def size_of(ranges: Iterable[OffsetRange]) -> int:
-    """Number of offsets in `ranges`, which share none."""
+    """Return the number of offsets in `ranges`, which do not overlap."""
     return sum(r.size for r in ranges)
 
 
 def ranges_of(offsets: Iterable[int] | Offsets) -> tuple[OffsetRange, ...]:
-    """The ranges that hold just these offsets, in the fewest pieces; they may come in any order and repeatedly."""
+    """Return the ranges with exactly these offsets, in the fewest pieces; offsets may come in any order and repeatedly."""
     given = offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, dtype=np.int64)
     distinct = np.unique(given)
     if not len(distinct):
@@ -122,15 +124,19 @@ def ranges_of(offsets: Iterable[int] | Offsets) -> tuple[OffsetRange, ...]:
 
 
 def repeats(ordered: Offsets) -> Offsets:
-    """Of ascending offsets those that equal the one before: one for each row whose offset an earlier row has too."""
+    """Return those of ascending offsets that equal the previous one: one for each row whose offset an earlier row also
+    has.
+    """
     found: Offsets = ordered[1:][ordered[1:] == ordered[:-1]]
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOffsets:
-    """Offsets of the rows in one partition: `rows` rows, at the offsets in `ranges`, those in `repeated` more than
-    once."""
+    """Offsets of the rows in one partition:
+
+    `rows` rows at the offsets in `ranges`; those in `repeated` occur more than once.
+    """
 
     rows: int
     ranges: tuple[OffsetRange, ...]
@@ -138,17 +144,19 @@ class HeldOffsets:
 
     @classmethod
     def of(cls, ordered: Offsets) -> HeldOffsets:
-        """From the offsets of all rows, ascending."""
+        """Make it from the offsets of all rows, ascending."""
         return cls(len(ordered), ranges_of(ordered), ranges_of(repeats(ordered)))
 
 
 def lag(end: int, reached: int | None) -> int:
-    """Offsets from `reached`, exclusive end of what is held, to `end`; all of them where nothing is held yet."""
+    """Return the number of offsets from `reached`, the exclusive end of loaded offsets, to `end`; all if nothing is
+    loaded yet.
+    """
     return max(end - (reached or 0), 0)
 
 
 def text_of(ranges: Sequence[OffsetRange], limit: int = 5) -> str:
-    """`[1, 3), [5, 6) and 2 more ranges`: those beyond `limit` are counted."""
+    """Return text such as `[1, 3), [5, 6) and 2 more ranges`: ranges beyond `limit` are only counted."""
     text = ", ".join(str(r) for r in ranges[:limit])
     return text + (f" and {len(ranges) - limit} more ranges" if len(ranges) > limit else "")
 
@@ -159,28 +167,26 @@ def _frozen(values: Mapping[int, int]) -> Mapping[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One offset per Kafka partition of one topic at one instant: every record below it lies before the cut.
-
-    A partition that a cut does not name stands at 0: it was added to the topic later, and what its log start lacks by
-    then is a loss that is reported as one.
+    """One offset per Kafka partition of one topic at one instant: every record at a lower offset comes before the cut.
+    The offset of a partition that a cut does not name is 0: it was added to the topic later, and records missing at its
+    log start are reported as a loss.
     """
 
     offsets: Mapping[int, int]
 
     def __post_init__(self) -> None:
         if any(p < 0 or o < 0 for p, o in self.offsets.items()):
-            raise ValueError(f"a cut has no negative partition or offset: {dict(self.offsets)}")
+            raise ValueError(f"a cut cannot have a negative partition or offset: {dict(self.offsets)}")
         object.__setattr__(self, "offsets", _frozen(self.offsets))
 
     def at(self, partition: int) -> int:
-        """The offset at which the cut stands in `partition`; 0 where the partition is younger than the cut."""
+        """Return the cut's offset in `partition`; 0 if the partition was added after the cut."""
         return self.offsets.get(partition, 0)
 
     def grow(self, wanted: Mapping[int, int], ceiling: Mapping[int, int]) -> Cut:
-        """The next cut: `wanted`, but never before this cut and never past `ceiling`.
-
-        Where the two bounds contradict each other (an end offset that went backwards) this cut wins, since cuts only
-        grow. A partition that `wanted` lacks, because it was out of reach, carries this cut's offset forward.
+        """Return the next cut: `wanted`, but never before this cut and never after `ceiling`. If the two bounds
+        contradict each other (an end offset that went backwards), this cut wins, because cuts only grow. A partition
+        that `wanted` lacks, because it was unreachable, keeps this cut's offset.
         """
         grown = dict(self.offsets)
         for partition, offset in wanted.items():
@@ -189,7 +195,7 @@ class Cut:
         return Cut(grown)
 
     def regressions(self, ends: Mapping[int, int]) -> tuple[tuple[int, int, int], ...]:
-        """`(partition, recorded, found)` wherever an end offset lies before this cut."""
+        """Return `(partition, recorded, found)` for each end offset before this cut."""
         return tuple((p, o, ends[p]) for p, o in self.offsets.items() if p in ends and ends[p] < o)
 
 
@@ -204,9 +210,8 @@ class TopicRanges:
 
     @classmethod
     def between(cls, start: Cut, end: Cut) -> TopicRanges:
-        """The offsets from `start` (inclusive) to `end` (exclusive), for every partition that `end` names.
-
-        Raises ValueError where a cut shrank or lost a partition: cuts only grow.
+        """Return the offsets from `start` (inclusive) to `end` (exclusive), for every partition in `end`. Raises
+        ValueError if a cut shrank or lost a partition, because cuts only grow.
         """
         lost = set(start.offsets) - set(end.offsets)
         if lost:
@@ -219,15 +224,15 @@ class TopicRanges:
         return sum(r.size for r in self.by_partition.values())
 
     def non_empty(self) -> TopicRanges:
-        """The partitions that have at least one offset."""
+        """Return the partitions that have at least one offset."""
         return TopicRanges({p: r for p, r in self.by_partition.items() if r.size})
 
     def items(self) -> Iterator[tuple[int, OffsetRange]]:
-        """`(partition, range)` in ascending order of partition."""
+        """Return `(partition, range)` in ascending order of partition."""
         return iter(self.by_partition.items())
 
     def triples(self) -> tuple[tuple[int, int, int], ...]:
-        """`(partition, start, end)`, end exclusive, in ascending order of partition."""
+        """Return `(partition, start, end)`, end exclusive, in ascending order of partition."""
         return tuple((p, r.start, r.end) for p, r in self.by_partition.items())
 
 
@@ -246,8 +251,8 @@ class TilingFault:
 def tiling_faults(windows: Sequence[tuple[str, TopicRanges]]) -> tuple[TilingFault, ...]:
     """Return the places where adjacent windows, given in order as `(key, ranges)`, do not share a cut.
 
-    `kind` is "gap" if offsets lie between two windows and "overlap" if they lie in both. A partition that first
-    appears in a later window has to start at 0.
+    `kind` is "gap" if offsets lie between two windows and "overlap" if they lie in both. A partition that first appears
+    in a later window must start at 0.
     """
     faults: list[TilingFault] = []
     reached: dict[int, int] = {}

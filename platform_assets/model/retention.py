@@ -1,9 +1,8 @@
-"""How long retention still leaves what is not loaded: arithmetic alone.
-
-Kafka deletes whole segments, the oldest first. By time it deletes one whose newest timestamp is older than `retention.ms`, and by
-size one that the bytes behind it make superfluous: `retention.bytes` of them or more. Where segments begin no client can ask, so
-both are said for a segment that ends with the record itself, the first moment at which it may go: a loss comes then or later, and
-never earlier, unless the configuration, the rate or the brokers' clock changes, or somebody deletes records.
+"""Time until retention deletes records that are not loaded: pure arithmetic. Kafka deletes whole segments, the oldest
+first. By time, it deletes a segment whose newest timestamp is older than `retention.ms`; by size, one that is followed
+by at least `retention.bytes` bytes. Clients cannot ask where segments begin, so both times assume a segment that ends
+with the record itself, which gives the earliest possible time. A loss cannot come earlier, unless the configuration,
+the rate or the brokers' clock changes, or somebody deletes records.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 NEAR: Final = 0.25
-"""Of the retention: with less than this share left somebody should act."""
+"""Share of the retention: if less is left, somebody should act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class Retention:
 
     @classmethod
     def of_config(cls, config: Mapping[str, str]) -> Retention:
-        """Of a topic's effective configuration, by Kafka's names."""
+        """Read it from a topic's effective configuration, by Kafka's names."""
         if "delete" not in config.get("cleanup.policy", "delete"):
             return cls(None, None)
         milliseconds, size = int(config.get("retention.ms", "-1")), int(config.get("retention.bytes", "-1"))
@@ -68,7 +67,7 @@ class Forecast:
 
     @property
     def hours(self) -> float | None:
-        """Until the first of both, 0 where offsets are lost; None where neither comes."""
+        """Hours until the earlier of both; 0 if offsets are lost; None if neither applies."""
         if self.lost:
             return 0.0
         return min((h for h in (self.by_time, self.by_size) if h is not None), default=None)

@@ -1,4 +1,4 @@
-"""Tables of the lake: what kind of table, of which topic, and the one name that follows from both. Pure."""
+"""Tables of the lake: their kind, their topic, and the name that follows from both. Pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class TableRef:
 
     @property
     def name(self) -> str:
-        """`raw/orders`, as people and tools name it."""
+        """The table's name for people and tools, such as `raw/orders`."""
         return f"{self.kind}/{self.topic}"
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The name as a path or an asset key has it: `("raw", "orders")`."""
+        """The parts of the name in a path or an asset key, such as `("raw", "orders")`."""
         return self.kind, self.topic
 
     @property
@@ -49,17 +49,17 @@ class TableRef:
 
     @classmethod
     def of_ledger(cls, key: str, topic: str) -> TableRef:
-        """The table of an entry that has this key and this topic. Raises ConfigurationError."""
+        """Return the table of a ledger entry with this key and topic. Raises ConfigurationError."""
         return cls.parse(f"{key.partition('/')[0]}/{topic}")
 
     @classmethod
     def raw(cls, topic: str) -> TableRef:
-        """The raw table of `topic`. Raises TopicNameError."""
+        """Return the raw table of `topic`. Raises TopicNameError."""
         return cls("raw", topic)
 
     @classmethod
     def parse(cls, name: str) -> TableRef:
-        """From a name; a topic's name alone stands for its raw table. Raises ConfigurationError."""
+        """Parse a name; a topic's name alone means its raw table. Raises ConfigurationError."""
         kind, slash, topic = name.partition("/")
         if not slash:
             return cls.raw(name)
@@ -75,8 +75,8 @@ class TableRef:
 class TableLoad:
     """Source of a window of a derived table: the load of that window in another table, and the declaration.
 
-    `version` is the Delta version of that load in the other table, `declaration` a digest of what decided how rows
-    were made.
+    `version` is the Delta version of that load in the other table, and `declaration` is the digest of the declaration
+    that determined the rows.
     """
 
     table: TableRef
@@ -85,7 +85,7 @@ class TableLoad:
     declaration: str
 
     def to_fields(self) -> dict[str, str | int]:
-        """As commit metadata and the ledger have it."""
+        """Return it in the form of commit metadata and the ledger."""
         return {
             "table": self.table.name,
             "version": self.version,
@@ -95,5 +95,5 @@ class TableLoad:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> TableLoad:
-        """The same read back."""
+        """Read it back from `to_fields`."""
         return cls(TableRef.parse(fields["table"]), fields["version"], fields["load_id"], fields["declaration"])

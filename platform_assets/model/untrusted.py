@@ -1,7 +1,8 @@
-"""Text from outside, made safe for the place that shows it: a line of a terminal or log, Markdown, SVG, JSON. Pure.
+"""Make untrusted text safe for the place that shows it: a line of a terminal or log, Markdown, SVG, JSON. Pure.
 
-Records, headers, registries, brokers and file names may hold anything, and so may the messages of errors that quote them. Escape
-where text is shown, not where it is stored. `platform_assets_tests/test_shown_text.py` finds the places that show text.
+Records, headers, registries, brokers and file names may contain anything, and so may error messages that quote them.
+Escape where text is shown, not where it is stored. `platform_assets_tests/test_shown_text.py` finds the places that
+show text.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from xml.sax.saxutils import escape
 from platform_assets.errors import printable
 
 MOST_SHOWN: Final = 120
-"""Bytes of a value that are shown."""
+"""Maximum bytes of a value to show."""
 MOST_PLACE: Final = 300
-"""Characters of the place of a dead letter; a longer one is cut. Names of a record's fields may be as long as the record."""
+"""Maximum characters of a dead letter's place; a longer one is cut, because field names may be as long as the record.
+"""
 
 
 def cut(text: str, most: int) -> str:
-    """`text`, of at most `most` characters; the last one says that there were more."""
+    """Return at most `most` characters of `text`; if it is cut, the last one is an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def shown(content: bytes | None) -> str | None:
-    """The beginning of bytes as text: what cannot be shown is escaped, and what is left out is said."""
+    """Return the beginning of bytes as text, with unprintable parts escaped, and with the number of omitted bytes."""
     if content is None:
         return None
     text = content[:MOST_SHOWN].decode("utf-8", "backslashreplace")
@@ -45,31 +47,34 @@ def shown_value(value: Any) -> str | None:
 
 _BACKQUOTES: Final = re.compile(r"`+")
 _SPECIAL: Final = re.compile(r"[\\`*\]<~]|\[(?!\d)|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")
-"""Ranges of offsets and names with underscores inside stay readable: without its end a bracket is no mark."""
+"""Characters to escape.
+
+Ranges of offsets and names with underscores stay readable: a bracket without its end is no mark.
+"""
 _BLOCK: Final = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")
 """Starts of a heading, quotation, list or underline at the beginning of a paragraph."""
 _WORD: Final = re.compile(r"\S+")
 _LINKED: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
-"""Words with one of these are what GitHub's Markdown makes links of, without any mark and even if marks in them are escaped."""
+"""GitHub's Markdown turns words with one of these into links, without any mark and even if marks in them are escaped.
+"""
 _MARK: Final = re.compile(r"\\([!-/:-@\[-`{-~])|(?<!`)(`+)(?!`).*?(?<!`)\2(?!`)")
 """An escaped mark, or a code span."""
 
 
 def line(text: object) -> str:
-    """`text` in one line, for a terminal or a log: what is not printable is shown as an escape.
-
-    That is control characters, ESC and line ends among them, and marks that change the direction of text or have no width.
+    """Return `text` in one line, for a terminal or a log, with unprintable characters as escapes: control characters,
+    including ESC and line ends, and marks that change the direction of text or have no width.
     """
     return printable(text)
 
 
 def lines(text: object) -> str:
-    """Like `line`, for text whose line ends are the platform's own."""
+    """Like `line`, for text whose line ends come from the platform."""
     return "\n".join(map(line, str(text).split("\n")))
 
 
 def to_lines(sink: Callable[[str], object]) -> Callable[[str], None]:
-    """Return a function that gives `sink` each text as `line` makes it."""
+    """Return a function that passes each text to `sink` in the form of `line`."""
 
     def give(text: str) -> None:
         sink(line(text))
@@ -78,7 +83,7 @@ def to_lines(sink: Callable[[str], object]) -> Callable[[str], None]:
 
 
 def code(text: object) -> str:
-    """`text` as a code span of Markdown: nothing in it is a mark."""
+    """Return `text` as a Markdown code span, in which nothing is a mark."""
     shown = line(text)
     if not shown:
         return ""
@@ -88,14 +93,13 @@ def code(text: object) -> str:
 
 
 def markdown(text: object) -> str:
-    """`text` as one paragraph of Markdown that shows it as it is: no image, no link, no HTML.
-
-    What stands in backquotes stays a code span. So do addresses, which would be links otherwise, and backquotes without an end: as
-    escaped marks they would be read as others by `without_marks`. `markdown(without_marks(markdown(text)))` is `markdown(text)`.
+    """Return `text` as one Markdown paragraph that shows it literally: no image, no link, no HTML. Text in backquotes
+    stays a code span. Addresses, which would become links, and unmatched backquotes also become code spans:
+    `without_marks` would misread them as escaped marks. `markdown(without_marks(markdown(text)))` is `markdown(text)`.
     """
     pieces: list[tuple[bool, str]] = []
     for is_code, piece in _spans(line(text).lstrip(" ")):
-        # Two code spans in a row would be one with other ends.
+        # Two adjacent code spans would become one with other ends.
         if is_code and pieces and pieces[-1][0]:
             pieces[-1] = (True, pieces[-1][1] + piece)
         else:
@@ -105,23 +109,25 @@ def markdown(text: object) -> str:
 
 
 def without_marks(text: str) -> str:
-    """The text that `markdown` was given; code spans stay as they are."""
+    """Return the text that was given to `markdown`; code spans stay unchanged."""
     return _MARK.sub(lambda found: found[1] or found[0], text)
 
 
 def html(text: object) -> str:
-    """`text` for HTML and SVG, inside an attribute too."""
+    """Return `text` for HTML and SVG, also for use in an attribute."""
     return escape(line(text), {'"': "&quot;", "'": "&#39;"})
 
 
 def document(value: Any, indent: int | None = 2) -> str:
-    """`value` as JSON that is readable in any language, and on which no terminal acts."""
+    """Return `value` as JSON that keeps all languages readable, without control characters."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _spans(text: str) -> Iterator[tuple[bool, str]]:
-    """Pieces of `text`, each with whether it is a code span: between two equal runs of backquotes, a run alone, or an address."""
+    """Yield pieces of `text`, each with True for a code span: text between equal runs of backquotes, a single run, or
+    an address.
+    """
     following: dict[int, re.Match[str]] = {}
     ends: dict[int, re.Match[str] | None] = {}
     runs = list(_BACKQUOTES.finditer(text))

@@ -19,14 +19,14 @@ from croniter import CroniterBadDateError, croniter
 from platform_assets.errors import WindowKeyError
 
 _REMEMBERED: Final = 4096
-"""Answers that are kept of each question below: many topics have one schedule, and a tick asks the same of each of them."""
+"""Number of cached answers per function below: many topics share a schedule, so a tick repeats the same questions."""
 
 KEY_FORMAT = "%Y-%m-%d-%H:%M"
 """Format of a window key, which is the Dagster partition key; UTC, to the minute, as fine as a cron edge is."""
 
 _DRAWN = re.compile(r"(?<![A-Z])[RH](?![A-Z])", re.IGNORECASE)
 _NEAREST = re.compile(r"(?<![A-Z])(?:\d+|L)?W(?:\d+)?(?![A-Z])", re.IGNORECASE)
-"""The weekday nearest to a day of the month, which Dagster does not know."""
+"""Cron's nearest weekday to a day of the month, which Dagster does not support."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,11 +38,11 @@ class Window:
 
     def __post_init__(self) -> None:
         if self.start >= self.end:
-            raise ValueError(f"a window ends after it starts: {self.start} to {self.end}")
+            raise ValueError(f"a window must end after it starts: {self.start} to {self.end}")
 
     @property
     def key(self) -> str:
-        """The Dagster partition key."""
+        """Key of the window, which is its Dagster partition key."""
         return key_of(self.start)
 
     def __str__(self) -> str:
@@ -51,19 +51,19 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Window keys from `first` to `last`, both inclusive; None where there is no bound."""
+    """Window keys from `first` to `last`, both inclusive; None for no bound."""
 
     first: str | None = None
     last: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Span:
-        """From `A..B`, `A..`, `..B` or `A`. Raises ValueError."""
+        """Parse `A..B`, `A..`, `..B` or `A`. Raises ValueError."""
         first, dots, last = text.partition("..")
         span = cls(first or None, (last if dots else first) or None)
         keys = [edge_of(key) for key in (span.first, span.last) if key is not None]
         if not keys or sorted(keys) != keys:
-            raise ValueError(f"{text!r} is not of the form A..B, A not after B, one of them at least")
+            raise ValueError(f"{text!r} must have the form A..B, with A not after B and at least one of them given")
         return span
 
     def __contains__(self, key: str) -> bool:
@@ -71,12 +71,12 @@ class Span:
 
 
 def key_of(edge: datetime) -> str:
-    """The key of the window that starts at `edge`."""
+    """Return the key of the window that starts at `edge`."""
     return edge.astimezone(UTC).strftime(KEY_FORMAT)
 
 
 def edge_of(key: str) -> datetime:
-    """The instant that a key names. Raises WindowKeyError for anything but the exact form of `KEY_FORMAT`."""
+    """Return the instant that a key names. Raises WindowKeyError for anything but the exact form of `KEY_FORMAT`."""
     try:
         edge = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as e:
@@ -88,10 +88,9 @@ def edge_of(key: str) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def is_cron(schedule: str) -> bool:
-    """Return whether `schedule` is a cron schedule of five fields, the finest that a key can name, and ever ticks.
-
-    croniter's own R and H fields are refused: they stand for times drawn again in each process. So is W, since Dagster
-    refuses it.
+    """Return True if `schedule` is a cron schedule with five fields, the finest that a key can name, and ever ticks.
+    croniter's R and H fields are refused, because they stand for random times that differ between processes. W is
+    refused as in Dagster.
     """
     drawn_or_nearest = _DRAWN.search(schedule) or _NEAREST.search(schedule)
     if len(schedule.split()) != 5 or drawn_or_nearest or not croniter.is_valid(schedule):
@@ -104,8 +103,8 @@ def is_cron(schedule: str) -> bool:
 
 
 def edges_from(schedule: str, start: datetime) -> Iterator[datetime]:
-    """The edges at or after `start`, ascending, without end."""
-    # croniter answers with what lies strictly after its base.
+    """Yield the edges at or after `start`, ascending, without end."""
+    # croniter returns only times strictly after its base.
     ticks = croniter(schedule, start.astimezone(UTC) - timedelta(microseconds=1), ret_type=datetime)
     while True:
         yield ticks.get_next(datetime)
@@ -113,20 +112,22 @@ def edges_from(schedule: str, start: datetime) -> Iterator[datetime]:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def first_edge(schedule: str, start: datetime) -> datetime:
-    """The first edge at or after `start`."""
+    """Return the first edge at or after `start`."""
     return next(edges_from(schedule, start))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def longest_window(schedule: str, start: datetime) -> timedelta:
-    """The length of the longest of the windows that follow on the first edge at or after `start`: of a hundred, and so of
-    more than three months where windows are days of the week."""
+    """Return the length of the longest of the next hundred windows from the first edge at or after `start`.
+
+    For windows that are weekdays, that covers more than three months.
+    """
     edges = itertools.islice(edges_from(schedule, start), 101)
     return max(after - before for before, after in itertools.pairwise(edges))
 
 
 def closed_edges(schedule: str, after: datetime, now: datetime, limit: int | None = None) -> list[datetime]:
-    """The edges in `(after, now]`, ascending, `limit` at most: those that have closed since `after`."""
+    """Return the edges in `(after, now]`, which have closed since `after`, ascending, at most `limit`."""
     return list(_closed(schedule, after, now, limit))
 
 
@@ -138,9 +139,8 @@ def _closed(schedule: str, after: datetime, now: datetime, limit: int | None) ->
 
 
 def count_edges(schedule: str, start: datetime, end: datetime) -> int:
-    """The number of edges in `[start, end)`; fast for any span, since whole days are counted and not walked through.
-
-    In UTC every day that has edges has the same ones.
+    """Return the number of edges in `[start, end)`. It is fast for any span, because whole days are counted at once: in
+    UTC, every day with edges has the same ones.
     """
     start, end = start.astimezone(UTC), end.astimezone(UTC)
     first_day, last_day = _next_midnight(start), end.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -167,11 +167,11 @@ def _next_midnight(time: datetime) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def window_starting_at(schedule: str, edge: datetime) -> Window | None:
-    """The window of `schedule` that starts at `edge`, or None where `edge` is no edge of it."""
+    """Return the window of `schedule` that starts at `edge`, or None if `edge` is not one of its edges."""
     pair = list(itertools.islice(edges_from(schedule, edge), 2))
     return Window(pair[0], pair[1]) if pair[0] == edge else None
 
 
 def milliseconds(edge: datetime) -> int:
-    """Kafka's unit: milliseconds since the epoch."""
+    """Return the time in Kafka's unit: milliseconds since the epoch."""
     return round(edge.timestamp() * 1000)

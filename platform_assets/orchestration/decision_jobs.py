@@ -71,7 +71,7 @@ class ErasureConfig(AcceptanceConfig):
     generation: int | None = Field(default=None, description="Generation of the topic's log; by default the newest.")
     past_versions_expire: bool = Field(
         default=False,
-        description="For a bucket that keeps past versions: whether a lifecycle rule of it deletes those after a time.",
+        description="For a bucket that keeps past versions: true if a lifecycle rule deletes those after some time.",
     )
 
 
@@ -142,9 +142,7 @@ def definitions(declared: Declared) -> dg.Definitions:
     def accept_cluster() -> None:
         accept_other_cluster()
 
-    @dg.job(
-        description="Sets windows aside, so that the sensor asks for them no more: `platform-assets park` as a run."
-    )
+    @dg.job(description="Parks windows, so that the sensor no longer requests them: `platform-assets park` as a run.")
     def park_windows() -> None:
         park_each_window()
 
@@ -189,5 +187,5 @@ def _decide(
     except PlatformError as e:
         raise dg.Failure(line(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
     if dry_run:
-        report("dry run: nothing was changed; launch again with `dry_run: false` to decide so")
+        report("dry run: nothing was changed; launch again with `dry_run: false` to record the decision")
     context.add_output_metadata({"said": dg.MetadataValue.md("\n\n".join(map(markdown, messages)))})

@@ -37,7 +37,8 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
             checks.CONSERVATION,
             asset=asset,
             blocking=True,
-            description="Decoded rows and dead letters of a window are just its raw rows, by their digests, and of one declaration.",
+            description="A window's decoded rows and dead letters match its raw rows by digest, and were decoded "
+            "with one declaration.",
         ),
         dg.AssetCheckSpec(
             checks.SHARE,
@@ -178,11 +179,11 @@ def _share_text(declaration: TopicDeclaration, found: checks.Shares) -> str:
         return f"No dead letters among {found.of:,} records."
     reasons = ", ".join(f"{g.count:,} {g.reason}" + (f" at {g.place}" if g.place else "") for g in found.groups[:3])
     more = f" and {len(found.groups) - 3} more kinds" if len(found.groups) > 3 else ""
-    more += f", and {found.others:,} of kinds that are not told apart" if found.others else ""
+    more += f", and {found.others:,} of other kinds" if found.others else ""
     return (
         f"{found.dead:,} of {found.of:,} records are dead letters: {reasons}{more}. The largest share is {found.worst_share:.2%}, of "
-        f"window {found.worst}. See `platform-assets dead-letters {declaration.dead_letter_table}`; correct `decode:` in the topic's "
-        "YAML and materialise the windows again, and what can be decoded then moves over."
+        f"window {found.worst}. See `platform-assets dead-letters {declaration.dead_letter_table}`; correct "
+        f"`decode:` in the topic's YAML and materialize the windows again: dead letters that can then be decoded become rows."
     )
 
 
@@ -212,14 +213,14 @@ def _samples(found: checks.Shares) -> dg.TableMetadataValue:
 
 _OF_WINDOWS: Final = [
     dg.TableColumn("window", "string"),
-    dg.TableColumn("rows", "int", description="rows that were judged; -1 where the window was not measured"),
-    dg.TableColumn("failing", "int", description="rows that fail; -1 where the window was not measured"),
+    dg.TableColumn("rows", "int", description="rows that were checked; -1 if the window was not measured"),
+    dg.TableColumn("failing", "int", description="rows that fail; -1 if the window was not measured"),
 ]
 _OF_SAMPLES: Final = [
     dg.TableColumn("window", "string"),
     dg.TableColumn("partition", "int", description="Kafka partition"),
     dg.TableColumn("offset", "int", description="Kafka offset"),
-    dg.TableColumn("value", "string", description="shortened, and escaped where it is no text"),
+    dg.TableColumn("value", "string", description="shortened, and escaped unless it is text"),
 ]
 
 
@@ -280,8 +281,8 @@ def _expectation_text(declaration: TopicDeclaration, result: ExpectationResult) 
     if result.unmeasured:
         first = result.unmeasured[-1]
         found.append(
-            f"{counted(len(result.unmeasured), 'window')} not measured by this declaration, the newest is {first}: "
-            f"`platform-assets load {declaration.decoded_table} {first}`, or materialise the partitions; rows stay as they are."
+            f"{counted(len(result.unmeasured), 'window')} not measured with this declaration, of which {first} is the newest: "
+            f"`platform-assets load {declaration.decoded_table} {first}`, or materialize the partitions; rows do not change."
         )
     return found or ["No window was decoded yet."]
 
@@ -290,8 +291,8 @@ def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -
     again = f"`platform-assets load {declaration.decoded_table} {window}`"
     if expected.kind == "unique":
         return (
-            "Each of these rows is a separate record in Kafka: the producer sent the key again, and the table has what was "
-            "sent. Fix the producer; until then, queries have to choose one row of each key. If `decode:` makes the keys equal, "
+            "Each of these rows is a separate record in Kafka: the producer sent the key again, and the table has "
+            "what was sent. Fix the producer. Until then, queries must choose one row per key. If `decode:` makes the keys equal, "
             f"correct it, then {again}."
         )
     return (

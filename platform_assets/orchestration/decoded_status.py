@@ -138,8 +138,8 @@ def _problems(
     waiting = [w for w in windows if w.state == "to be asked for"]
     if waiting and instance is not None and dagster_records.blocked_by(instance, names.blocking_keys(declaration)):
         yield (
-            f"{health.counted(waiting)} not decoded: a check of {declaration.raw_table} fails, and holds back what is made from it. "
-            "Act as that check says; the windows are then asked for by themselves"
+            f"{health.counted(waiting)} not decoded: a check of {declaration.raw_table} fails and blocks tables "
+            f"made from it. Follow that check's remedy; the sensor then requests the windows"
         )
 
 
@@ -156,8 +156,9 @@ def _emptied(declaration: TopicDeclaration, windows: Sequence[str]) -> Iterator[
     if windows:
         table, named = declaration.decoded_table, sorted(windows)
         yield (
-            f"{counted(len(windows), 'window')} between {named[0]} and {named[-1]} had rows that are not in {table} any more: it was "
-            f"begun again with other columns, or somebody emptied it. Decode them again: `platform-assets load {table} {named[0]}`, "
+            f"{counted(len(windows), 'window')} between {named[0]} and {named[-1]} had rows that are no longer in "
+            f"{table}: it was started again with other columns, or somebody emptied it. Decode them again: "
+            f"`platform-assets load {table} {named[0]}`, "
             f"or all of them: `platform-assets load {table} --stale`"
         )
 

@@ -124,8 +124,8 @@ def _raw_table(
         kinds={"delta", "pyspark"},
         owners=list(owners),
         description=markdown(
-            f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materialising a partition "
-            "again proves it equal, heals it, or refuses and changes nothing."
+            f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materializing a partition "
+            f"again proves it equal, repairs it, or refuses and changes nothing."
         ),
         metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
         freshness_policy=None if declaration.paused else retention_check.freshness(declaration),
@@ -262,10 +262,11 @@ def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_ed
         tags = context.run.tags
         first, begins = tags.get(ASSET_PARTITION_RANGE_START_TAG, tags.get(PARTITION_NAME_TAG, "")), key_of(first_edge)
         raise ConfigurationError(
-            f"the run is for windows of {table} from {first} on, which is no partition any more: partitions begin at {begins}, "
-            "since `start` or `window` in the topic's defs.yaml was changed after the run was asked for. No window was loaded. "
-            f"Cancel the backfill and launch it again from {begins} on; windows before that are loaded by `platform-assets load "
-            f"{table} {first}`, each by its key"
+            f"the run is for windows of {table} from {first} on, which is no longer a partition: partitions begin "
+            f"at {begins}, because `start` or `window` in the topic's defs.yaml was changed after the run was "
+            f"requested. No window was loaded. "
+            f"Cancel the backfill and launch it again from {begins} on; load earlier windows with `platform-assets "
+            f"load {table} {first}`, each by its key"
         ) from e
 
 
@@ -298,10 +299,10 @@ class EarlierWindows(dg.Config):
     """Windows that a run of one topic loads."""
 
     windows: list[str] = Field(
-        description="Keys of sealed windows, such as 2026-01-31-14:05: each is loaded, and no other."
+        description="Keys of sealed windows, such as 2026-01-31-14:05. Exactly these are loaded."
     )
     decode_only: bool = Field(
-        default=False, description="Whether the raw table has them already, so that they are decoded and not loaded."
+        default=False, description="True if the raw table already has them, so that they are decoded and not loaded."
     )
 
 
@@ -309,7 +310,7 @@ class WindowsOfMany(dg.Config):
     """Windows that a run of a group loads."""
 
     windows: dict[str, list[str]] = Field(
-        description="By topic, the keys of sealed windows, such as 2026-01-31-14:05: each is loaded, and no other."
+        description="By topic, the keys of sealed windows, such as 2026-01-31-14:05. Exactly these are loaded."
     )
 
 
@@ -335,7 +336,8 @@ def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
     # Dagster executes a queued run with the steps that its job had when it was queued.
     @dg.op(
         name=earlier_windows_check_op(topic),
-        description="Does nothing: the step before it evaluates the checks. Runs that an earlier release queued have this step.",
+        description="Does nothing, because the previous step evaluates the checks. Runs queued by an earlier "
+        "release have this step.",
         ins={"loaded": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
     )
@@ -345,8 +347,8 @@ def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
         name=earlier_windows_job(topic),
         tags={TABLE_TAG: run_tag(table)},
         description=markdown(
-            f"Loads windows of {table} that an earlier schedule sealed and that are no partitions any more. The "
-            "topic's sensor requests it; for a manual run, list windows by their keys in its config."
+            f"Loads windows of {table} that an earlier schedule sealed and that are no longer partitions. The "
+            f"topic's sensor requests this job; for a manual run, list windows by their keys in its config."
         ),
     )
     def _job() -> None:
@@ -372,7 +374,7 @@ def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.J
     ) -> Iterator[Any]:
         config, services = read_config(WindowsOfMany, context), RunServices(kafka, lake, spark)
         for topic in sorted(set(config.windows) - set(known)):
-            context.log.warning(line(f"topic {topic} is not declared any more: its windows are left alone"))
+            context.log.warning(line(f"topic {topic} is no longer declared, so its windows are skipped"))
         windows = {topic: keys for topic, keys in config.windows.items() if topic in known}
         yield from execution.run_listed(context, [known[t] for t in windows], services, windows)
         yield dg.Output(None)
@@ -380,7 +382,8 @@ def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.J
     @dg.job(
         name=group_job(name),
         tags={TABLE_TAG: run_tag(None)},
-        description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor requests it; for a "
+        description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor "
+        f"requests this job; for a "
         "manual run, list windows by topic and key in its config.",
     )
     def _job() -> None:
@@ -395,9 +398,7 @@ def load_job_of(name: str, declarations: Sequence[TopicDeclaration]) -> Any:
     return dg.define_asset_job(
         name,
         selection=dg.AssetSelection.assets(*(key for d in declarations for key in names.tables_of(d))),
-        description=markdown(
-            f"Loads windows of {tables}, decodes them where that is declared, and evaluates the checks."
-        ),
+        description=markdown(f"Loads windows of {tables}, decodes them if that is declared, and evaluates the checks."),
     )
 
 
@@ -464,7 +465,7 @@ def _audit_schedule(
         job=job,
         cron_schedule=at,
         default_status=dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED,
-        description=f"Asks for the deep audit of {len(declarations)} topics, a run each.",
+        description=f"Requests the deep audit of {len(declarations)} topics, one run for each.",
     )
     def _schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
         moment = context.scheduled_execution_time.astimezone(UTC)

@@ -76,9 +76,11 @@ def of_sealed(window: SealedWindow) -> dict[str, Any]:
         )
         for p, r in window.ranges.items()
     ]
-    schema = dg.TableSchema([*_RANGE_COLUMNS, dg.TableColumn("cut_at", "string", description="how the end was found")])
+    schema = dg.TableSchema(
+        [*_RANGE_COLUMNS, dg.TableColumn("cut_at", "string", description="method by which the end was found")]
+    )
     return {
-        SUMMARY: f"{_offsets(window.ranges)} belong to this window for good, from `start` up to, not including, `end`.",
+        SUMMARY: f"{_offsets(window.ranges)} belong to this window permanently, from `start` up to, but not including, `end`.",
         OFFSETS: window.ranges.size,
         OFFSET_RANGES: dg.MetadataValue.table(records, schema),
         "window_start": dg.MetadataValue.timestamp(window.window.start),
@@ -173,9 +175,9 @@ _OUTCOMES: Final[Mapping[Outcome, str]] = {
     "loaded": "Loaded for the first time",
     "empty": "Nothing to load",
     "unchanged": "Read again and proved equal, so nothing was written",
-    "kept": "Kafka no longer has these records, and the table still holds them: proved by their digests, nothing was written",
-    "healed": "Its rows in the table were no longer those of the load: read again, proved equal to the first load, and written again",
-    "replaced": "Decoded by another declaration than before, so its rows were replaced",
+    "kept": "Kafka no longer has these records, but the table does, as their digests prove; nothing was written",
+    "healed": "The table's rows differed from the load, so they were read again, proved equal to the first load, and written again",
+    "replaced": "Decoded with a different declaration than before, so its rows were replaced",
     "restored": "Kafka no longer has all of these records: restored with rows of the table's versions, and proved equal",
 }
 
@@ -185,7 +187,7 @@ def _summary(receipt: Receipt, outcome: Outcome) -> str:
     if not receipt.missing:
         return f"{text}." if not receipt.rows else f"{text}, one for each."
     if receipt.holes is None:
-        return f"{text}; the check every_offset_accounted_for says what became of the other {receipt.missing:,}."
+        return f"{text}; the check every_offset_accounted_for accounts for the other {receipt.missing:,}."
     return f"{text}; the others: " + ", ".join(f"{n:,} {kind}" for kind, n in receipt.holes.items()) + "."
 
 

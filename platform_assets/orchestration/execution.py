@@ -390,7 +390,7 @@ def failure_text(errors: Mapping[str, PlatformError], windows: int, loaded: int)
         return str(next(iter(errors.values())))
     text = f"{len(errors)} of {windows} windows failed, {loaded} are loaded"
     not_tried = windows - len(errors) - loaded
-    text += f", {not_tried} were not tried since a service is gone. " if not_tried else ". "
+    text += f", {not_tried} were not tried because a service is not available. " if not_tried else ". "
     # Many windows fail for one cause, and each error names its window.
     return text + " ".join(f"Window {key}: {error}" for key, error in errors.items())
 

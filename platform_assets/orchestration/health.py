@@ -201,7 +201,7 @@ def catching_up(
     since = count_edges(declaration.schedule, pending, now)
     counted_windows = f"{sealed:,} window{'' if sealed == 1 else 's'}"
     return (
-        f"it is catching up: {counted_windows} are sealed, and {since:,} more have ended, the first of them at {_iso(pending)}; "
+        f"it is catching up: {counted_windows} are sealed, and {since:,} more have closed, the first of them at {_iso(pending)}; "
         f"a tick seals {declaration.max_edges_per_tick:,} at most"
     )
 
@@ -238,22 +238,25 @@ def problems(
             "Automation"
         )
     elif sensor is not None and sensor.error is not None:
-        since = "no tick on record went well" if sensor.good_at is None else f"no tick went well after {sensor.good_at}"
+        since = (
+            "no recorded tick succeeded" if sensor.good_at is None else f"no tick has succeeded since {sensor.good_at}"
+        )
         yield (
-            f"its sensor {sensor.name} fails, last at {sensor.ticked_at}, and {since}; nothing is sealed or asked for. It "
-            f"ticks on by itself. The tick said: {_shortened(sensor.error)}"
+            f"its sensor {sensor.name} fails, last at {sensor.ticked_at}, and {since}; nothing is sealed or "
+            f"requested. It continues to tick by itself. The tick's error: {_shortened(sensor.error)}"
         )
     elif pending is not None and now - pending > late and held_back is None and not _ticks(declaration, sensor, now):
         yield (
-            f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick. See that "
-            "Dagster's daemon runs (`platform-assets up`), and that `platform-assets check` finds no mistake, with which nothing loads"
+            f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick. "
+            f"Check that Dagster's daemon is running (`platform-assets up`), and that `platform-assets check` "
+            f"finds no mistake, because nothing loads while there is one"
         )
     failed = list(failing(unloaded, "failed to load"))
     yield from failed
     if behind is not None and behind.now > max(behind.before, _KEEPING_UP) and not failed:
         yield (
             f"loads do not keep up: {behind.now} sealed windows wait, the oldest since {_iso(behind.oldest)}, and {behind.before} "
-            f"did {behind.over.total_seconds() / 60:.0f} minutes ago. See under Runs in the UI what holds them up: a run that "
+            f"did {behind.over.total_seconds() / 60:.0f} minutes ago. Under Runs in the UI, find what delays them: a run that "
             "hangs, a queue that other runs fill, or a Spark that is too small"
         )
     ignored = [
@@ -262,7 +265,7 @@ def problems(
     # Dagster receives the windows that a tick has sealed one by one, before their runs are requested.
     asking = sensor is not None and sensor.ticking_since is not None and _ticks(declaration, sensor, now)
     if ignored and sensor is not None and not asking:
-        yield f"{counted(ignored)} sealed and not loaded, and no run for it is known; the sensor asks at its next tick"
+        yield f"{counted(ignored)} sealed but not loaded, and has no known run; the sensor requests one at its next tick"
 
 
 def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
@@ -271,19 +274,19 @@ def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
     if failed:
         last = max(failed, key=lambda w: w.failed_at or "")
         again = min((w.again_at for w in failed if w.again_at is not None), default=None)
-        then = "a run for it is under way" if again is None else f"asked for again from {again} on"
+        then = "a run for it is in progress" if again is None else f"requested again from {again} on"
         most = max(w.tries for w in failed)
         tried = "tried once" if most == 1 else f"after {most} tries"
         since = min(w.failing_since for w in failed if w.failing_since is not None)
         yield (
-            f"{counted(failed)} {what}, since {since}, the last time at {last.failed_at}, {tried}; "
-            f"{then}. The run said: {_shortened(last.error or '')}"
+            f"{counted(failed)} {what}, since {since}, the last time at {last.failed_at}, {tried}; {then}. The "
+            f"run's error: {_shortened(last.error or '')}"
         )
     refused = [w for w in windows if w.state == "waits for somebody"]
     for window in refused[:_NAMED]:
-        yield f"window {window.window} waits for somebody since {window.failing_since}: {_shortened(window.error or '')}"
+        yield f"window {window.window} has needed attention since {window.failing_since}: {_shortened(window.error or '')}"
     if len(refused) > _NAMED:
-        yield f"{len(refused) - _NAMED} more windows wait for somebody: `platform-assets status --json` names them"
+        yield f"{len(refused) - _NAMED} more windows need attention: `platform-assets status --json` names them"
 
 
 def _length(declaration: TopicDeclaration) -> timedelta:
@@ -365,9 +368,10 @@ def checks_not_run(
     if not missing or window is None or since is None or now - since <= patience:
         return
     yield (
-        f"whether {', '.join(missing)} would pass is not known: Dagster has no result of {'it' if len(missing) == 1 else 'them'} "
-        f"on record, as after its store was replaced. `platform-assets load {table} {window}` has them evaluated and reported; "
-        f"`platform-assets audit {table}` judges all windows without Dagster"
+        f"whether {', '.join(missing)} would pass is not known: Dagster has no result of "
+        f"{'it' if len(missing) == 1 else 'them'} on record, for example because its storage was replaced. "
+        f"`platform-assets load {table} {window}` evaluates and reports them; `platform-assets audit {table}` "
+        f"checks all windows without Dagster"
     )
 
 

@@ -173,7 +173,7 @@ class FailedRun:
     def error_of(self, key: str) -> str:
         """Return the run's error for the window `key`, or else its first error."""
         if self.failures is None:
-            return f"run {self.run_id} ended without saying why"
+            return f"run {self.run_id} ended without an error message"
         return self.failures.errors.get(key, self.failures.error)
 
 
@@ -435,7 +435,7 @@ def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
     span = (now - declaration.first_edge) * (WINDOW_LIMIT / 2 / number)
     later = (now - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return (
-        f"start: {number:,} windows from there to today, and Dagster's UI supports up to {WINDOW_LIMIT:,}. Take a later start, "
+        f"start: {number:,} windows from there to today, but Dagster's UI supports up to {WINDOW_LIMIT:,}. Take a later start, "
         f"such as {later:%Y-%m-%dT%H:%MZ} (older records are in the first window), or a longer `window`"
     )
 
@@ -446,6 +446,6 @@ def limit_warning(declaration: TopicDeclaration, now: datetime) -> str | None:
     if number < NEAR_LIMIT * WINDOW_LIMIT:
         return None
     return (
-        f"{number:,} windows since its start, and Dagster's pages get slow beyond {WINDOW_LIMIT:,}: loading continues; "
+        f"{number:,} windows since its start, but Dagster's pages get slow beyond {WINDOW_LIMIT:,}: loading continues; "
         "a longer `window` lets them grow more slowly"
     )

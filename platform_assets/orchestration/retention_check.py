@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 RETENTION_IS_FAR: Final = "retention_is_far"
 
 _DESCRIPTION: Final = (
-    "Kafka's retention leaves time for all that is not loaded: more than a quarter of `retention.ms`, and of `retention.bytes` at "
-    "the rate of today. It warns and holds back nothing."
+    "Kafka's retention leaves enough time for unloaded records: more than a quarter of `retention.ms`, and of "
+    "`retention.bytes` at today's rate. It only warns, and blocks nothing."
 )
 _LONG: Final = timedelta(minutes=1)
 """Default transaction timeout of producers. A transaction that is open for longer is named."""
@@ -92,12 +92,12 @@ def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
     for transaction in hung[:_NAMED]:
         yield _transaction_text(table_forecast, transaction, bootstrap, now)
     if len(hung) > _NAMED:
-        yield f"{len(hung) - _NAMED} more transactions hang: `platform-assets status --json` names them"
+        yield f"{len(hung) - _NAMED} more hanging transactions: `platform-assets status --json` names them"
     near = [(p, p.forecast) for p in table_forecast.partitions if p.forecast is not None and p.forecast.near]
     for partition, forecast in near[:_NAMED]:
         yield _overtaken(partition, forecast)
     if len(near) > _NAMED:
-        yield f"in {len(near) - _NAMED} more partitions retention comes near"
+        yield f"in {len(near) - _NAMED} more partitions retention is close"
 
 
 def warnings(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
@@ -106,7 +106,7 @@ def warnings(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
         if not _is_hung(transaction, now) and now - transaction.since > _LONG:
             yield _transaction_text(table_forecast, transaction, bootstrap, now)
     if table_forecast.unknown:
-        yield f"not everything could be foreseen: {'; '.join(table_forecast.unknown)}"
+        yield f"the forecast is incomplete: {'; '.join(table_forecast.unknown)}"
 
 
 def _is_hung(transaction: OpenTransaction, now: datetime) -> bool:
@@ -123,7 +123,7 @@ def _transaction_text(
         f"a transaction ({whose}) is open in partition {t.partition} from offset {t.start} on, "
         f"{'written to last' if known is None else 'begun'} at {_iso(t.since)}, and holds back "
         f"{table_forecast.held_back_by(t):,} offsets. "
-        "Windows end before it until then, and go on by themselves. "
+        "Until it ends, windows end before it; then they continue by themselves. "
     )
     if known is not None and not _is_hung(t, now):
         return text + (
@@ -131,12 +131,12 @@ def _transaction_text(
             "producer ends it earlier."
         )
     why = (
-        "No coordinator that this client may ask knows of it, so nothing ends it by itself."
+        "No coordinator that this client may query knows it, so it will not end by itself."
         if known is None
-        else f"It ought to have been aborted at {_iso(known.ends_at)} and is still {known.state}."
+        else f"It should have been aborted at {_iso(known.ends_at)}, but is still {known.state}."
     )
     return text + (
-        f"{why} Where its producer is gone, abort it: `kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic "
+        f"{why} If its producer no longer runs, abort it: `kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic "
         f"{table_forecast.topic} --partition {t.partition} --start-offset {t.start}`"
     )
 
@@ -145,14 +145,14 @@ def _overtaken(partition: PartitionForecast, forecast: Forecast) -> str:
     where = f"partition {partition.partition}"
     if forecast.lost:
         return (
-            f"retention has removed {forecast.lost:,} offsets of {where} from {partition.loaded} on that were not loaded: the load "
-            "of their window names them, and how to go on"
+            f"retention has removed {forecast.lost:,} offsets of {where} from {partition.loaded} on that were not "
+            f"loaded: the load of their window lists them and the next step"
         )
     bound = "retention.ms" if forecast.hours == forecast.by_time else "retention.bytes"
     when = "at any moment" if not forecast.hours else f"in {hours_text(forecast.hours)} at the earliest"
     return (
         f"retention removes offset {partition.loaded} of {where}, which is not loaded, {when} ({bound}; "
-        f"{forecast.share or 0:.0%} of it is left). See above why windows are not loaded, or have the topic keep more"
+        f"{forecast.share or 0:.0%} of it is left). Find out above why windows are not loaded, or increase the topic's retention"
     )
 
 
@@ -167,11 +167,13 @@ def hours_text(hours: float) -> str:
 
 _COLUMNS: Final = (
     dg.TableColumn("partition", "int", description="Kafka partition"),
-    dg.TableColumn("loaded_to", "int", description="end, exclusive, of the offsets that are loaded without a gap"),
+    dg.TableColumn("loaded_to", "int", description="exclusive end of the offsets that are loaded without a gap"),
     dg.TableColumn("lag", "int", description="offsets from there to the last stable offset"),
     dg.TableColumn("held_back", "int", description="offsets that wait for an open transaction to end"),
-    dg.TableColumn("hours_by_time", "string", description="until retention.ms may remove the first that is not loaded"),
-    dg.TableColumn("hours_by_size", "string", description="until retention.bytes may remove it, at today's rate"),
+    dg.TableColumn(
+        "hours_by_time", "string", description="time until retention.ms may remove the first unloaded offset"
+    ),
+    dg.TableColumn("hours_by_size", "string", description="time until retention.bytes may remove it, at today's rate"),
 )
 
 
@@ -181,11 +183,11 @@ def result(table: TableRef, table_forecast: RetentionForecast) -> dg.AssetCheckR
     hours, foretold = table_forecast.hours, [p for p in table_forecast.partitions if p.forecast is not None]
     if near:
         text = "; ".join(_overtaken(p, f) for p, f in near[:_NAMED])
-        headline = f"**Retention comes near**: {markdown(text)}."
+        headline = f"**Retention is close**: {markdown(text)}."
     elif table_forecast.unknown and len(foretold) < len(table_forecast.partitions):
         headline = f"**Could not tell**: {markdown('; '.join(table_forecast.unknown))}"
     elif hours is None:
-        headline = "Nothing that retention could remove waits to be loaded."
+        headline = "No unloaded record is subject to retention."
     else:
         headline = f"Retention removes nothing that is not loaded for {hours_text(hours)} at least."
     records = [

@@ -283,7 +283,7 @@ def _unerased(table: str, unfinished: Mapping[str, decisions.UnfinishedErasure])
         return ()
     by = next(iter(unfinished.values())).decision.decided_by
     return (
-        f"an erasure requested by {by} is not complete in {len(unfinished):,} windows: unless it is running, run "
+        f"an erasure requested by {by} is not complete in {len(unfinished):,} windows: if it is not running, run "
         f'`platform-assets erase {table} --reason "…"`, which continues it',
     )
 
@@ -318,8 +318,8 @@ def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: 
     if sensor is not None or not sealing.pending_edges(declaration, None, now, 2)[1:]:
         return None
     return (
-        f"no window was ever sealed, and its sensor {name} has never ticked: it does within a minute "
-        "of `platform-assets up`; else start it in the UI under Automation"
+        f"no window was ever sealed, and its sensor {name} has never ticked: it ticks within a minute after "
+        f"`platform-assets up`; if not, start it in the UI under Automation"
     )
 
 
@@ -351,7 +351,7 @@ def _moved_start(declaration: TopicDeclaration, ledger: Ledger) -> str | None:
 
 def _warnings(declaration: TopicDeclaration, first: datetime | None, now: datetime) -> Iterator[str]:
     if declaration.paused:
-        yield "it is paused in its YAML: no window is sealed, loaded or decoded until `paused` is taken out."
+        yield "it is paused in its YAML: no window is sealed, loaded or decoded until you remove `paused`."
     if first is None:
         return
     many = planning.limit_warning(declaration, now)
@@ -359,8 +359,8 @@ def _warnings(declaration: TopicDeclaration, first: datetime | None, now: dateti
         yield many
     if declaration.start > first:
         yield (
-            f"its `start` is later than its first window, {key_of(first)}: windows before it stay in the table, are loaded and "
-            "checked as ever, and are no partitions in Dagster"
+            f"its `start` is later than its first window, {key_of(first)}: windows before it stay in the table and "
+            f"are still loaded and checked, but are not partitions in Dagster"
         )
 
 

@@ -333,7 +333,7 @@ def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: 
         if before is None:
             before = _reported(instance, asset)
         if before != kind:
-            text = f"Sensor {name} ticks well again." if error is None else f"Sensor {name} fails: {error}"
+            text = f"Sensor {name} ticks successfully again." if error is None else f"Sensor {name} fails: {error}"
             metadata = {TICK_STATUS: dg.MetadataValue.text(kind)}
             instance.report_runless_asset_event(
                 dg.AssetObservation(asset, description=markdown(text), metadata=metadata)

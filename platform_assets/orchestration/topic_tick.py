@@ -252,7 +252,7 @@ class TopicTick:
     def _why_nothing(self, newest: datetime | None) -> str:
         d = self.declaration
         if newest is None:
-            return f"topic {d.topic}: its first edge {d.first_edge:%Y-%m-%d %H:%M}Z has not come yet"
+            return f"topic {d.topic}: its first window boundary, {d.first_edge:%Y-%m-%d %H:%M}Z, is in the future"
         return f"topic {d.topic}: no window has closed since {newest:%Y-%m-%d %H:%M}Z"
 
 

@@ -1,6 +1,6 @@
-"""The only way to a terminal: nothing that the platform prints makes a terminal act, whatever records, registries or brokers said.
-
-Control characters, ESC among them, are shown as escapes, and square brackets are no markup. The colours are the platform's own.
+"""The only way to a terminal: nothing that the platform prints can control a terminal, whatever records, registries or
+brokers contain. Control characters, including ESC, are shown as escapes, and square brackets are not markup. Only the
+platform sets colors.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def echo(text: object = "", *, err: bool = False) -> None:
 
 
 def echo_lines(text: object, *, err: bool = False) -> None:
-    """Print text whose line ends are the platform's own."""
+    """Print text with several lines; its line ends must come from the platform."""
     click.echo(lines(text), err=err)
 
 
 def echo_error(error: BaseException, before: str = "platform-assets: ") -> None:
-    """Print what went wrong on stderr: one line, or more if the error has lines of its own, as mistakes in YAML do."""
+    """Print an error on stderr: one line, or more if the error itself has several, such as mistakes in YAML."""
     show = echo_lines if isinstance(error, PlatformError) and error.has_lines else echo
     show(f"{before}{error}", err=True)
 
@@ -38,7 +38,7 @@ def echo_json(value: Any, indent: int | None = 2) -> None:
 
 
 def console(*, stderr: bool = False, **options: Any) -> Console:
-    """A console of rich that takes no text for markup, and shows what a terminal would act on as escapes."""
+    """Return a rich console that does not interpret markup in text, and shows control characters as escapes."""
     from platform_assets.terminal.consoles import SafeConsole
 
     return SafeConsole(stderr=stderr, **options)

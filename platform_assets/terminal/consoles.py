@@ -1,4 +1,4 @@
-"""The console of `platform_assets.terminal`; a module of its own, since rich takes time to load."""
+"""The console of `platform_assets.terminal`, in its own module because rich takes time to load."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class SafeConsole(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of `renderable`: text is escaped, and what moves the cursor is the console's own."""
+        """Return the segments of `renderable`: text is escaped, so only the console itself can move the cursor."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(lines(segment.text), segment.style)

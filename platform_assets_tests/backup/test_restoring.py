@@ -170,7 +170,7 @@ def test_a_manifest_that_leads_elsewhere_is_refused(platform: BackedUp, path: st
     fields = json.loads(file.read_text())
     fields["files"][0][0] = path
     file.write_text(json.dumps(fields))
-    with pytest.raises(BackupDamagedError, match="no path of a backup"):
+    with pytest.raises(BackupDamagedError, match="is not a valid path in a backup"):
         platform.restore(force=True)
 
 
@@ -210,7 +210,7 @@ def test_a_restore_that_is_killed_amid_is_run_again_and_ends_whole(
         platform.restore(force=True)
     monkeypatch.undo()
     # Else it would be the newest one, and the next restore would take it.
-    with pytest.raises(BackupInterruptedError, match=r"a restore into .* has begun and not ended.*--force"):
+    with pytest.raises(BackupInterruptedError, match=r"an earlier restore into .* did not end.*--force"):
         platform.take()
     platform.restore(force=True)
     assert platform.state == wanted
@@ -292,7 +292,7 @@ def test_what_would_be_read_without_end_in_the_place_of_a_file_is_refused(
 def test_a_manifest_of_odd_json_is_refused(platform: BackedUp, content: bytes) -> None:
     file = restoring.find(platform.destination).folder / manifest.FILE
     file.write_bytes(content)
-    with pytest.raises(BackupDamagedError, match="it is no manifest of a backup"):
+    with pytest.raises(BackupDamagedError, match="it is not a backup manifest"):
         platform.restore(force=True)
 
 

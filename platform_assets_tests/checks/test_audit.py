@@ -302,7 +302,7 @@ def test_command_exits_2_and_says_what_it_would_have_needed(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["raw/nothing"], "'raw/nothing' is no table of this project"),
+        (["raw/nothing"], "'raw/nothing' is not a table of this project"),
         ([f"raw/{TOPIC}", "--windows", "yesterday"], "--windows"),
     ],
 )

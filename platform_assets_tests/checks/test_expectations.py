@@ -84,7 +84,7 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     )
     assert f"Then `platform-assets load decoded/orders {C}`" in text
     assert (
-        f"1 window not measured by this declaration, the newest is {D}: `platform-assets load decoded/orders {D}`"
+        f"1 window not measured with this declaration, of which {D} is the newest: `platform-assets load decoded/orders {D}`"
         in text
     )
     metadata = result.metadata or {}

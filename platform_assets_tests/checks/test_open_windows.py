@@ -160,7 +160,7 @@ def test_holes_that_expired_before_anybody_asked_are_not_explained(
 
     (finding,) = check_result.findings
     assert (finding.kind, finding.alarming, check_result.passed) == ("could not tell", False, False)
-    assert "2 offsets without a row lay below the log start" in finding.detail
+    assert "2 offsets without a row were below the log start" in finding.detail
     assert f"platform-assets accept-loss raw/{lk.topic} {window.key} --reason" in finding.remedy
     assert receipt(lk, window).holes == {"below log start": 2, "abort markers": 1}
     # What was known stays known, whatever retention takes meanwhile, and whether anybody can be asked.

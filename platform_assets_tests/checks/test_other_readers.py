@@ -122,7 +122,7 @@ def test_each_column_of_avro_that_differs_is_named() -> None:
             assert found is not None
             assert found.startswith(f"column '{name}' holds ")
     assert difference(AVRO, fields, value[:-1], row) is not None
-    assert difference(AVRO, fields, value + b"\0", row) == "fastavro reads no row: '1 bytes are left'"
+    assert difference(AVRO, fields, value + b"\0", row) == "fastavro cannot read the row: '1 bytes are left'"
 
 
 def _without_logical_times(schema: dict[str, Any]) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def test_a_number_that_is_no_branch_or_symbol_is_a_disagreement() -> None:
     for kind in (["null", "long"], {"type": "enum", "name": "E", "symbols": ["A"]}):
         spec = FormatSpec("avro", {"schema": record(a=kind)})
         found = difference(spec, decoder_of(spec).fields, b"\x08", {"a": None})
-        assert found == "fastavro reads no row: 'list index out of range'"
+        assert found == "fastavro cannot read the row: 'list index out of range'"
 
 
 def test_declarations_that_no_other_reader_knows_are_not_judged() -> None:

@@ -37,8 +37,8 @@ def test_sound_yaml_and_nothing_running_is_no_mistake(shell: Shell) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
         "topics declared: orders; no mistake",
-        "kafka: does not run: `platform-assets up` starts it",
-        "spark: does not run: `platform-assets up` starts it",
+        "kafka: is not running: `platform-assets up` starts it",
+        "spark: is not running: `platform-assets up` starts it",
     ]
 
 
@@ -76,8 +76,8 @@ def test_a_start_with_too_many_windows_is_refused_before_the_first_cut(shell: Sh
     ("variables", "says"),
     [
         ({"KAFKA_BOOTSTRAP_SERVERS": "nohost.invalid:9092"}, "the name 'nohost.invalid' is not known"),
-        ({"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, "nothing listens at 127.0.0.1:1"),
-        ({"SPARK_REMOTE": f"sc://{NOBODY}/;token=canary-1b"}, "127.0.0.1:1 cannot be connected to"),
+        ({"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, "no service listens at 127.0.0.1:1"),
+        ({"SPARK_REMOTE": f"sc://{NOBODY}/;token=canary-1b"}, "cannot connect to 127.0.0.1:1"),
         ({"SPARK_REMOTE": "http://localhost:1"}, "SPARK_REMOTE must have the form"),
     ],
 )
@@ -97,7 +97,7 @@ def test_status_of_a_dead_broker_fails_and_says_why_once(shell: Shell) -> None:
     shell.declare("returns")
     result = shell.run("status", KAFKA_BOOTSTRAP_SERVERS=NOBODY)
     assert result.exit_code == 1
-    assert result.stdout.count("the Kafka brokers do not answer: nothing listens at 127.0.0.1:1") == 1
+    assert result.stdout.count("the Kafka brokers do not answer: no service listens at 127.0.0.1:1") == 1
 
 
 @pytest.mark.broker
@@ -155,7 +155,7 @@ def test_env_prints_what_a_shell_can_read(shell: Shell) -> None:
     assert all(line.startswith("export ") for line in result.stdout.splitlines())
     assert "SECRETS INCLUDED" in main.commands["env"].get_help(main.make_context("x", ["env"], resilient_parsing=True))
     silent = shell.run("env")
-    assert "no broker runs and KAFKA_BOOTSTRAP_SERVERS is not set" in silent.stderr
+    assert "no broker is running, and KAFKA_BOOTSTRAP_SERVERS is not set" in silent.stderr
     assert "KAFKA" not in silent.stdout
 
 
@@ -164,7 +164,7 @@ def test_status_names_a_given_spark_that_does_not_answer_and_one_that_died(shell
     assert "Spark" not in shell.run("status").output
     given = shell.run("status", SPARK_REMOTE=f"sc://{NOBODY}/;token=canary-31f7")
     assert given.exit_code == 1
-    assert f"Spark does not answer, so nothing is loaded: {NOBODY} cannot be connected to" in given.output
+    assert f"Spark does not answer, so nothing is loaded: cannot connect to {NOBODY}" in given.output
     assert "canary" not in given.output
     home = Home.from_environment(shell.variables)
     home.prepare()

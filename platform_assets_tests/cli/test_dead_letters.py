@@ -89,7 +89,7 @@ def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicM
     refused = shell.run("load", lk.topic, "--stale")
     assert refused.exit_code == 1
     assert (
-        f"--stale is for tables that are decoded, and raw/{lk.topic} is not: give decoded/{lk.topic}" in refused.stderr
+        f"--stale is only for decoded tables, and raw/{lk.topic} is not one: give decoded/{lk.topic}" in refused.stderr
     )
     assert shell.run("load", f"decoded/{lk.topic}").exit_code == 2
     assert "malformed" in shell.run("dead-letters", lk.topic).stdout

@@ -65,7 +65,7 @@ def test_a_table_may_be_named_by_its_topic() -> None:
 def test_an_unknown_table_is_answered_with_those_that_there_are(command: str, there_are: str) -> None:
     result = CliRunner().invoke(main, [command, "wether"])
     assert result.exit_code in (1, 2)
-    assert f"'wether' is no table of this project; there are: {there_are}" in result.stderr
+    assert f"'wether' is not a table of this project; its tables are: {there_are}" in result.stderr
 
 
 _ENDED = """

@@ -64,7 +64,7 @@ def test_each_snippet_reads_every_row(lake: LakeMaker, spark: Any, spark_remote:
     assert f"spark.table('{found['spark_name']}').show(5)" in plain.stdout
     silent = shell.run("read", lk.topic, LAKE_ROOT=str(lk.root))
     assert silent.exit_code == 0
-    assert "# no Spark server runs" in silent.stdout
+    assert "# no Spark server is running" in silent.stdout
 
 
 def test_a_table_without_a_load_says_so(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_name_in_spark_is_that_of_one_table_and_never_gives_the_rows_of_anothe
     loaded(tmp_path / "a lake", window)
     raw, other = TableRef.raw("read_twice"), Lake.at(tmp_path / "a lake")
     with pytest.raises(
-        ConfigurationError, match=r"knows raw\.read_twice already, as another table: file:.*lake/raw"
+        ConfigurationError, match=r"already has another table named raw\.read_twice: file:.*lake/raw"
     ) as refused:
         register(spark, raw, other.table(raw))
     spark.sql(str(refused.value).partition("`")[2].partition("`")[0])

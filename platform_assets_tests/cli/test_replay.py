@@ -91,7 +91,7 @@ def test_beside_the_table_a_range_is_equal_and_one_altered_record_is_found(
     again = shell.run("replay", lk.topic, span, "--into", "again")
     assert again.exit_code == 0, again.output
     assert f"{keys[0]}: unchanged, 9 rows of 9 offsets" in again.stdout
-    assert f"raw/{lk.topic} is equal to what Kafka gives: 3 windows, 17 rows" in again.stdout
+    assert f"raw/{lk.topic} is equal to Kafka: 3 windows, 17 rows" in again.stdout
     later = shell.run("replay", lk.topic, keys[3], "--into", "later")
     assert later.exit_code == 0, later.output
     refused = shell.run("replay", lk.topic, span, "--into", "later")
@@ -101,7 +101,7 @@ def test_beside_the_table_a_range_is_equal_and_one_altered_record_is_found(
     altered = shell.run("replay", lk.topic, "--partition", "0", "--from", "5", "--to", "6", "--into", "proof")
     assert altered.exit_code == 1
     assert "partition 0: 9 rows in the table, 9 rows from Kafka; with another value: offsets [5, 6)" in altered.stdout
-    assert f"raw/{lk.topic} DIFFERS from what Kafka gives in 1 of 1 window" in altered.stdout
+    assert f"raw/{lk.topic} DIFFERS from Kafka in 1 of 1 window" in altered.stdout
     healed = shell.run("replay", lk.topic, f"{keys[0]}..", "--json")
     assert healed.exit_code == 0, healed.output
     assert [w["outcome"] for w in beside(healed)["windows"]] == ["healed", "unchanged", "empty", "unchanged"]

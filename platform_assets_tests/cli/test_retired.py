@@ -54,7 +54,7 @@ def test_a_table_that_never_was_is_unknown_as_ever(shell: Shell) -> None:
     for command in ("audit", "read", "vacuum"):
         refused = shell.run(command, "nothing")
         assert refused.exit_code in (1, 2)
-        assert "'nothing' is no table of this project" in refused.output
+        assert "'nothing' is not a table of this project" in refused.output
 
 
 def test_brought_back_it_goes_on_at_its_positions(shell: Shell) -> None:

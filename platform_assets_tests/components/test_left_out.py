@@ -70,7 +70,7 @@ def test_a_topic_named_as_another_is_in_dagster_is_left_out_until_one_of_them_is
     assert checked.exit_code == 1
     says = f"{folder / 'defs.yaml'}:3: topic '{ALIKE}' cannot be defined next to topic 'shop.orders', declared at "
     assert says in checked.stdout
-    assert "topics declared: clicks, shop.orders; others are not right" in checked.stdout
+    assert "topics declared: clicks, shop.orders; others have mistakes" in checked.stdout
     status = shell.run("status", "--json")
     assert status.exit_code == 1
     found = json.loads(status.stdout)
@@ -140,7 +140,7 @@ def test_check_says_what_dagster_says_of_python_that_is_in_the_way(
     )
     checked = shell.run("check")
     assert checked.exit_code == 1
-    assert "Dagster does not take the definitions, so that no topic is loaded: Duplicate asset key" in checked.stdout
+    assert "Dagster rejects the definitions, so no topic is loaded: Duplicate asset key" in checked.stdout
     # Of very many topics, Dagster's own command builds the definitions.
     monkeypatch.setattr(check, "_MOST_BUILT", 0)
     checked = shell.run("check")

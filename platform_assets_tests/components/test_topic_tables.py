@@ -84,13 +84,13 @@ def test_what_is_right_is_declared_with_the_lines_of_its_own(folder: Path) -> No
         ("BIGINT", "BIGGEST", 7, "decode: "),
         ('window: "0 * * * *"', "window: often", 10, "window: 'often' is not a cron schedule"),
         ('    start: "2026-01-01T00:00Z"\n', "", 9, "start: it is missing: add `start: "),
-        ("owners:", "ownres:", 12, "ownres: there is no such field: did you mean 'owners'?"),
+        ("owners:", "ownres:", 12, "ownres: unknown field: did you mean 'owners'?"),
         ("owners: [team:sales]", "topic: orders", 9, "each: it has `topic`, which is not the same for all"),
-        ("  each:", "  every:", 9, "every: there is no such field: known are pattern, exclude, topics, each, together"),
+        ("  each:", "  every:", 9, "every: unknown field: known are pattern, exclude, topics, each, together"),
         ("  each:", "  together: all of them\n  each:", 9, "together: 'all of them' is not a name of 1 to 60 letters"),
         ("  each:", "  exclude: [o.*]\n  each:", 2, "exclude: without a `pattern` there is nothing to leave out"),
-        ("  each:", "  pattern: (\n  each:", 9, "pattern: '(' is no regular expression of RE2: missing )"),
-        ("  each:", "  pattern: a)|(b\n  each:", 9, "pattern: 'a)|(b' is no regular expression of RE2"),
+        ("  each:", "  pattern: (\n  each:", 9, "pattern: '(' is not an RE2 regular expression: missing )"),
+        ("  each:", "  pattern: a)|(b\n  each:", 9, "pattern: 'a)|(b' is not an RE2 regular expression"),
         ("- orders", "- clicks", 5, "topic: 'clicks' is declared twice, first at"),
     ],
 )
@@ -107,7 +107,7 @@ def test_no_topics_are_a_mistake(folder: Path) -> None:
     ((line, message),) = mistakes(
         folder, LIST.replace(LIST[LIST.index("    - orders") : LIST.index("  each:")], "    []\n")
     )
-    assert (line, message) == (3, "topics: there is none: name one, or give a `pattern`, or delete the component")
+    assert (line, message) == (3, "topics: no topic is named: name one, give a `pattern`, or delete the component")
 
 
 def test_dagster_names_file_and_line_where_a_topic_is_refused(folder: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_name_under_which_topics_are_together_stands_once(folder: Path) -> Non
     ((line, message),) = found
     assert (line, message) == (
         23,
-        f"together: 'sales' is the name of others already, at {folder / 'defs.yaml'}:9: give these another",
+        f"together: 'sales' is already used for other topics, at {folder / 'defs.yaml'}:9: give these another",
     )
 
 

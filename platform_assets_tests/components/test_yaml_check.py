@@ -49,8 +49,8 @@ def test_what_is_right_is_declared_with_its_lines(tmp_path: Path) -> None:
         (5, """start: "{{ env('NO_SUCH_VARIABLE') }}\"""", "NO_SUCH_VARIABLE is not set"),
         (5, 'start: "{{ no_such }}"', "its template cannot be evaluated"),
         (5, 'start: "{{ unfinished"', "its template cannot be evaluated"),
-        (6, "wimdow: x", "wimdow: there is no such field: did you mean 'window'?"),
-        (6, "zzz: x", "zzz: there is no such field: known are topic, window, start"),
+        (6, "wimdow: x", "wimdow: unknown field: did you mean 'window'?"),
+        (6, "zzz: x", "zzz: unknown field: known are topic, window, start"),
         (6, "max_windows_per_run: 1.5", "max_windows_per_run: must be a whole number, not 1.5"),
         (6, "max_windows_per_run: many", "max_windows_per_run: must be a whole number, not 'many'"),
         (6, "max_windows_per_run: 0", "must be 1 or more, not 0"),
@@ -93,7 +93,7 @@ def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
         ("attributes: {}\n", 1, "type: it is missing"),
         (TYPE + "atributes: {}\n", 2, "did you mean 'attributes'?"),
         (TYPE + "attributes: 5\n", 2, "attributes: must be a mapping"),
-        ("type: TopicTable\n", 1, "'TopicTable' is no type of component"),
+        ("type: TopicTable\n", 1, "'TopicTable' is not a component type"),
         ("type: platform_assets.components.TopicTabel\n", 1, "cannot be imported"),
         ("type: no_such_package.Thing\n", 1, "cannot be imported"),
         ("type: json.dumps\n", 1, "is no component"),
@@ -132,19 +132,19 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
-        (f"type: .\n{GOOD}", 1, "'.' is no type of component"),
-        (f"type: .a b\n{GOOD}", 1, "'.a b' is no type of component"),
+        (f"type: .\n{GOOD}", 1, "'.' is not a component type"),
+        (f"type: .a b\n{GOOD}", 1, "'.a b' is not a component type"),
         (f"{TYPE}{GOOD}  description: !!binary eA==\n", 6, "the tag '!!binary' is not supported here: leave it out"),
         (f"{TYPE}{GOOD}  description: !!omap [a: 1]\n", 6, "the tag '!!omap' is not supported here: leave it out"),
         (
             "a: &a [x, x]\n" + "".join(f"{n}: &{n} [{f'*{p}, ' * 9}]\n" for p, n in pairwise("abcdefghij")),
             6,
-            "it stands for more than 100,000 values, by its aliases: write out what is meant",
+            "its aliases expand to more than 100,000 values: write the values out",
         ),
         (
             f"{TYPE}attributes: &a\n  topic: *a\n",
             2,
-            "an alias stands within what it stands for: write out what is meant",
+            "an alias contains itself: write the value out",
         ),
         (
             f"{TYPE}attributes: {'[' * 150}{']' * 150}\n",

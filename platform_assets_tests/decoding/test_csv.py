@@ -116,12 +116,12 @@ def test_both_paths_agree_on_typed_columns(options: dict[str, Any], values: list
     [
         (b"", "malformed", None, "there is no field"),
         (b"\r\n", "malformed", None, "there is no field"),
-        (b"1,a,0.5", "missing", "seen", "3 fields, and the schema has 4 columns"),
-        (b"1,a,0.5,,", "malformed", None, "5 fields, and the schema has 4 columns"),
-        (b"1,a,0.5,\n2,b,0.5,", "malformed", None, "a second row begins behind the line that ends at character 8"),
+        (b"1,a,0.5", "missing", "seen", "3 fields, but the schema has 4 columns"),
+        (b"1,a,0.5,,", "malformed", None, "5 fields, but the schema has 4 columns"),
+        (b"1,a,0.5,\n2,b,0.5,", "malformed", None, "a second row begins after the line that ends at character 8"),
         (b'1,"a,0.5,', "malformed", None, "the quote at character 2 is never closed"),
         (b'1,"a"b,0.5,', "malformed", None, "'b' follows the closing quote, at character 5"),
-        (b",a,0.5,", "missing", "id", "null, and the column is BIGINT NOT NULL"),
+        (b",a,0.5,", "missing", "id", "null, but the column is BIGINT NOT NULL"),
         (b"1.0,a,0.5,", "wrong_type", "id", "'1.0' is no BIGINT: digits were expected"),
         (b'"",a,0.5,', "wrong_type", "id", "'' is no BIGINT"),
         (b" 1,a,0.5,", "wrong_type", "id", "' 1' is no BIGINT"),
@@ -139,7 +139,7 @@ def test_both_paths_agree_on_typed_columns(options: dict[str, Any], values: list
             "'yesterday' is no TIMESTAMP: not of the form YYYY-MM-DDThh:mm:ss",
         ),
         (b"1,\xff,0.5,", "malformed", None, "not UTF-8: invalid start byte at byte 2, which is 0xff"),
-        (b"x" * 101, "too_large", None, "101 bytes, and max_bytes is 100"),
+        (b"x" * 101, "too_large", None, "101 bytes, but max_bytes is 100"),
     ],
 )
 def test_a_dead_letter_names_the_reason_and_the_column(
@@ -187,9 +187,9 @@ def test_what_is_plainly_good_never_reaches_the_exact_path(monkeypatch: pytest.M
     [
         ({"schema": None}, "option 'schema' .* is None; it must be a text"),
         ({"schema": "a ARRAY<INT>"}, "column 'a': a text cannot become ARRAY<INT>; declare it as STRING"),
-        ({"delimiter": ""}, "option 'delimiter' .* one ASCII character that ends no line$"),
+        ({"delimiter": ""}, "option 'delimiter' .* one ASCII character that is not a line end$"),
         ({"delimiter": "||"}, "option 'delimiter' .* is '||'"),
-        ({"quote": "“"}, "option 'quote' .* one ASCII character that ends no line, or empty for none"),
+        ({"quote": "“"}, "option 'quote' .* one ASCII character that is not a line end, or empty for none"),
         ({"escape": '"'}, "delimiter, quote and escape must differ"),
         ({"trim": "yes"}, "option 'trim' .* is 'yes'; it must be true or false"),
         ({"trim": True, "delimiter": "\t"}, "trim cannot be used with the delimiter"),

@@ -199,7 +199,7 @@ def test_the_first_pattern_that_matches_whole_wins() -> None:
 def test_a_group_that_does_not_fit_its_type_names_pattern_and_column() -> None:
     (dead,) = decoded(of(*ALL), [b"2026-02-30 00:00:00,1 [7] INFO: x"]).dead.to_pylist()
     assert (dead["reason"], dead["place"]) == ("out_of_range", "time")
-    assert "pattern 'python': '2026-02-30 00:00:00,1' is no TIMESTAMP: no time of the calendar" in dead["detail"]
+    assert "pattern 'python': '2026-02-30 00:00:00,1' is no TIMESTAMP: not a calendar time" in dead["detail"]
 
 
 @pytest.mark.parametrize(
@@ -207,15 +207,15 @@ def test_a_group_that_does_not_fit_its_type_names_pattern_and_column() -> None:
     [
         (
             "2026-01-01 00:00:00,1 [seven] INFO: x",
-            r"nearest is 'python': the line fits its first 3 of 10 parts, and its last 6; expected was (?P<process>\d+)",
+            r"nearest is 'python': the line matches its first 3 of 10 parts, and its last 6; expected was (?P<process>\d+)",
         ),
         ('10.0.0.1 - ann [22/Nov/2026:01:02:03 +0000] "GET /" 200', "nearest is 'access'"),
         (
             '127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" 200 -x',
-            "nearest is 'server': the line fits it, and goes on",
+            "nearest is 'server': it matches the line, but more text follows",
         ),
         ('127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" error -', "expected was (?P<status>"),
-        ("", r"nothing of any pattern fits the line; the first one, 'access', begins with (?P<host>\S+)"),
+        ("", r"no pattern matches even the start of the line; the first one, 'access', begins with (?P<host>\S+)"),
     ],
 )
 def test_an_unmatched_line_names_the_nearest_pattern(line: str, detail: str) -> None:

@@ -49,7 +49,7 @@ def test_a_value_of_more_than_max_bytes_is_too_large() -> None:
     )
     assert found.columns["line"].to_pylist() == ["abc", None, None]
     assert found.dead["reason"].to_pylist() == ["too_large", "too_large"]
-    assert "4 bytes, and max_bytes is 3" in found.dead["detail"][0].as_py()
+    assert "4 bytes, but max_bytes is 3" in found.dead["detail"][0].as_py()
 
 
 @pytest.mark.parametrize(

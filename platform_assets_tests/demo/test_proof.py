@@ -108,23 +108,29 @@ def exchanged(records: list[Record]) -> None:
     [
         (missing, ["1 rows missing: 417", "1 committed records are not in the table"]),
         (doubled, ["1 rows doubled: 417", "1 offsets are in the table more than once"]),
-        (doubled_elsewhere, ["1 rows doubled: 417", "1 rows are no committed record of the topic"]),
+        (doubled_elsewhere, ["1 rows doubled: 417", "1 rows do not match any committed record of the topic"]),
         (
             swapped_for_another,
-            ["1 rows missing: 417", "1 rows doubled: 3", "1 rows are no committed record of the topic"],
+            ["1 rows missing: 417", "1 rows doubled: 3", "1 rows do not match any committed record of the topic"],
         ),
         (altered, ["1 rows altered: 417"]),
-        (foreign, ["1 values are no row of the data", "1 rows are no committed record of the topic"]),
+        (
+            foreign,
+            ["1 values do not match any row of the data", "1 rows do not match any committed record of the topic"],
+        ),
         (
             null,
             [
                 "1 rows missing: 417",
-                "1 values are no row of the data",
-                "1 rows are no committed record of the topic",
+                "1 values do not match any row of the data",
+                "1 rows do not match any committed record of the topic",
             ],
         ),
-        (beyond, ["1 values are no row of the data", "1 rows are no committed record of the topic"]),
-        (exchanged, ["2 rows are no committed record of the topic"]),
+        (
+            beyond,
+            ["1 values do not match any row of the data", "1 rows do not match any committed record of the topic"],
+        ),
+        (exchanged, ["2 rows do not match any committed record of the topic"]),
     ],
 )
 def test_damage_is_found_and_named(tmp_path: Path, damage: Damage, faults: list[str]) -> None:

@@ -52,14 +52,14 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(platform, "up", raising(KeyboardInterrupt()))
     code, text = demo(tmp_path)
     assert code == 130
-    assert text.endswith("Interrupted. Run it again to go on from here.\n")
+    assert text.endswith("Interrupted. Run it again to continue from here.\n")
 
 
 def test_a_second_demo_on_the_folder_is_refused(tmp_path: Path) -> None:
     with state.exclusive_demo(tmp_path):
         code, text = demo(tmp_path)
     assert code == 1
-    assert "another demo runs" in text
+    assert "another demo is using" in text
 
 
 def test_a_project_without_the_demos_topics_is_named_before_anything_starts(

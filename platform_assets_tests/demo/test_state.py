@@ -38,7 +38,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
 def test_two_demos_on_one_folder_are_refused(tmp_path: Path) -> None:
     with (
         state.exclusive_demo(tmp_path),
-        pytest.raises(ConfigurationError, match="another demo runs"),
+        pytest.raises(ConfigurationError, match="another demo is using"),
         state.exclusive_demo(tmp_path),
     ):
         pass

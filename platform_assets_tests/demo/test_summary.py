@@ -64,7 +64,7 @@ def test_the_table_shows_every_figure() -> None:
             replace(GOOD, ranges=TopicRanges({0: OffsetRange(0, 700)})),
             "the windows cover offsets 0: [0, 700), the topic",
         ),
-        (replace(GOOD, holes=196), "196 offsets without a row, and the log explains 195"),
+        (replace(GOOD, holes=196), "196 offsets without a row, but the log explains 195"),
         (replace(GOOD, check_faults=("check no_gaps failed: 1 window",)), "check no_gaps failed: 1 window"),
     ],
 )

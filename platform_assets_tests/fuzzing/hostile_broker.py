@@ -351,7 +351,7 @@ class Sockets:
 
 
 def made_up(rng: random.Random, answers: Any, version: int, error: int | None = None) -> Any:
-    """Return a well-formed answer with random content; its error codes are `error`, unless that is None."""
+    """Return a well-formed answer with random content; its error codes are `error` if one is given."""
     return _struct(rng, answers._struct, version, error, answers)
 
 

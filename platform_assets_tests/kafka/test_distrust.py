@@ -84,11 +84,13 @@ def faults(address: str, authority: Path) -> tuple[str, str]:
     [
         pytest.param(
             {"start": NOW - datetime.timedelta(days=9), "days": 2},
-            ("expired", "whoever runs the brokers has to give them a new one"),
+            ("expired", "the operators of the brokers must renew it"),
             id="expired",
         ),
         pytest.param(
-            {"start": NOW + datetime.timedelta(days=9)}, ("not yet valid", "compare the clocks"), id="from the future"
+            {"start": NOW + datetime.timedelta(days=9)},
+            ("not yet valid", "compare this machine's clock"),
+            id="from the future",
         ),
         pytest.param(
             {"hosts": ("127.0.0.2",)}, ("IP address mismatch", "name the broker in KAFKA_BOOTSTRAP"), id="other address"

@@ -80,10 +80,13 @@ def test_options_outside_the_list_are_refused_however_they_come(options: dict[st
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"},
             "KAFKA_SASL_OAUTHBEARER_CLIENT_ID must be set",
         ),
-        ({**BEARER, "sasl.oauthbearer.token.endpoint.url": f"file:///{SECRET}"}, "TOKEN_ENDPOINT_URL is no address"),
+        (
+            {**BEARER, "sasl.oauthbearer.token.endpoint.url": f"file:///{SECRET}"},
+            "TOKEN_ENDPOINT_URL is not the address",
+        ),
         (
             {**BEARER, "sasl.oauthbearer.token.endpoint.url": f"https://{SECRET}:x@host"},
-            "TOKEN_ENDPOINT_URL is no address",
+            "TOKEN_ENDPOINT_URL is not the address",
         ),
         (
             {**BEARER, "sasl.oauthbearer.extensions": f"a={SECRET}\x01auth=Bearer"},
@@ -107,7 +110,7 @@ def test_a_misspelt_limit_is_refused_with_the_names_of_the_limits(name: str) -> 
     with pytest.raises(ConfigurationError) as caught:
         ClientSettings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "a:1", name: SECRET})
     text = str(caught.value)
-    assert text.startswith(f"{name} is no limit of record batches. Use one of ")
+    assert text.startswith(f"{name} is not a limit of record batches. Use one of ")
     assert SECRET not in text
     named = re.findall(r"KAFKA_BATCH_MAX_[A-Z]+\b", text.removeprefix(name))
     assert named == sorted(BATCH_VARIABLES.values())

@@ -111,7 +111,7 @@ def test_optional_column_that_was_required_is_no_break(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["window", "Kafka_Offset", "key", "RESCUED"])
 def test_names_of_the_platform_are_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"columns \\['{name}'\\] have names that are reserved"):
+    with pytest.raises(ConfigurationError, match=f"columns \\['{name}'\\] have reserved names"):
         decoded_table.columns(None, pa.schema([(name, pa.string())]))
 
 

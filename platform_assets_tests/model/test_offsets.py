@@ -151,7 +151,7 @@ def test_a_cut_cannot_be_changed_nor_changes_with_what_it_was_made_from() -> Non
 
 @pytest.mark.parametrize("offsets", [{-1: 0}, {0: -1}])
 def test_a_cut_below_zero_is_refused(offsets: dict[int, int]) -> None:
-    with pytest.raises(ValueError, match="no negative"):
+    with pytest.raises(ValueError, match="cannot have a negative"):
         Cut(offsets)
 
 

@@ -101,7 +101,7 @@ def test_a_window_starts_at_an_edge_only() -> None:
 def test_a_window_without_length_is_refused() -> None:
     edge = at("2026-01-01T05:00")
     for end in (edge, edge - MOMENT):
-        with pytest.raises(ValueError, match="ends after it starts"):
+        with pytest.raises(ValueError, match="must end after it starts"):
             Window(edge, end)
 
 

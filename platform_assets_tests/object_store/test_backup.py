@@ -174,7 +174,7 @@ def test_a_damaged_backup_is_noticed_before_anything_is_changed(backed_up: Backe
     taken, before = backed_up.take(), backed_up.objects
     damaged = next(f for f in taken.manifest.files if f.path.endswith(".parquet"))
     (taken.folder / damaged.path).write_bytes(b"")
-    with pytest.raises(BackupDamagedError, match="what is there was not changed"):
+    with pytest.raises(BackupDamagedError, match="Nothing was restored or changed"):
         backed_up.restore(force=True)
     assert backed_up.objects == before
 
@@ -224,7 +224,7 @@ def test_a_restore_that_was_cut_short_is_whole_once_it_is_run_again(
         # Receipts come last: a window that has one has its rows.
         assert made.receipts() == {}
     # Else it would be the newest one, and the next restore would take it.
-    with pytest.raises(BackupInterruptedError, match=r"a restore into .* has begun and not ended.*--force"):
+    with pytest.raises(BackupInterruptedError, match=r"an earlier restore into .* did not end.*--force"):
         backed_up.take()
     backed_up.restore(force=True)
     assert backed_up.state == wanted
@@ -243,7 +243,7 @@ def test_what_was_damaged_since_it_was_compared_replaces_nothing(
     # Not in place: both backups have the same file.
     (taken.folder / commit.path).unlink()
     (taken.folder / commit.path).write_bytes(b"{}")
-    with pytest.raises(RestoreHalfDoneError, match="restore another backup, with `--force`"):
+    with pytest.raises(RestoreHalfDoneError, match="Restore another backup with `--force`"):
         backed_up.restore(force=True)
     # Logs were removed before, and of this one nothing was sent.
     assert commit.place in objects
@@ -267,6 +267,6 @@ def test_logs_that_are_there_are_left_alone(backed_up: BackedUp) -> None:
 
 def test_a_file_that_is_gone_leaves_no_backup(backed_up: BackedUp) -> None:
     next(p for p in files_below(backed_up.made.root / "raw") if p.suffix == ".parquet").unlink()
-    with pytest.raises(BackupInterruptedError, match="a file of raw/people is gone that its version"):
+    with pytest.raises(BackupInterruptedError, match="a file of raw/people no longer exists, although its version"):
         backed_up.take()
     assert taking.backups(backed_up.destination) == []

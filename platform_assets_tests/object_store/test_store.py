@@ -378,7 +378,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_taken_for_one(lake: Lak
     with folder.open("file") as opened:
         assert opened.read(5) == b"aaaaa"
         folder.write("file", b"b" * 30)
-        with pytest.raises(OSError, match="another file was written there meanwhile"):
+        with pytest.raises(OSError, match="another process wrote a file there meanwhile"):
             opened.read(5)
 
 

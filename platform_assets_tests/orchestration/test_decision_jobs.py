@@ -39,7 +39,7 @@ def run(lk: TopicLake, job: str, **config: Any) -> tuple[bool, str]:
 
     def declared(topic: str) -> TopicDeclaration:
         if topic != lk.topic:
-            raise ConfigurationError(f"{topic!r} is no table of this project")
+            raise ConfigurationError(f"{topic!r} is not a table of this project")
         return lk.declaration
 
     resources = {
@@ -148,7 +148,7 @@ def test_the_same_cluster_has_nothing_to_accept(lk: TopicLake) -> None:
         ("erase_records", {"offsets": ["0:0-9"], "dry_run": False}, "in no sealed window"),
         ("park_windows", {"windows": ["2020-01-01-00:00"]}, "no sealed window with that key"),
         ("accept_generation", {"reason": " "}, "needs a reason"),
-        ("accept_generation", {"topic": "another"}, "'another' is no table of this project"),
+        ("accept_generation", {"topic": "another"}, "'another' is not a table of this project"),
     ],
 )
 def test_what_is_refused_fails_the_run_with_the_reason(

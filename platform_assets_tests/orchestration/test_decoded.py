@@ -138,7 +138,7 @@ def test_what_is_expected_of_rows_warns_until_they_are_corrected(
     assert (sample["offset"], sample["value"]) == (2, "ok: 2 rows, the first at partition 0 offset 1")
     assert "the producer sent the key again" in unique.description
     load = f"`platform-assets load decoded/{lk.topic} {older}`"
-    assert f"1 window not measured by this declaration, the newest is {older}: {load}" in pattern.description
+    assert f"1 window not measured with this declaration, of which {older} is the newest: {load}" in pattern.description
 
     lk.declare(replace(judged, repairs=(Repair(key, 0, 2, "other"), Repair(key, 1, 0, "x"))))
     result = materialize(lk, spark_remote, [key], instance)

@@ -198,9 +198,9 @@ def test_runs_that_fail_to_decode_are_named_with_their_error(topic: DecodedTopic
         (second, "to be asked for", 0),
     ]
     (problem,) = d.problems
-    assert f"window {first} waits for somebody" in problem
+    assert f"window {first} has needed attention" in problem
     assert "amount DECIMAL(12, 2) is dropped" in problem
-    assert f"decoded/{TOPIC}: window {first} waits for somebody" in text(found)
+    assert f"decoded/{TOPIC}: window {first} has needed attention" in text(found)
     failed_run(topic, instance, second, NotLoadedError(f"decoded/{TOPIC}", f"raw/{TOPIC}", second))
     assert any(f"1 window ({second}) could not be decoded" in p for p in of_decoded(seen(topic, instance)).problems)
     topic.decode()
@@ -232,7 +232,7 @@ def test_windows_whose_rows_went_with_former_columns_are_named_with_what_brings_
     found = of_decoded(seen(topic))
     assert (found.windows_decoded, found.rows, found.healthy) == (1, 0, False)
     (problem,) = found.problems
-    assert f"1 window between {first} and {first} had rows that are not in decoded/orders any more" in problem
+    assert f"1 window between {first} and {first} had rows that are no longer in decoded/orders" in problem
     topic.decode(first)
     assert of_decoded(seen(topic)).healthy
 
@@ -248,7 +248,7 @@ def test_windows_of_another_declaration_are_counted_and_need_no_attention(topic:
     topic.declared = replace(topic.declared, revision=2)
     assert of_decoded(seen(topic)).windows_stale == 2
     assert healthy(seen(topic))
-    assert "2 windows decoded by another declaration than today's" in text(seen(topic))
+    assert "2 windows decoded with an earlier declaration" in text(seen(topic))
 
 
 @pytest.mark.parametrize("width", [60, 250])

@@ -161,7 +161,7 @@ def test_windows_of_an_earlier_schedule_that_fail_or_are_damaged_are_seen_and_me
     assert len(d.results) == 1, "a run is spent on a window that waits for a decision"
     (unloaded,) = status_of(d).unloaded
     assert (unloaded.window, unloaded.state) == (bad, "waits for somebody")
-    assert any(f"window {bad} waits for somebody" in p for p in status_of(d).problems)
+    assert any(f"window {bad} has needed attention" in p for p in status_of(d).problems)
     sealed = d.lake.ledger.window(d.lake.topic, bad)
     assert sealed is not None
     losses = acceptance.find_losses(sealed, d.lake.ledger, d.lake.cluster, d.lake.settings)

@@ -67,7 +67,7 @@ def test_an_empty_window_is_reported_with_all_five_checks_evaluated_after_it(idl
         assert result.run_requests == []
         # Evaluated with the window that this very tick reports.
         assert f"{LOADED + number} windows loaded, 80 rows" in check_text(result, no_gaps.NAME)
-        assert f"say the same of {LOADED + number} windows" in check_text(result, agreement.NAME)
+        assert f"agree on {LOADED + number} windows" in check_text(result, agreement.NAME)
 
 
 def test_dagster_counts_the_evaluations_of_a_tick_as_those_of_the_newest_materialization(idle_topic: IdleTopic) -> None:
@@ -173,7 +173,7 @@ def test_what_a_deep_audit_found_stays_until_the_files_are_others(idle_topic: Id
         assert passed(result) == {**dict.fromkeys(CHECKS, True), DEEP_AUDIT.name: False}
         assert evaluations(result)[DEEP_AUDIT.name].severity is dg.AssetCheckSeverity.ERROR
         text = check_text(result, DEEP_AUDIT.name)
-        assert text.startswith("1 window still damaged: the files are those that were audited.")
+        assert text.startswith("1 window still damaged: the files have not changed since the audit.")
         assert f"Offsets not accounted for: window {damaged.key}: 19 rows, the load committed 20" in text
         assert f"What to do: Materialise partition {damaged.key} of raw/{TOPIC}" in text
 
@@ -181,7 +181,7 @@ def test_what_a_deep_audit_found_stays_until_the_files_are_others(idle_topic: Id
     samples.loaded(idle_topic.root, damaged, holes={}, proved_by="load digest")
     result = idle_topic.tick()
     assert passed(result)[DEEP_AUDIT.name]
-    assert check_text(result, DEEP_AUDIT.name).startswith("Nothing that audits found still stands.")
+    assert check_text(result, DEEP_AUDIT.name).startswith("No finding of earlier audits remains.")
 
 
 def test_damaged_files_that_somebody_replaced_without_a_load_are_not_called_sound(idle_topic: IdleTopic) -> None:
@@ -193,7 +193,7 @@ def test_damaged_files_that_somebody_replaced_without_a_load_are_not_called_soun
     result = idle_topic.tick()
 
     assert not passed(result)[DEEP_AUDIT.name]
-    assert "its files are others than the audit of" in check_text(result, DEEP_AUDIT.name)
+    assert "its files have changed since the audit of" in check_text(result, DEEP_AUDIT.name)
 
 
 def test_an_audit_that_could_not_read_takes_back_no_damage(idle_topic: IdleTopic) -> None:

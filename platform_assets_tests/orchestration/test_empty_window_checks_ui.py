@@ -94,7 +94,7 @@ def test_checks_of_an_idle_topic_that_fail_stay_failing(page: Page, address: str
 
     failing = (accounted.NAME, DEEP_AUDIT.name)
     wait_for_texts(page, [f"{name} {'Failed' if name in failing else 'Succeeded'}" for name in FIVE])
-    wait_for_texts(page, ["1 window still damaged: the files are those that were audited."])
+    wait_for_texts(page, ["1 window still damaged: the files have not changed since the audit."])
     screenshot(page, "idle-damaged-deep-audit")
     open_check(page, address, DAMAGED, accounted.NAME)
     wait_for_texts(page, ["1 window not accounted for.", "20 rows and 3 explained holes are not 20 offsets"])

@@ -20,7 +20,7 @@ ROWS = {0: range(1490)}
 @pytest.mark.parametrize(
     ("holes", "rest"),
     [
-        (None, "; the check every_offset_accounted_for says what became of the other 10."),
+        (None, "; the check every_offset_accounted_for accounts for the other 10."),
         ({"commit markers": 4, "aborted records": 6}, "; the others: 4 commit markers, 6 aborted records."),
     ],
 )

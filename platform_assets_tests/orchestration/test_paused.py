@@ -69,7 +69,7 @@ def test_what_is_not_loaded_of_a_paused_topic_waits_and_is_no_failure(
 
     assert (table.paused, table.windows_waiting, table.windows_failed, table.problems) == (True, 1, 0, ())
     assert (
-        table.warning == "it is paused in its YAML: no window is sealed, loaded or decoded until `paused` is taken out."
+        table.warning == "it is paused in its YAML: no window is sealed, loaded or decoded until you remove `paused`."
     )
     assert replace(table, broker_error=None) == replace(
         failing, paused=True, windows_waiting=1, windows_failed=0, problems=(), warning=table.warning, broker_error=None

@@ -95,7 +95,7 @@ def test_what_dagster_shows_is_the_same_before_and_after(old_instance: dg.Dagste
     assert view(old_instance) == before
     assert done.complete
     assert done.spared == {
-        "a try of a partition that was not loaded since": 3,
+        "an attempt at a partition that was not loaded since": 3,
         "ended within a day, or is the newest": 1,
     }
     # Those and the other location's.

@@ -72,7 +72,7 @@ def test_of_many_partitions_the_rest_is_counted() -> None:
     problems, _ = messages(table_forecast(*[Forecast(0, 0.0, None, 0.0)] * 5), 1)
     assert len(problems) == 4
     assert "at any moment" in problems[0]
-    assert problems[-1] == "in 2 more partitions retention comes near"
+    assert problems[-1] == "in 2 more partitions retention is close"
 
 
 def test_a_short_transaction_is_not_worth_a_word() -> None:
@@ -88,7 +88,7 @@ def test_a_long_transaction_is_named_with_its_end_and_becomes_a_problem_where_th
     assert "aborts it at 2026-01-01T01:10:00+00:00 (transaction.timeout.ms 600,000)" in warning
     (problem,), warnings = messages(replace(held, transactions=(transaction(began=1, state="PrepareAbort"),)), 1.5)
     assert warnings == []
-    assert "ought to have been aborted at 2026-01-01T01:10:00+00:00 and is still PrepareAbort" in problem
+    assert "should have been aborted at 2026-01-01T01:10:00+00:00, but is still PrepareAbort" in problem
     assert (
         "kafka-transactions.sh --bootstrap-server b:1 abort --topic clicks --partition 0 --start-offset 150" in problem
     )
@@ -103,7 +103,7 @@ def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() 
     assert "written to last at 2026-01-01T01:00:00+00:00" in warning
     (problem,), warnings = messages(held, 1.3)
     assert warnings == []
-    assert "No coordinator that this client may ask knows of it" in problem
+    assert "No coordinator that this client may query knows it" in problem
 
 
 # --- the check ------------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_the_check_warns_where_retention_comes_near() -> None:
     found = retention_check.result(TABLE, table_forecast(FAR, Forecast(0, 1.0, None, 0.1)))
     assert not found.passed
     assert found.severity is dg.AssetCheckSeverity.WARN
-    assert (found.description or "").startswith("**Retention comes near**: retention removes offset 100 of partition 1")
+    assert (found.description or "").startswith("**Retention is close**: retention removes offset 100 of partition 1")
 
 
 def test_the_check_could_not_tell_without_a_forecast() -> None:

@@ -204,7 +204,7 @@ def test_loads_that_keep_failing_are_named_with_their_error_and_the_next_try(
     run(instance, dg.DagsterRunStatus.STARTED, windows[0].key)
     t = seen(tmp_path, instance)
     assert t.unloaded[0].state == "under way"
-    assert any("a run for it is under way" in p for p in t.problems)
+    assert any("a run for it is in progress" in p for p in t.problems)
     for window in windows:
         loaded(tmp_path, window)
     assert seen(tmp_path, instance).unloaded == ()
@@ -219,7 +219,7 @@ def test_a_window_that_waits_for_somebody_says_what_for(tmp_path: Path, instance
     assert [(w.state, w.again_at) for w in t.unloaded] == [("waits for somebody", None)]
     since = t.unloaded[0].failing_since
     assert any(
-        f"window {window.key} waits for somebody since {since}" in p and "`accept-loss`" in p for p in t.problems
+        f"window {window.key} has needed attention since {since}" in p and "`accept-loss`" in p for p in t.problems
     )
 
 
@@ -232,7 +232,7 @@ def test_a_window_of_rows_without_a_receipt_names_the_command_that_ends_the_wait
     t = seen(tmp_path, instance)
     assert [(w.state, w.again_at) for w in t.unloaded] == [("waits for somebody", None)]
     command = f"`platform-assets accept-loss raw/{TOPIC} {window.key} "
-    assert any(f"window {window.key} waits for somebody" in p and command in p for p in t.problems)
+    assert any(f"window {window.key} has needed attention" in p and command in p for p in t.problems)
 
 
 def test_of_many_windows_that_wait_for_somebody_the_rest_is_counted(
@@ -243,8 +243,8 @@ def test_of_many_windows_that_wait_for_somebody_the_rest_is_counted(
         error = OffsetsExpiredError(TOPIC, window.key, [(0, 0, 5)], "Accept the loss with `accept-loss`.")
         run(instance, dg.DagsterRunStatus.FAILURE, window.key, Failures.of({window.key: error}))
     problems = seen(tmp_path, instance).problems
-    assert sum("waits for somebody since" in p for p in problems) == 3
-    assert any("2 more windows wait for somebody" in p for p in problems)
+    assert sum("has needed attention since" in p for p in problems) == 3
+    assert any("2 more windows need attention" in p for p in problems)
 
 
 def test_a_sensor_that_is_stopped_or_fails_is_a_problem(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -261,7 +261,7 @@ def test_a_sensor_that_is_stopped_or_fails_is_a_problem(tmp_path: Path, instance
     tick_of(instance, state, TickStatus.FAILURE, NOW + timedelta(seconds=30), "no Kafka broker answered within 10 s")
     (problem,) = seen(tmp_path, instance, now).problems
     assert f"its sensor clicks_windows fails, last at {iso(NOW + timedelta(seconds=30))}" in problem
-    assert f"no tick went well after {iso(NOW)}" in problem
+    assert f"no tick has succeeded since {iso(NOW)}" in problem
     assert "no Kafka broker answered" in problem
     instance.update_instigator_state(state.with_status(InstigatorStatus.STOPPED))
     (problem,) = seen(tmp_path, instance, now).problems
@@ -277,7 +277,7 @@ def test_a_sensor_that_never_did_well_and_one_that_never_ticked_are_said_to_be(
     assert any("is stopped, and has never ticked" in p for p in seen(tmp_path, instance, edge(1.5)).problems)
     instance.update_instigator_state(state.with_status(InstigatorStatus.RUNNING))
     tick_of(instance, state, TickStatus.FAILURE, NOW, "no Kafka broker answered within 10 s")
-    assert any("no tick on record went well" in p for p in seen(tmp_path, instance, edge(1.5)).problems)
+    assert any("no recorded tick succeeded" in p for p in seen(tmp_path, instance, edge(1.5)).problems)
 
 
 def test_of_a_failing_tick_the_platforms_own_error_is_shown_and_not_what_lies_below_it(
@@ -377,7 +377,7 @@ def test_checks_whose_results_dagster_has_lost_are_not_known_to_pass(
     assert problem.startswith(
         "whether no_gaps, no_duplicates would pass is not known: Dagster has no result of them on record"
     )
-    assert f"`platform-assets load raw/{TOPIC} {window.key}` has them evaluated" in problem
+    assert f"`platform-assets load raw/{TOPIC} {window.key}` evaluates and reports them" in problem
     assert not seen(60).healthy
     # As the command that it names does.
     nobody: Any = None  # all is known from ledger and log
@@ -442,7 +442,7 @@ def test_while_a_sensor_catches_up_status_says_how_far_it_is_and_names_no_proble
     t = caught_up_to(tmp_path, instance, ticks)
     assert t.problems == ()
     assert t.warning is not None
-    assert "8 windows are sealed, and 32 more have ended, the first of them at 2026-01-01T09:00:00+00:00" in t.warning
+    assert "8 windows are sealed, and 32 more have closed, the first of them at 2026-01-01T09:00:00+00:00" in t.warning
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_a_sensor_that_has_not_ticked_for_long_is_no_catching_up(
 ) -> None:
     t = caught_up_to(tmp_path, instance, ticks)
     assert any("no window has been sealed since" in p for p in t.problems)
-    assert any("5 windows" in p and "no run for it is known" in p for p in t.problems)
+    assert any("5 windows" in p and "has no known run" in p for p in t.problems)
     assert t.warning is None
 
 
@@ -467,7 +467,7 @@ def test_windows_that_a_tick_has_left_without_a_run_are_a_problem_although_it_ca
 ) -> None:
     (problem,) = caught_up_to(tmp_path, instance, {0.5: TickStatus.SUCCESS}).problems
     assert "5 windows" in problem
-    assert "no run for it is known" in problem
+    assert "has no known run" in problem
 
 
 # --- Spark ------------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_what_changes_and_what_ends_is_on_the_page_too(instance: dg.DagsterInsta
         tick(instance, root, to_come)
     texts = on_the_page(instance)
     assert [text.partition(":")[0] for text in texts] == [
-        "Sensor clicks_windows fails", "Sensor clicks_windows fails", "Sensor clicks_windows ticks well again."
+        "Sensor clicks_windows fails", "Sensor clicks_windows fails", "Sensor clicks_windows ticks successfully again."
     ]  # fmt: skip
     assert "the lake cannot be read" in texts[1]
 

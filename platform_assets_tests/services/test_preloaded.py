@@ -93,5 +93,5 @@ def test_code_that_cannot_be_imported_is_left_to_the_runs(copy: Path) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout == "goes on\n"
+    assert done.stdout == "continues\n"
     assert "platform_assets.definitions is not loaded ahead of runs: SyntaxError" in done.stderr

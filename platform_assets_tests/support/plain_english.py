@@ -1,7 +1,7 @@
 """Look for phrases that make an English reader stumble, in pages, docstrings, messages and comments.
 
 `python -m platform_assets_tests.support.plain_english` prints them by file and line, and `make lint` fails if there is
-one. `--all` also lists those in tests. A line with `plain: allow` is left alone.
+one. A line with `plain: allow` is left alone.
 
 The list is short on purpose: each pattern is nearly always wrong, so there are few false alarms.
 """
@@ -138,13 +138,13 @@ def findings(checkout: Path, code: Sequence[str]) -> list[Finding]:
     return found
 
 
-def main(arguments: Sequence[str]) -> int:
+def main() -> int:
     """Print the findings, and return the exit code."""
-    found = findings(CHECKOUT, (*CODE, *TESTS) if "--all" in arguments else CODE)
+    found = findings(CHECKOUT, CODE)
     for each in found:
         print(each, file=sys.stderr)
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

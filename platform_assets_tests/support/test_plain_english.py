@@ -12,12 +12,12 @@ from platform_assets_tests.support.plain_english import LONGEST_LINE, findings, 
 @pytest.mark.parametrize(
     ("text", "phrase"),
     [
-        ("This run is of no code location.", "is of"),
+        ("This run is of no code location.", "is of"),  # plain: allow
         ("The list\nis of windows.", "is of"),
-        ("MinIO was not to be had.", "to be had"),
-        ("Load it by hand.", "by hand"),
+        ("MinIO was not to be had.", "to be had"),  # plain: allow
+        ("Load it by hand.", "by hand"),  # plain: allow
         ("Likewise for keys.", "Likewise"),
-        ("files lie beside the table", "beside"),
+        ("files lie beside the table", "beside"),  # plain: allow
     ],
 )
 def test_a_phrase_is_found_in_a_page_with_its_line(text: str, phrase: str) -> None:
@@ -34,7 +34,7 @@ def test_a_phrase_is_found_in_a_page_with_its_line(text: str, phrase: str) -> No
         "`what is of` and\n\n```text\nis of\n```\n",
         "This is of no use. <!-- plain: allow -->",
         "<!-- fields:begin -->\nis of\n<!-- fields:end -->",
-        f"| {'a cell ' * 30}|",
+        f"| {'a cell ' * 30}|",  # plain: allow
     ],
 )
 def test_code_generated_parts_tables_and_allowed_lines_are_left_alone(text: str) -> None:
@@ -52,8 +52,8 @@ def test_a_long_line_of_a_page_is_found() -> None:
         ('"""Whether it is so."""', 1, "Whether it is so."),
         ('def f():\n    """What it holds."""', 2, "What it holds."),
         ('X = 1\n"""Where it is."""', 2, "Where it is."),
-        ('raise E(f"the run {run} is of no location")', 1, "is of"),
-        ("x = 1  # loaded by hand", 1, "by hand"),
+        ('raise E(f"the run {run} is of no location")', 1, "is of"),  # plain: allow
+        ("x = 1  # loaded by hand", 1, "by hand"),  # plain: allow
     ],
 )
 def test_a_phrase_is_found_in_a_module(text: str, line: int, phrase: str) -> None:
@@ -76,7 +76,7 @@ def test_short_texts_and_allowed_lines_of_a_module_are_left_alone(text: str) -> 
 
 def test_pages_and_chosen_modules_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "docs" / "guide").mkdir(parents=True)
-    (tmp_path / "docs" / "guide" / "page.md").write_text("It is of use.\n")
+    (tmp_path / "docs" / "guide" / "page.md").write_text("It is of use.\n")  # plain: allow
     for name in ("chosen", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "module.py").write_text('"""Whether."""\n')

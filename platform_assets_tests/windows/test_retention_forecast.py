@@ -164,7 +164,7 @@ def test_a_transaction_that_no_coordinator_knows_is_named_and_the_remedy_ends_it
     assert (found.producer_id, found.start, found.coordinated) == (987_654, 4, None)
     assert list(retention_check.problems(table_forecast, lk.bootstrap, datetime.now(UTC))) == []
     (problem,) = retention_check.problems(table_forecast, lk.bootstrap, datetime.now(UTC) + timedelta(minutes=17))
-    assert "No coordinator that this client may ask knows of it" in problem
+    assert "No coordinator that this client may query knows it" in problem
     assert "holds back 2 offsets" in problem
     command = problem.partition("`kafka-transactions.sh ")[2].rstrip("`").split()
     assert command == [
@@ -193,7 +193,7 @@ def test_what_a_broker_refuses_to_tell_is_said_and_the_rest_is_known(
     assert partition.forecast.by_time is not None
     assert partition.forecast.by_time <= 1
     (warning,) = retention_check.warnings(table_forecast, lk.bootstrap, datetime.now(UTC))
-    assert "not everything could be foreseen: open transactions: the Kafka broker refused" in warning
+    assert "the forecast is incomplete: open transactions: the Kafka broker refused" in warning
     monkeypatch.setattr(Cluster, "topic_config", refused)
     assert look(lk).partitions[0].forecast is None
 

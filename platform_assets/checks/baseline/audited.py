@@ -35,10 +35,10 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """The newest audit, which read `windows` windows with `rows` rows, and all that audits have found until then.
+    """The newest audit, which read `windows` windows with `rows` rows, and the findings of all audits so far.
 
-    What an earlier one found of a window is kept until the window is read again; an audit that could not read it does
-    not take back that it was damaged.
+    An earlier finding about a window is kept until the window is read again; an audit that could not read the window
+    does not revoke it.
     """
 
     at: datetime
@@ -47,7 +47,7 @@ class Audited:
     found: tuple[AuditFinding, ...] = ()
 
     def followed_by(self, audit: Audited, read: Collection[str]) -> Audited:
-        """`audit`, with what was found earlier of windows other than those it has `read`."""
+        """Return `audit` with earlier findings about windows other than those it has `read`."""
         kept = [f for f in self.found if f.finding.window not in read]
         known = {f.finding.window for f in kept}
         added = [f for f in audit.found if f.finding.alarming or f.finding.window not in known]
@@ -57,7 +57,7 @@ class Audited:
 def audited(
     findings: Sequence[Finding], files: Mapping[str, str], *, windows: int, rows: int, at: datetime | None = None
 ) -> Audited:
-    """An audit that ended now: `files` are the digests of the files of each window that has any."""
+    """Return an audit that ended now: `files` has the digest of the files of each window with files."""
     ended = at or datetime.now(UTC)
     return Audited(
         ended, windows, rows, tuple(AuditFinding(f, files.get(f.window, NO_FILES.digest), ended) for f in findings)
@@ -87,7 +87,7 @@ def remember(lake: Lake, table: TableRef, audit: Audited, read: Collection[str])
 
 
 def recall(lake: Lake, table: TableRef) -> Audited | None:
-    """Return what was kept; None if there is nothing, or it is from another release."""
+    """Return the stored audit; None if there is none, or another release wrote it."""
     content = lake.audits.read(_name(table))
     if content is None:
         return None

@@ -1,7 +1,7 @@
-"""Columns with many windows of one table, from which checks decide which windows need no closer look. Pure.
+"""Columns for many windows of one table, from which checks decide which windows to skip. Pure.
 
-Next to `model/offsets.py`, the only place with arithmetic on offsets of windows: on whole columns, with the same rule,
-`[start, end)`.
+Next to `model/offsets.py`, the only module with arithmetic on offsets of windows: on whole columns, also with `[start,
+end)`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from platform_assets.model.windows import key_of
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-"""Of a `History`: one truth value a window, in the order of its keys."""
+"""One truth value for each window of a `History`, in the order of its keys."""
 
 ABSENT: Final = -1
-"""Stands in a column of numbers where the ledger has null, or where a window has no such partition."""
+"""Number for null in the ledger, and for windows that lack the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """One cut an edge. Edges x partitions: how many rows of the ledger name the partition, and its offset, 0 where none does,
-    as `Cut.at` has it. By edge: the number of its log, ABSENT where rows name several."""
+    """One cut per edge.
+
+    Edges x partitions: the number of ledger rows that name the partition, and its offset, which is 0 without rows, as
+    in `Cut.at`. By edge: the number of its log, ABSENT if rows name several.
+    """
 
     names: Numbers
     offsets: Numbers
@@ -65,17 +68,17 @@ class History:
         """Every Kafka partition that a cut names."""
         return _numbers(pc.unique(self.cuts["partition"]).sort())
 
-    # --- what is known of each window and partition -----------------------------------------------------------
+    # --- facts of each window and partition -------------------------------------------------------------------
 
     @cached_property
     def has_partition(self) -> Mask:
-        """Windows x partitions: whether the window has the partition, which may have been added to the topic later."""
+        """Windows x partitions: true if the window has the partition, which may have been added to the topic later."""
         present: Mask = self._ends.names[1:] > 0
         return present
 
     @cached_property
     def start(self) -> Numbers:
-        """Windows x partitions: the cut at the window's start; 0 where the partition is younger than that."""
+        """Windows x partitions: the cut at the window's start; 0 if the partition was added later."""
         return self._starts.offsets[:-1]
 
     @cached_property
@@ -84,7 +87,7 @@ class History:
         return self._ends.offsets[1:]
 
     def by_partition(self, name: str) -> Numbers:
-        """Windows x partitions: a column of numbers of the receipts; ABSENT where there is none."""
+        """Windows x partitions: a numeric column of the receipts; ABSENT without a receipt."""
         at, column = self._places
         found = np.full(self.has_partition.shape, ABSENT, dtype=np.int64)
         inside = at >= 0
@@ -92,7 +95,7 @@ class History:
         return found
 
     def by_window(self, name: str) -> list[Any]:
-        """A column that is the same for all partitions of a window; None where there is no receipt."""
+        """A column that is the same for all partitions of a window; None without a receipt."""
         found: list[Any] = [None] * len(self.keys)
         for at, value in zip(self._places[0].tolist(), self.receipts[name].to_pylist(), strict=True):
             if at >= 0:
@@ -111,7 +114,7 @@ class History:
 
     @cached_property
     def holes(self) -> list[dict[str, int] | None]:
-        """Offsets without a row by kind, of each window; None where nobody has accounted for them."""
+        """Offsets without a row by kind, for each window; None if they are not accounted for."""
         read: dict[str, dict[str, int]] = {}
         texts = self.by_window("holes")
         for text in texts:
@@ -119,12 +122,13 @@ class History:
                 read[text] = json.loads(text)
         return [None if text is None else read[text] for text in texts]
 
-    # --- conditions that several checks have in common --------------------------------------------------------
+    # --- conditions that several checks share -----------------------------------------------------------------
 
     @cached_property
     def loaded_as_cut(self) -> Mask:
-        """True if both cuts of a window have one topic id and generation and only grow, and it has one receipt, with
-        exactly the ranges between them."""
+        """True if a window's two cuts have the same topic id and generation and ascend, and its only receipt has
+        exactly the ranges between them.
+        """
         starts, ends, size = self._starts, self._ends, len(self.keys)
         once = np.asarray(((starts.names[:-1] <= 1) & (ends.names[1:] <= 1)).all(axis=1), dtype=bool)
         grows = np.asarray((self.end >= self.start).all(axis=1), dtype=bool)
@@ -146,7 +150,7 @@ class History:
 
     @cached_property
     def rows_inside(self) -> Mask:
-        """No partition has more rows than offsets, and the first and last of them lie in its range."""
+        """True if no partition has more rows than offsets, and its first and last row lie in its range."""
         rows, first, last = (self.by_partition(name) for name in ("rows", "first_offset", "last_offset"))
         fit = (rows >= 0) & (rows <= self.end - self.start)
         within = (rows == 0) | ((first >= self.start) & (last < self.end))
@@ -169,7 +173,7 @@ class History:
 
     @cached_property
     def _logs(self) -> list[tuple[str, int]]:
-        """Every topic id with a generation that a cut names; a log has its number here."""
+        """Every topic id and generation that a cut names; the index is the number of the log."""
         pairs = zip(self.cuts["topic_id"].to_pylist(), self.cuts["generation"].to_pylist(), strict=True)
         return sorted(set(pairs))
 
@@ -183,12 +187,12 @@ class History:
 
     @cached_property
     def _starts(self) -> _Cuts:
-        """The cuts that windows start at: of two generations at an edge that of the later one."""
+        """The windows' start cuts: at an edge with two generations, that of the later one."""
         return self._cuts_of(later=True)
 
     @cached_property
     def _ends(self) -> _Cuts:
-        """The cuts that windows end at: of two generations at an edge that of the earlier one."""
+        """The windows' end cuts: at an edge with two generations, that of the earlier one."""
         return self._cuts_of(later=False)
 
     def _cuts_of(self, *, later: bool) -> _Cuts:
@@ -214,7 +218,7 @@ class History:
 
     @cached_property
     def _places(self) -> tuple[Numbers, Numbers]:
-        """For each row of the receipts its window and partition by number; ABSENT twice where they have no cut."""
+        """Return for each receipt row the numbers of its window and partition; ABSENT twice without a cut."""
         starts = _numbers(self.receipts["window_start"].cast(pa.int64()))
         partitions = _numbers(self.receipts["partition"])
         edges = _numbers(self.edges.cast(pa.int64()))[:-1]
@@ -225,7 +229,7 @@ class History:
 
     @cached_property
     def _without_strays(self) -> Mask:
-        """False for a window during which there is a receipt or a file that belongs to no window, or to no partition."""
+        """Return False for each window that has a receipt or a file of no known window or partition."""
         found = np.ones(len(self.keys), dtype=bool)
         stray = self.receipts.filter(pa.array(self._places[0] == ABSENT))
         keys = {*stray["window"].to_pylist(), *self.files[holdings.WINDOW].to_pylist()} - set(self.keys)
@@ -237,7 +241,7 @@ class History:
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
-    """As 64-bit integers, timestamps as microseconds, ABSENT for null."""
+    """Return the column as 64-bit integers, with timestamps as microseconds, and ABSENT for null."""
     whole = pc.fill_null(column.cast(pa.int64()), ABSENT)
     return np.asarray(
         whole.to_numpy(zero_copy_only=False) if isinstance(whole, pa.Array) else whole.to_numpy(), dtype=np.int64

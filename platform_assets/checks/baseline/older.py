@@ -1,7 +1,7 @@
-"""Older windows that no check has anything to find in: they are counted, and not judged one by one.
+"""Older windows in which no check can have a finding: they are counted instead of being evaluated one by one.
 
-Which these are is for the checks to say, each by its `may_count`, over columns and without a value for each window, so
-that the checks of a new window cost little in a table of many.
+Each check selects them with its `may_count`, on whole columns. So checking a new window costs little, even in a table
+with many windows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from platform_assets.checks.check import Check
 
 RECENT: Final = 24
-"""The newest windows, which are always judged one by one: a day of hours."""
+"""Number of newest windows that are always evaluated one by one: a day of hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """Windows that start before `until` (exclusive), in which no check has anything to find.
+    """Windows that start before `until` (exclusive), in which no check can have a finding.
 
     `holes` are offsets without a row by kind; rows + holes = offsets.
     """
@@ -40,7 +40,7 @@ class Older:
     holes: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, next_ones: Older) -> Older:
-        """These and those that follow on them."""
+        """Return these windows and the windows that follow them."""
         return Older(
             next_ones.until or self.until,
             self.windows + next_ones.windows,

@@ -86,7 +86,7 @@ class Baseline:
         )
 
     def later_than(self, older: Older) -> Baseline:
-        """The same with more windows counted as older, and their files and loads let go."""
+        """Return the baseline with more windows counted as older, and without their files and loads."""
         if older.until is None:
             return self
         first = key_of(older.until)
@@ -104,7 +104,7 @@ class Baseline:
 
 
 def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
-    """A baseline of every window, none of them older yet; None where commits cannot be followed from here.
+    """Return a baseline of every window, without older ones yet; None if commits cannot be followed from here.
 
     `loads` are those of the newest `recent` commits. Reads the whole log of the table.
     """
@@ -124,7 +124,7 @@ def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
 def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baseline | None:
     """Return the snapshot, advanced to the newest commits; None if there is none, or if it is no longer valid.
 
-    It is not valid if one of `checks` did not take part in what is only counted.
+    It is not valid if one of `checks` did not take part in counting windows.
     """
     known = _read(lake.baselines, _name(table), {check.fingerprint for check in checks})
     if known is None or known.older.until is None:
@@ -139,7 +139,9 @@ def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baselin
 
 
 def advance(known: Baseline, table: Folder) -> Baseline | None:
-    """`known` with the table's commits since; None where one of them changed an older window, or what the table needs of a reader."""
+    """Return `known` with the table's later commits; None if one of them changed an older window or the table's reader
+    requirements.
+    """
     commits = delta_log.commits_after(table, known.table)
     if not commits:
         return None if commits is None else known
@@ -192,7 +194,10 @@ def _files(table: Folder, add: DataFile) -> list[File] | None:
 
 
 def save(lake: Lake, table: TableRef, baseline: Baseline, checks: Collection[Check]) -> None:
-    """Keep `baseline`, in which `checks` had their say, for the next run. Of two saved at once one stays: either holds."""
+    """Save `baseline`, in which `checks` took part, for the next run.
+
+    If two are saved at once, either may stay: both are valid.
+    """
     document = {
         "version": _VERSION,
         "checks": sorted(check.fingerprint for check in checks),
@@ -208,7 +213,9 @@ def save(lake: Lake, table: TableRef, baseline: Baseline, checks: Collection[Che
 
 
 def _undisturbed(log: Folder, seen: Anchor, partition: tuple[str, str], column: str, until: datetime) -> Anchor | None:
-    """The newest commit of a ledger, where all commits after `seen` left its entries before `until` as they were."""
+    """Return the newest commit of a ledger if no commit after `seen` changed its entries before `until`, otherwise
+    None.
+    """
     commits = delta_log.commits_after(log, seen)
     if commits is None or any(_disturbs(c, partition, column, until) for c in commits):
         return None
@@ -247,7 +254,11 @@ def _read(folder: Folder, name: str, checks: AbstractSet[str]) -> Baseline | Non
     try:
         document: Any = json.loads(content)
     except json.JSONDecodeError as e:
-        _log.warning("%s cannot be read (%s): every window is judged, and it is written again", f"{folder}/{name}", e)
+        _log.warning(
+            "%s cannot be read (%s): every window is evaluated, and the snapshot is written again",
+            f"{folder}/{name}",
+            e,
+        )
         return None
     if document["version"] != _VERSION or not checks <= set(document["checks"]):
         return None

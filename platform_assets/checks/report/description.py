@@ -22,7 +22,7 @@ _NOT_IN_WORDS: Final = re.compile(r"[^\w .,:;/%-]")
 
 
 def describe(check_result: CheckResult, heatmap: Heatmap, worst: Sequence[WorstWindow]) -> str:
-    """`check_result` in Markdown, as short as it can be; `worst` are its findings in order."""
+    """Return `check_result` as short Markdown; `worst` are its findings in order."""
     headline = f"**{markdown(check_result.headline)}**"
     if worst:
         first = worst[0].findings[0]
@@ -38,7 +38,7 @@ def describe(check_result: CheckResult, heatmap: Heatmap, worst: Sequence[WorstW
 
 
 def plain(description: str) -> str:
-    """A description in one line without its picture, for terminals."""
+    """Return a description in one line without its picture, for terminals."""
     text = " ".join(_PICTURE.sub("", description).split()).replace("**", "")
     return line(without_marks(text))
 

@@ -24,9 +24,9 @@ from platform_assets.model.untrusted import html
 # terminals.
 
 COLUMNS: Final = 80
-"""Most columns of a heatmap; more windows than that share them."""
+"""Maximum number of columns of a heatmap; if there are more windows, several share a column."""
 ROWS: Final = 8
-"""Most rows; the partitions beyond share the last one, with those that say the least."""
+"""Maximum number of rows; further partitions share the last row with the least interesting ones."""
 
 
 class State(IntEnum):
@@ -53,7 +53,7 @@ class State(IntEnum):
 
     @property
     def letter(self) -> str:
-        """One character that stands for the state where there is no colour."""
+        """One character that represents the state without color."""
         return _LETTERS[self]
 
 
@@ -92,7 +92,7 @@ _OF_FINDING: Final[Mapping[FindingKind, State]] = {
     "window parked": State.UNASKED,
     "could not tell": State.UNDECIDED,
 }
-"""All other kinds are failing, those of tomorrow too."""
+"""States by kind of finding; all other kinds, including future ones, are failing."""
 _OF_HOLES: Final[Mapping[str, State]] = {
     "commit markers": State.MARKERS,
     "abort markers": State.MARKERS,
@@ -102,14 +102,14 @@ _OF_HOLES: Final[Mapping[str, State]] = {
     ACCEPTED_LOSS: State.ACCEPTED,
     "below log start": State.UNDECIDED,
 }
-"""All other kinds of holes have no explanation."""
+"""States by kind of hole; all other kinds are unexplained."""
 _StatesByPlace = Mapping[str, Mapping[int | None, State]]
-"""States by window and partition, the partition None where all are meant."""
+"""States by window and partition; the partition is None for all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition, or several: a cell a column, None where the partitions had no such window."""
+    """One partition or several: one cell per column, None if the partitions did not have that window."""
 
     label: str
     cells: tuple[State | None, ...]
@@ -157,7 +157,7 @@ def heatmap_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = CO
     found = _by_place(findings)
     keys = sorted({*facts.windows, *facts.recorded, *facts.unknown, *found} - {""})
     per_column = max(1, -(-len(keys) // columns))
-    # The leftover is in the first column, so that the newest one is whole.
+    # The remainder is in the first column, so that the newest column is complete.
     whole = -(-len(keys) // per_column)
     leftover = whole * per_column - len(keys)
     grid: dict[int, list[State | None]] = {}
@@ -253,7 +253,7 @@ _GUTTER: Final = 48
 _TOP: Final = 9
 _LINE: Final = 16
 TEXT: Final = "#727983"
-"""As far from white as from black: 4.4 to 1 or more against either page."""
+"""Text color with a contrast of at least 4.4 to 1 against both white and black pages."""
 COLOURS: Final[Mapping[State, str]] = {
     State.EMPTY: "#2da44e",
     State.COMPLETE: "#2da44e",
@@ -270,13 +270,13 @@ COLOURS: Final[Mapping[State, str]] = {
     State.FAILING: "#e5342f",
 }
 _HEIGHTS: Final[Mapping[State, float]] = {State.EMPTY: 0.15, State.WAITING: 0.35, State.UNASKED: 0.35}
-"""Share of a row's height that a cell fills; all of it for the others."""
+"""Share of a row's height that a cell of this state fills; other states fill it completely."""
 _LETTERED: Final = frozenset(State) - {State.EMPTY, State.COMPLETE, State.WAITING, State.UNASKED}
 _LETTER_WIDTH: Final = 5.8
 
 
 def data_uri(heatmap: Heatmap) -> str:
-    """The picture, to be put where an image's address goes."""
+    """Return the picture as an address for an image."""
     return "data:image/svg+xml;base64," + b64encode(picture(heatmap).encode()).decode()
 
 
@@ -316,7 +316,7 @@ def _cells(rows: tuple[Row, ...], pitch: int, height: int) -> Iterator[str]:
                 places.append(f"{x + (length * pitch - 1) / 2:g}")
         if letters:
             written.append(f"<text x='{' '.join(places)}' y='{middle + 3.5:g}'>{letters}</text>")
-    # The gravest last, and with nothing between its rows.
+    # The most severe last, and without gaps between its rows.
     for state, path in sorted(lines.items()):
         thick = height if state is State.FAILING else (height - 2) * _HEIGHTS.get(state, 1)
         yield f"<path stroke='{COLOURS[state]}' stroke-width='{thick:g}' stroke-dasharray='{pitch - 1} 1' d='{path}'/>"
@@ -325,7 +325,7 @@ def _cells(rows: tuple[Row, ...], pitch: int, height: int) -> Iterator[str]:
 
 
 def _marks(rows: tuple[Row, ...], pitch: int) -> Iterator[str]:
-    """A triangle above each run of columns in which something fails: a cell may be small, and is not to be missed."""
+    """Draw a triangle above each run of columns with a failure, because a small cell could be overlooked."""
     failing = [any(cell is State.FAILING for cell in column) for column in zip(*(r.cells for r in rows), strict=True)]
     path, at = "", 0
     for fails, members in groupby(failing):
@@ -360,7 +360,9 @@ def _axis(heatmap: Heatmap, width: int, y: int) -> Iterator[str]:
 
 
 def _legend(heatmap: Heatmap, y: int) -> Iterator[tuple[int, str]]:
-    """Each state that occurs, the gravest first, with the number of its windows; gives the line and the drawing."""
+    """Return the legend as a line and as a drawing: each state that occurs, the most severe first, with its number of
+    windows.
+    """
     x = _GUTTER
     for state, count in heatmap.counts.items():
         text = f"{count:,} {state.label}"
@@ -385,7 +387,7 @@ def _letter(state: State) -> str:
 
 
 def _runs(row: Row) -> Iterator[tuple[State, int, int]]:
-    """`(state, first column, number of columns)` of each run of equal cells."""
+    """Yield `(state, first column, number of columns)` of each run of equal cells."""
     at = 0
     for state, members in groupby(row.cells):
         length = len(list(members))

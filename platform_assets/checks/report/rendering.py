@@ -14,7 +14,7 @@ from platform_assets.checks.report.worst import WorstWindow, remedies, worst_win
 from platform_assets.model.untrusted import line
 
 ANOMALIES: Final = "anomalies"
-"""The worst windows. The UI sorts by key, and this is to come first."""
+"""Metadata key of the worst windows. The UI sorts by key, and this must come first."""
 FINDINGS: Final = "findings"
 NOT_LISTED: Final = "findings_not_listed"
 REMEDY: Final = "remedy"
@@ -23,7 +23,9 @@ _MOST: Final = 20
 
 
 def result(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.AssetCheckResult:
-    """The result of a check of `asset`: an ERROR, which blocks, unless all that was found is work not asked for or not decided."""
+    """Return the result of a check of `asset`: an ERROR, which blocks, unless all findings are unrequested or undecided
+    work.
+    """
     worst = worst_windows(check_result.findings)
     values: dict[str, Any] = {**dict(check_result.figures), FINDINGS: len(check_result.findings)}
     if worst:
@@ -43,12 +45,12 @@ def result(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.As
 
 
 def evaluation(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.AssetCheckEvaluation:
-    """The same as an event that belongs to no run."""
+    """Return the result as an event without a run."""
     return as_event(result(asset, check_result, facts))
 
 
 def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """The same as an event that belongs to no step of checks."""
+    """Return the result as an event without a check step."""
     if found.asset_key is None or found.check_name is None:
         raise AssertionError("unreachable: results name both")
     return dg.AssetCheckEvaluation(
@@ -70,7 +72,7 @@ _COLUMNS: Final = (
 
 
 def _table(worst: list[WorstWindow]) -> dg.TableMetadataValue:
-    """One row per window; where none of them names a place, the width is left to what was found."""
+    """Return a table with one row per window; without a column for places if no window has one."""
     placed = any(w.where for w in worst)
     columns = [c for c in _COLUMNS if placed or c.name not in ("where", "offsets")]
     records = [dg.TableRecord({c.name: _cell(getattr(w, c.name)) for c in columns}) for w in worst]
@@ -82,7 +84,7 @@ def _cell(value: str | int) -> str | int:
 
 
 def _numbered(texts: list[str]) -> str:
-    """Several texts, numbered: the UI shows them in one line."""
+    """Return several texts, numbered, because the UI shows them in one line."""
     if len(texts) == 1:
         return texts[0]
     shown = texts[:_MOST]

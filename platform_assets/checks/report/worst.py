@@ -1,4 +1,4 @@
-"""Findings put into the order in which a reader wants them: by window, the gravest first, and what to do about each."""
+"""Findings in the order in which readers want them: by window, the most severe first, each with its remedy."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class WorstWindow:
 
     @property
     def state(self) -> State:
-        """How grave it is."""
+        """Severity."""
         return state_of(self.kind)
 
     @property
     def offsets(self) -> int:
-        """Number of offsets concerned, as far as they are named."""
+        """Number of named offsets."""
         return sum(f.offsets for f in self.findings)
 
     @property
     def where(self) -> str:
-        """Partitions and offsets, the ends exclusive, in short."""
+        """Partitions and offsets in short, with exclusive ends."""
         partitions: dict[tuple[OffsetRange, ...], list[int]] = {}
         for f in self.findings:
             partitions.setdefault(f.ranges, []).extend(() if f.partition is None else (f.partition,))
@@ -57,18 +57,20 @@ class WorstWindow:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, and for how many more windows the same."""
+    """A remedy, and the number of further windows to which it applies."""
 
     text: str
     windows: tuple[str, ...]
 
     def __str__(self) -> str:
         left = len(self.windows) - 1
-        return self.text + (f" The same goes for {counted(left, 'more window')}, listed below." if left else "")
+        return self.text + (f" This also applies to {counted(left, 'more window')}, listed below." if left else "")
 
 
 def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
-    """By gravity, then by the number of offsets concerned, then the newest first; what is but shown wrongly comes last."""
+    """Sort by severity, then by the number of offsets, then the newest first; faults that only concern Dagster's
+    display come last.
+    """
     grouped: dict[tuple[str, FindingKind], list[Finding]] = {}
     for finding in findings:
         grouped.setdefault((finding.window, finding.kind), []).append(finding)
@@ -81,7 +83,7 @@ def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
 
 
 def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
-    """Each remedy once, worded for its worst window, the gravest first."""
+    """Return each remedy once, worded for its worst window, the most severe first."""
     # Windows of one kind differ in nothing but their names.
     alike: dict[str, list[WorstWindow]] = {}
     for window in worst:
@@ -94,7 +96,7 @@ def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
 
 
 def shortened(text: str, longest: int) -> str:
-    """`text`, cut where it is longer than `longest`."""
+    """Return `text`, cut if it is longer than `longest`."""
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
 
 

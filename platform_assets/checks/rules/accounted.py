@@ -1,8 +1,8 @@
 """`every_offset_accounted_for`: rows + explained holes = end - start, for every loaded window.
 
-A window whose load was dense is proved by its load digest, as long as its files are those of the load. Any other is
-held against the broker's evidence once, and stays proved until its files change; then its rows are read again.
-What a dense window's digest has to be follows from its range, so that an edited receipt is found without reading any.
+A dense window is proved by its load digest as long as its files are those of the load. Any other window is compared
+with the broker's evidence once, and stays proved until its files change; then its rows are read again. The digest of a
+dense window follows from its range, so an edited receipt is found without reading files.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from platform_assets.model.digest import dense_digest
 
 NAME = "every_offset_accounted_for"
 _HASHED: Final = 20_000_000
-"""Offsets whose digests are computed in one evaluation, the newest windows first: half a second."""
+"""Maximum number of offsets whose digests one evaluation computes, the newest windows first: half a second."""
 _LARGEST: Final = 5_000_000
-"""Offsets of the largest window that this is done for."""
+"""Maximum number of offsets of a window for which the digest is computed."""
 
 
 def may_count(history: History) -> Mask:
-    """Rows and explained holes add up to the offsets, and the files are those that were proved."""
+    """Return True for windows whose rows and explained holes add up to the offsets, and whose files are the proved
+    ones.
+    """
     holes = np.array([ABSENT if found is None else sum(found.values()) for found in history.holes], dtype=np.int64)
     balanced: Mask = (holes != ABSENT) & (history.rows + holes == history.offsets)
     known = np.array([not (found or {}).get(BELOW_LOG_START) for found in history.holes], dtype=bool)
@@ -40,7 +42,7 @@ def may_count(history: History) -> Mask:
 
 
 def evaluate(e: Evaluation) -> CheckResult:
-    """Close what is open, then judge. Asks brokers and Spark only for windows that are open."""
+    """Prove open windows, then evaluate. Asks brokers and Spark only about open windows."""
     facts = e.facts()
     findings: list[Finding] = []
     others = (*facts.changed, *sorted({*facts.rewritten, *facts.not_held}), *facts.unreadable)
@@ -55,7 +57,7 @@ def evaluate(e: Evaluation) -> CheckResult:
 
 
 def check_result(facts: Facts, findings: Iterable[Finding]) -> CheckResult:
-    """Judge `facts`, given what closing the open windows found. Pure."""
+    """Evaluate `facts`, given the results for open windows. Pure."""
     found = [*findings, *_unbalanced(facts), *_edited(facts), *_unknown(facts)]
     holes = holes_total([facts.older.holes, *(r.holes or {} for r in facts.recorded.values())])
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
@@ -93,9 +95,8 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
         if number and key in facts.windows:
             yield Finding(
                 "could not tell", facts.topic, key, None, (),
-                f"{counted(number, 'offset')} without a row lay below the log start before anybody had asked the broker what "
-                "was there",
-                "That can no longer be found out. To have it count as a loss that is known, accept it: `platform-assets "
+                f"{counted(number, 'offset')} without a row were below the log start before the broker was asked about them",
+                "The cause can no longer be determined. To record it as a known loss, accept it: `platform-assets "
                 f'accept-loss {facts.table} {key} --reason "…"`.',
             )  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""`agrees_with_ledger`: the table's log, the ledger and the orchestrator say the same of every window.
+"""`agrees_with_ledger`: the table's log, the ledger and the orchestrator agree on every window.
 
-What counts is the Delta commit. Each of the three being behind or ahead has its own wording and remedy.
-Only the newest commits and events are compared in detail: older windows are held against their data files by
-`no_gaps`, and after a load those that are unchanged since they agreed are not compared again, so that the cost of this
-check does not grow with the table. `platform-assets audit` compares all of them.
+The Delta commit is the source of truth. Each way in which one of the three can be behind or ahead has its own message
+and remedy. Only the newest commits and events are compared in detail: `no_gaps` compares older windows with their data
+files, and windows that have not changed since they agreed are not compared again, so the cost of this check does not
+grow with the table. `platform-assets audit` compares all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from platform_assets.ledger.entries import UTC_MICROS, Receipt, receipts_in
 NAME = "agrees_with_ledger"
 
 _TICK: Final = timedelta(minutes=2)
-"""Dagster ends a tick after one minute, and writes down what it reports when it is over."""
+"""Duration of a tick: Dagster ends it after one minute, and records its reports at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Accounts:
     reported: Mapping[str, str | None] | None
     busy: frozenset[str] = frozenset()
     being_reported: frozenset[str] = frozenset()
-    """Windows without offsets whose receipts a tick has recorded a moment ago: Dagster hears of them when the tick is over."""
+    """Windows without offsets whose receipts a tick has just recorded: Dagster gets them at the end of the tick."""
 
     def is_idle(self, key: str) -> bool:
         """Return whether the window is sealed, and neither waits for its load nor is being loaded."""
@@ -58,27 +58,27 @@ class Accounts:
 
 
 def may_count(history: History) -> Mask:
-    """The table has the files of the receipts, and no receipt names a version that the table never had."""
+    """Return True for windows whose receipts name the table's files, and no version that the table never had."""
     versions = history.by_window("table_version")
     known = np.array([version is None or version <= history.version for version in versions], dtype=bool)
     return known & history.files_as_recorded
 
 
 def evaluate(e: Evaluation) -> CheckResult:
-    """Gather the three accounts, and judge."""
+    """Gather the three accounts, and evaluate them."""
     facts = e.facts()
     older = facts.older
     commits, since, version = _newest_loads(e, facts)
     receipts = {} if facts.entries is None else {r.window.key: r for r in receipts_in(facts.entries)}
     reported = e.orchestration.reported(None if older.until is None else sorted({*receipts, *facts.windows}))
-    # A window that is being loaded may be ahead in one of the three for a moment.
+    # While a window is being loaded, one of the three may be ahead for a moment.
     busy = facts.in_flight | set(e.orchestration.in_flight(list(facts.windows)))
     silent = _recorded_lately(facts.entries, "empty", datetime.now(UTC))
     return check_result(Accounts(facts, receipts, commits, since, version, reported, frozenset(busy), silent))
 
 
 def _recorded_lately(entries: pa.Table | None, kind: str, now: datetime) -> frozenset[str]:
-    """The windows with a ledger entry of this kind that a tick which may not be over yet has written."""
+    """Return the windows with a ledger entry of this kind that a tick has written which may still be running."""
     if entries is None:
         return frozenset()
     lately = pc.greater(entries["recorded_at"], pa.scalar(now - _TICK, UTC_MICROS))
@@ -108,9 +108,9 @@ def check_result(a: Accounts) -> CheckResult:
         headline = f"Table log, ledger and orchestrator disagree on {counted(windows, 'window')}."
     else:
         by = "table log, ledger and orchestrator" if a.reported is not None else "table log and ledger"
-        headline = f"Agreed: {by} say the same of {counted(len(a.receipts), 'window')}"
+        headline = f"Agreed: {by} agree on {counted(len(a.receipts), 'window')}"
         older = a.facts.older.windows
-        headline += f"; {older:,} older ones are unchanged since they did." if older else "."
+        headline += f"; {older:,} older windows have not changed since then." if older else "."
     return CheckResult(NAME, a.facts.table, findings, headline, figures)
 
 
@@ -126,8 +126,8 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
         ):
             yield _finding(
                 a, "ledger behind", key,
-                f"the table's version {commit.version} holds load {commit.metadata.load_id[:8]}, the ledger has "
-                + ("no receipt of the window" if receipt is None else f"version {receipt.table_version}"),
+                f"the table's version {commit.version} has load {commit.metadata.load_id[:8]}, but the ledger has "
+                + ("no receipt for the window" if receipt is None else f"version {receipt.table_version}"),
                 "A run ended between the two: materialise partition {key} of {table}, which records it from the commit.",
             )  # fmt: skip
         elif receipt.load_id == commit.metadata.load_id and receipt.ranges != commit.metadata.ranges:
@@ -148,8 +148,8 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
         if receipt.table_version > a.version or missing:
             yield _finding(
                 a, "ledger ahead", key,
-                f"the receipt names load {receipt.load_id[:8]} in version {receipt.table_version}, the table's log ends "
-                f"at version {a.version} and has no such load",
+                f"the receipt names load {receipt.load_id[:8]} in version {receipt.table_version}, but the table's "
+                f"log ends at version {a.version} and has no such load",
                 "The table was rolled back or replaced: materialise partition {key} of {table}. If that finds nothing to do, "
                 "it is the ledger that was edited: move _ledger away and run `platform-assets rebuild-ledger`.",
             )  # fmt: skip
@@ -162,8 +162,8 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
         if a.is_idle(key) and key not in a.being_reported:
             yield _finding(
                 a, "orchestrator behind", key,
-                f"the ledger has {a.receipts[key].rows:,} rows, Dagster has no materialisation of the partition",
-                "A run ended before it could say so: materialise partition {key} of {table}; nothing is written twice.",
+                f"the ledger has {a.receipts[key].rows:,} rows, but Dagster has no materialization of the partition",
+                "A run ended before it could report the load: materialize partition {key} of {table}; nothing is written twice.",
             )  # fmt: skip
     for key, load_id in sorted(a.reported.items()):
         if load_id is None and key in a.receipts:
@@ -177,7 +177,7 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
                 a, "orchestrator ahead", key,
                 f"Dagster shows load {(load_id or 'unnamed')[:8]}, the ledger has "
                 + ("none of the window" if receipt is None else f"load {receipt.load_id[:8]}"),
-                "What counts is the table: materialise partition {key} of {table} to have all three agree.",
+                "The table is the source of truth: materialize partition {key} of {table} so that all three agree.",
             )  # fmt: skip
 
 
@@ -185,4 +185,4 @@ def _finding(a: Accounts, kind: FindingKind, key: str, detail: str, remedy: str)
     return Finding(kind, a.facts.topic, key, None, (), detail, remedy.format(key=key, table=a.facts.table))
 
 
-CHECK = Check(NAME, "The table's log, the ledger and Dagster say the same of every window.", evaluate, may_count)
+CHECK = Check(NAME, "The table's log, the ledger and Dagster agree on every window.", evaluate, may_count)

@@ -1,7 +1,7 @@
 """`deep_audit`: reads the files of windows again, oldest proof first, and compares both digests with the receipts'.
 
-It finds what logs and statistics cannot show: altered values, damaged or lost files, rows of another writer. What it
-found stands as long as the table names the files that it read, so that a report in between two audits need not read any.
+It finds what logs and statistics cannot show: altered values, damaged or lost files, rows of another writer. A finding
+holds as long as the table names the files that were read, so a report between two audits need not read any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = "deep_audit"
 
 
 def evaluate(e: Evaluation) -> CheckResult:
-    """Audit as many windows as the budget allows, keep what was found, and judge those."""
+    """Audit as many windows as the budget allows, store the findings, and evaluate them."""
     facts = e.facts(fresh=True)
     keys = [k for k in facts.recorded if k in facts.windows and (e.windows is None or k in e.windows)]
     proved = prove_by_reading(e, facts, keys)
@@ -46,7 +46,7 @@ def evaluate(e: Evaluation) -> CheckResult:
 def check_result(
     facts: Facts, keys: list[str], proved: Proved, confirmed: Confirmed = NOTHING, compared: Compared = NOT_COMPARED
 ) -> CheckResult:
-    """Judge. Pure. `keys` are the windows that were to be audited."""
+    """Evaluate. Pure. `keys` are the windows to audit."""
     audited = len(proved.receipts) + len({f.window for f in proved.findings})
     with_rows = sum(1 for k in keys if facts.recorded[k].ranges.size)
     left = max(with_rows - audited, 0)
@@ -71,7 +71,7 @@ def check_result(
 
 
 def _confirmed(confirmed: Confirmed) -> str:
-    """Which engine has confirmed how many windows of which, and why no more where it could not."""
+    """Describe how many windows of each engine the other one has confirmed, and why not more."""
     pairs = Counter((r.confirmed_by, r.engine) for r in confirmed.receipts)
     text = "".join(
         f"; {counted(n, 'window')} that the {engine} engine loaded confirmed by the {other_engine} engine"
@@ -86,7 +86,7 @@ def _compared(compared: Compared) -> str:
 
 
 def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
-    """Judge whether what the audits found still holds, by the table's log alone; None where none is known of."""
+    """Decide from the table's log alone whether the audits' findings still hold; None without any audit."""
     known = audited.recall(e.lake, e.declaration.raw_table)
     if known is None:
         return None
@@ -101,18 +101,18 @@ def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
 
 
 def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> CheckResult:
-    """Judge. Pure. `files` are the digests of the files that the log names now, `receipts` those of the ledger."""
+    """Evaluate. Pure. `files` are the digests of the files that the log names now, `receipts` those of the ledger."""
     findings = tuple(_standing(known, files, receipts))
     audit = f"the audit of {known.at:%Y-%m-%d %H:%M}Z"
     figures = (("windows_audited", 0), ("rows_audited", 0))
     damaged = {f.window for f in findings if f.alarming}
     if damaged:
-        headline = f"{counted(len(damaged), 'window')} still damaged: the files are those that were audited."
+        headline = f"{counted(len(damaged), 'window')} still damaged: the files have not changed since the audit."
     elif findings:
         headline = f"Could not tell for {counted(len({f.window for f in findings}), 'window')}."
     else:
         headline = (
-            f"Nothing that audits found still stands. Last, {audit} read "
+            f"No finding of earlier audits remains. Last, {audit} read "
             if known.found
             else f"No file read by this report; {audit} read "
         )
@@ -128,12 +128,12 @@ def _standing(known: Audited, files: Mapping[str, str], receipts: Mapping[str, s
         if now == found.files_digest:
             yield replace(found.finding, detail=f"{found.finding.detail} (audited {found.at:%Y-%m-%d %H:%M}Z)")
         elif now != receipts.get(window):
-            # Neither the files that were audited nor those of a load since, which proved them.
+            # The files are neither the audited ones nor those of a later load, which would be proved.
             yield replace(
                 found.finding,
                 kind="could not tell",
                 ranges=(),
-                detail=f"its files are others than the audit of {found.at:%Y-%m-%d %H:%M}Z found damaged: "
+                detail=f"its files have changed since the audit of {found.at:%Y-%m-%d %H:%M}Z found them damaged: "
                 f"{found.finding.detail}",
                 remedy=f"Materialise partition {window} of raw/{found.finding.topic}: it reads the range again and proves it equal.",
             )

@@ -21,13 +21,15 @@ NAME = "no_duplicates"
 
 
 def may_count(history: History) -> Mask:
-    """The load found no duplicates, its files are unchanged, and its rows lie within ranges that no other window shares."""
+    """Return True for windows whose load found no duplicates, and whose files are unchanged and rows within their own
+    ranges.
+    """
     none_found = np.array([found == 0 for found in history.by_window("duplicates")], dtype=bool)
     return none_found & history.files_as_recorded & history.rows_inside & history.loaded_as_cut
 
 
 def check_result(facts: Facts) -> CheckResult:
-    """Judge `facts`. Pure."""
+    """Evaluate `facts`. Pure."""
     findings = (*_by_receipt(facts), *_within(facts), *_across(facts))
     doubled = sum(f.offsets for f in findings)
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
@@ -86,13 +88,13 @@ def _range(facts: Facts, key: str, partition: int) -> OffsetRange:
 
 
 def _foreign(facts: Facts, key: str, partition: int) -> tuple[OffsetRange, ...]:
-    """The offsets in a window that was read which do not belong to it."""
+    """Return the offsets in a window, as read, that do not belong to it."""
     held = facts.changed[key].get(partition)
     return () if held is None else subtract(held.ranges, [_range(facts, key, partition)])
 
 
 def _held(facts: Facts, key: str, partition: int, offsets: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
-    """Those of `offsets` that a window holds: as read, or by its range where it holds what was loaded."""
+    """Return those of `offsets` that a window has: as read, or by its range if it is unchanged since its load."""
     if key in facts.changed:
         held = facts.changed[key].get(partition)
         return () if held is None else common(offsets, held.ranges)
@@ -104,7 +106,7 @@ def _held(facts: Facts, key: str, partition: int, offsets: tuple[OffsetRange, ..
 def _remedy(facts: Facts, key: str) -> str:
     if key in facts.windows:
         return f"Materialise partition {key} of {facts.table}: it writes the range again, once."
-    return f"Another writer put them there: delete the rows with window = '{key}'."
+    return f"Another writer put them there. Delete the rows with window = '{key}'."
 
 
 CHECK = Check(

@@ -1,6 +1,6 @@
 """`no_gaps`: cuts tile, every sealed window is loaded, and each window's rows are all there and within its ranges.
 
-Offsets of a range that have no row are counted, not judged: markers, aborted and compacted records leave them too.
+Offsets without a row are only counted, because markers and aborted or compacted records also leave them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ NAME = "no_gaps"
 
 
 def may_count(history: History) -> Mask:
-    """Loaded as cut, the files as recorded, and all rows within the ranges."""
+    """Return True for windows that are loaded as cut, with the recorded files, and with all rows within the ranges."""
     return history.loaded_as_cut & history.rows_inside & history.files_as_recorded
 
 
 def check_result(facts: Facts) -> CheckResult:
-    """Judge `facts`. Pure."""
+    """Evaluate `facts`. Pure."""
     findings = tuple(_findings(facts))
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
     held = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
@@ -71,7 +71,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     for key, ranges in facts.windows.items():
         recorded = facts.recorded.get(key)
         if recorded is None:
-            # Rows without a receipt are loaded; that the ledger lacks them is for `agrees_with_ledger` to say.
+            # Rows without a receipt are loaded; `agrees_with_ledger` reports that the ledger lacks them.
             if key not in facts.waiting and key not in facts.files:
                 yield from _not_loaded(facts, key, ranges)
         elif recorded.ranges != ranges:
@@ -84,7 +84,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             yield from _outside_by_receipt(topic, recorded)
     for key in sorted(set(facts.recorded) - set(facts.windows)):
         yield Finding(
-            "receipt contradicts cuts", topic, key, None, (), "the window is loaded, and the ledger has no cuts of it",
+            "receipt contradicts cuts", topic, key, None, (), "the window is loaded, but the ledger has no cuts for it",
             "Cuts were lost: restore _ledger/cuts or run `platform-assets rebuild-ledger`.",
         )  # fmt: skip
     for key, found in facts.changed.items():
@@ -98,20 +98,23 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     for key in sorted(facts.not_held):
         yield Finding(
             "could not tell", topic, key, None, (),
-            "its files were changed, and so many other windows have rows that are not the load's that these were not kept",
-            "Heal the windows that are named, then run the check again.",
+            "its files were changed, and too many other windows also have rows that differ from their loads, so "
+            "this window's rows were not kept",
+            "Repair the named windows, then run the check again.",
         )  # fmt: skip
     for key in facts.unknown:
         for partition, held in facts.changed.get(key, {}).items():
             yield Finding(
                 "unknown window", topic, key, partition, held.ranges,
                 "the table has rows in a window that the ledger never sealed",
-                f"Another writer put them there: delete the rows with window = '{key}'.",
+                f"Another writer put them there. Delete the rows with window = '{key}'.",
             )  # fmt: skip
 
 
 def _tiling_faults(facts: Facts) -> Iterator[TilingFault]:
-    """Windows of a generation tile its log; where the next one starts is what an operator accepted."""
+    """Find gaps and overlaps between windows of a generation; the start of the next generation is what an operator
+    accepted.
+    """
     in_order = itertools.groupby(facts.windows.items(), lambda item: facts.generation(item[0]))
     return itertools.chain.from_iterable(tiling_faults(list(windows)) for _, windows in in_order)
 
@@ -121,7 +124,7 @@ def _not_loaded(facts: Facts, key: str, ranges: TopicRanges) -> Iterator[Finding
         for partition, r in ranges.non_empty().items():
             yield Finding(
                 "window parked", facts.topic, key, partition, (r,),
-                "an operator has set the window aside, so nobody asks for it, and its records are in no table",
+                "an operator has parked the window, so it is not requested, and its records are in no table",
                 f"`platform-assets unpark {facts.table} {key}` once it can be loaded.",
             )  # fmt: skip
         return
@@ -130,11 +133,11 @@ def _not_loaded(facts: Facts, key: str, ranges: TopicRanges) -> Iterator[Finding
         if r.size:
             yield Finding(
                 "window not asked for" if unasked else "window not loaded", facts.topic, key, partition, (r,),
-                "the window is sealed, newer ones are loaded, and no run for it is queued or under way"
-                + ("; nobody has asked for it yet" if unasked else ""),
+                "the window is sealed, newer windows are loaded, and no run for it is queued or running"
+                + ("; it has not been requested yet" if unasked else ""),
                 f"Materialise partition {key} of {facts.table}, or let the topic's sensor do it."
                 if unasked else
-                f"Materialise partition {key} of {facts.table}; its last run says why it failed.",
+                f"Materialise partition {key} of {facts.table}; see its last run for the error.",
             )  # fmt: skip
 
 
@@ -151,13 +154,15 @@ def _outside_by_receipt(topic: str, recorded: Recorded) -> Iterator[Finding]:
 
 
 def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, HeldOffsets]) -> Iterator[Finding]:
-    """The files are others than the load's: OPTIMIZE does that, and so does damage. The rows show which."""
+    """Return findings of a window whose files differ from the load's: the rows show whether OPTIMIZE or damage changed
+    them.
+    """
     heal = f"Materialise partition {recorded.key} of {facts.table}: it reads the range again and proves it equal."
     for partition, r in recorded.ranges.items():
         ranges = found[partition].ranges if partition in found else ()
         inside, outside = common(ranges, [r]), subtract(ranges, [r])
         if size_of(inside) < recorded.rows[partition]:
-            # Where the load itself left holes, the offsets without a row are not all missing.
+            # If the load itself left holes, not all offsets without a row are missing.
             dense = recorded.rows[partition] == r.size
             yield Finding(
                 "rows missing", facts.topic, recorded.key, partition, r.minus(inside) if dense else (),

@@ -46,4 +46,6 @@ def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
             document = json.loads(document)
         return parsed(document, writes=name == "writer_schema", map_columns=name == "schema" and options.map_columns())
     except (BadSchema, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"option {name!r} of format 'avro' is no schema that can be read: {error}") from error
+        raise ConfigurationError(
+            f"option {name!r} of format 'avro' is not a schema that can be read: {error}"
+        ) from error

@@ -72,10 +72,10 @@ def logical_type(logical: Logical, place: str) -> pa.DataType | None:
         return pa.decimal128(logical.precision, logical.scale)
     if logical.name == "decimal":
         raise BadSchema(
-            place, f"a decimal has {LARGEST_PRECISION} digits at most, and not {logical.precision}; take bytes"
+            place, f"a decimal can have at most {LARGEST_PRECISION} digits, not {logical.precision}; use bytes"
         )
     if logical.name in ("local-timestamp-millis", "local-timestamp-micros"):
-        raise BadSchema(place, f"there is no column of {logical.name}; take long, without a logical type")
+        raise BadSchema(place, f"{logical.name} has no column type; use long, without a logical type")
     return None
 
 
@@ -85,7 +85,7 @@ def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
         return schema, False
     others = [branch for branch in schema.branches if branch != Plain("null")]
     if len(others) != 1:
-        text = f"a column has one type, and null beside it at most; this is a {described(schema)}"  # plain: allow
+        text = f"a column can have one type and, optionally, null; this is a {described(schema)}"  # plain: allow
         raise BadSchema(place, text)
     return others[0], len(schema.branches) == 2
 
@@ -102,14 +102,12 @@ class _Columns:
 
     def fields(self, record: Record, place: str) -> list[pa.Field]:
         if not record.fields:
-            raise BadSchema(place, f"record {record.name} has no fields, and no columns so")
+            raise BadSchema(place, f"record {record.name} has no fields, and therefore no columns")
         names: dict[str, str] = {}
         for field in record.fields:
             other = names.setdefault(field.name.lower(), field.name)
             if other != field.name:
-                raise BadSchema(
-                    place, f"{other!r} and {field.name!r} are one name to a table; give one of them another"
-                )
+                raise BadSchema(place, f"{other!r} and {field.name!r} are the same name in a table; rename one of them")
         return [self.field(field.name, field.type, f"{place}.{field.name}") for field in record.fields]
 
     def _type(self, schema: AvroType, place: str) -> pa.DataType:
@@ -130,14 +128,14 @@ class _Columns:
         if isinstance(schema, Enum):
             return pa.string()
         if isinstance(schema, (Union, Around)):
-            raise BadSchema(place, f"there is no column of a {described(schema)}")
+            raise BadSchema(place, f"a {described(schema)} has no column type")
         stands_for = None if schema.logical is None else logical_type(schema.logical, place)
         if stands_for is not None:
             return stands_for
         if isinstance(schema, Fixed):
             return pa.binary()
         if schema.kind == "null":
-            raise BadSchema(place, "there is no column of null")
+            raise BadSchema(place, "null has no column type")
         return _PLAIN[schema.kind]
 
 

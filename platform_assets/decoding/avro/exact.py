@@ -68,7 +68,7 @@ def read(plan: Struct, value: bytes, max_bytes: int) -> dict[str, Any]:
 
 def too_large(size: int, max_bytes: int) -> DecodeFault:
     """Return the fault for a value of `size` bytes."""
-    return DecodeFault("too_large", f"{size} bytes, and max_bytes is {max_bytes}")
+    return DecodeFault("too_large", f"{size} bytes, but max_bytes is {max_bytes}")
 
 
 def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
@@ -185,10 +185,10 @@ class _Reader:
         value *= node.factor
         if node.factor > 1 and not -(1 << 63) <= value < 1 << 63:
             raise DecodeFault(
-                "out_of_range", f"{value // node.factor} ms since 1970, which 64 bits do not hold as microseconds"
+                "out_of_range", f"{value // node.factor} ms since 1970, which do not fit into 64 bits as microseconds"
             )
         if value % node.divisor:
-            raise DecodeFault("out_of_range", f"{value} ns since 1970, which are no whole microseconds")
+            raise DecodeFault("out_of_range", f"{value} ns since 1970, which are not whole microseconds")
         return value // node.divisor
 
     def _decimal(self, content: bytes, kind: pa.Decimal128Type) -> Decimal:
@@ -197,7 +197,7 @@ class _Reader:
         unscaled = int.from_bytes(content, "big", signed=True)
         if abs(unscaled) >= 10**kind.precision:
             raise DecodeFault(
-                "out_of_range", f"a decimal of {len(content)} bytes, and its column has {kind.precision} digits"
+                "out_of_range", f"a decimal of {len(content)} bytes, but its column has {kind.precision} digits"
             )
         return Decimal(unscaled).scaleb(-kind.scale, _WIDE)
 
@@ -287,7 +287,7 @@ class _Reader:
                     self.place.append(f"[{len(found)}]")
                     raise
             if end is not None and self.at != end:
-                raise self._malformed(f"a block that says to end at byte {end} ends elsewhere")
+                raise self._malformed(f"a block that should end at byte {end} ends elsewhere")
 
     def once_more(self, node: Again) -> Any:
         """Read a nested record of its own type, as JSON; return its text for the outermost one."""
@@ -306,7 +306,7 @@ class _Reader:
         while True:
             count, end = self._block()
             if end is not None and end != self.at:
-                raise self._malformed(f"a block that says to end at byte {end} ends elsewhere")
+                raise self._malformed(f"a block that should end at byte {end} ends elsewhere")
             if not count:
                 return
 

@@ -50,7 +50,7 @@ def _check(node: Node, value: Any, place: str) -> None:
                 if item["key"] in seen:
                     raise DecodeFault(
                         "wrong_type",
-                        f"the map has key {item['key']!r:.60} twice, and a MAP column has each key once: declare `maps: array`",
+                        f"the map has key {item['key']!r:.60} twice, but a MAP column allows each key once: declare `maps: array`",
                         place,
                     )
                 seen.add(item["key"])

@@ -73,11 +73,11 @@ def plan_of(writer: AvroType, reader: AvroType) -> Struct:
             raise OtherRecord("$", _other_record(writer, reader))
         made = _Resolver(writer).node(writer, reader, "$")
         if not isinstance(made, Struct):
-            raise BadSchema("$", f"what was written is a {described(writer)}, and not a record")
+            raise BadSchema("$", f"the writer's type is {described(writer)}, not a record")
         return made
     node = _Resolver(writer).node(writer, reader, "$")
     if node.type is None:
-        raise BadSchema("$", f"what was written is a {described(writer)}, which has no value")
+        raise BadSchema("$", f"the writer's type is {described(writer)}, which has no values")
     return Struct(((SINGLE, node),), struct_type([(SINGLE, node)]), (Output(fields_of(reader).field(0), 0, None),))
 
 
@@ -130,9 +130,7 @@ class _Resolver:
             and writer.kind != "null"
         ):
             return self._leaf("bytes" if writer.kind == "string" else _wire(writer.kind), writer, wanted, place)
-        raise BadSchema(
-            place, f"what was written is a {described(writer)}, which cannot be read as {described(wanted)}"
-        )
+        raise BadSchema(place, f"the writer's type is {described(writer)}, which cannot be read as {described(wanted)}")
 
     def _leaf(self, wire: Wire, writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> Leaf:
         size = writer.size if isinstance(writer, Fixed) else 0
@@ -151,7 +149,7 @@ class _Resolver:
         ):
             raise BadSchema(
                 place,
-                f"what was written is a decimal({wrote.precision}, {wrote.scale}), which cannot be read as "
+                f"the writer's type is decimal({wrote.precision}, {wrote.scale}), which cannot be read as "
                 f"decimal({wants.precision}, {wants.scale})",
             )
         return Leaf(wire, kind, size)
@@ -163,7 +161,7 @@ class _Resolver:
         found: Node | None = None
         for branch in writer.branches:
             if branch == Plain("null"):
-                missing = Refused("missing", f"null, and the schema has a {described(wanted)} that is never null")
+                missing = Refused("missing", f"null, but the schema's {described(wanted)} cannot be null")
                 branches.append(None if with_null else missing)
                 continue
             try:
@@ -180,7 +178,7 @@ class _Resolver:
             branches.append(made)
         if found is None or found.type is None:
             raise BadSchema(
-                place, f"what was written is a {described(writer)}, which cannot be read as {described(wanted)}"
+                place, f"the writer's type is {described(writer)}, which cannot be read as {described(wanted)}"
             )
         return Either(tuple(branches), found.type)
 
@@ -211,7 +209,10 @@ class _Resolver:
             if alias is not None:
                 source[alias] = number
             elif not field.has_default:
-                raise BadSchema(f"{place}.{field.name}", "it was not written, and the schema has no default for it")
+                raise BadSchema(
+                    f"{place}.{field.name}",
+                    "the writer's schema lacks it, and the reader's schema has no default for it",
+                )
         parts: list[tuple[str, Node]] = []
         child_of: dict[int, int] = {}
         children = 0
@@ -277,7 +278,7 @@ class _Resolver:
     def _count(self, place: str) -> None:
         self._nodes += 1
         if self._nodes > MOST_PARTS:
-            raise BadSchema(place, f"the schema that it was written by has more than {MOST_PARTS} parts")
+            raise BadSchema(place, f"the writer's schema has more than {MOST_PARTS} parts")
 
 
 def _check_meaning(writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> None:
@@ -296,8 +297,8 @@ def _check_meaning(writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> 
     if not fits:
         raise BadSchema(
             place,
-            f"what was written is a {described(writer)}, which means something else than a {described(reader)}; to have it as it "
-            f"was written, declare {writer.kind if isinstance(writer, Plain) else 'fixed'} without a logical type",
+            f"the writer's type is {described(writer)}, which has another meaning than {described(reader)}; to "
+            f"keep the written value, declare {writer.kind if isinstance(writer, Plain) else 'fixed'} without a logical type",
         )
 
 
@@ -323,7 +324,7 @@ def _repeated(item: Node, place: str, *, is_map_column: bool = False) -> Repeate
 
 def _wire(kind: PlainKind) -> Wire:
     if kind == "null" or kind == "string":
-        raise AssertionError(f"{kind} has another form in bytes")
+        raise AssertionError(f"{kind} has a different binary form")
     return kind
 
 
@@ -348,6 +349,6 @@ def _unqualified(name: str) -> str:
 
 def _other_record(writer: Record, reader: Record) -> str:
     return (
-        f"what was written is a record {writer.name}, and the declared one is {reader.name}; if both mean the same, add "
+        f"the written record is {writer.name}, but the declared one is {reader.name}; if both mean the same, add "
         f"{_unqualified(writer.name)!r} to the aliases of the declared one"
     )

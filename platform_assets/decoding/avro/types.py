@@ -169,7 +169,7 @@ class _Parser:
         if isinstance(document, Sequence):
             return self._union(document, space, place, level)
         if not isinstance(document, Mapping) or "type" not in document:
-            raise BadSchema(place, f"{_short(document)} is no type of Avro")
+            raise BadSchema(place, f"{_short(document)} is not an Avro type")
         kind = document["type"]
         if kind in ("record", "error"):
             return self._record(document, space, place, level)
@@ -197,11 +197,11 @@ class _Parser:
                 if found is None and not self._writes:
                     raise BadSchema(
                         place,
-                        f"{full} contains itself, which columns cannot; leave this field out, and give the whole schema as "
+                        f"{full} contains itself, which columns cannot do do; leave this field out, and give the whole schema as "
                         "`writer_schema`, or by `registry`: then the values of the field are kept in `rescued`",
                     )
                 return Around(full) if found is None else found
-        raise BadSchema(place, f"{_short(name)} is no type of Avro, and no name that was given before")
+        raise BadSchema(place, f"{_short(name)} is neither an Avro type nor a name defined before")
 
     def _union(self, document: Sequence[Any], space: str, place: str, level: int) -> AvroType:
         branches = tuple(self.parsed(branch, space, place, level + 1) for branch in document)
@@ -220,7 +220,7 @@ class _Parser:
         for each in listed:
             own = each.get("name") if isinstance(each, Mapping) else None
             if not isinstance(own, str) or not _NAME.fullmatch(own) or "type" not in each:
-                raise BadSchema(place, f"{_short(each)} is no field of a record")
+                raise BadSchema(place, f"{_short(each)} is not a record field")
             at = f"{place}.{own}"
             if own in fields:
                 raise BadSchema(at, f"record {name} has two fields of this name")
@@ -234,9 +234,9 @@ class _Parser:
         name, aliases, _ = self._names(document, space, place)
         symbols, default = _texts(document, "symbols", place), document.get("default")
         if not symbols or len(set(symbols)) < len(symbols):
-            raise BadSchema(place, f"enum {name} has no symbols, or one twice")
+            raise BadSchema(place, f"enum {name} has no symbols, or a symbol twice")
         if default is not None and default not in symbols:
-            raise BadSchema(place, f"enum {name} has the default {_short(default)}, which is none of its symbols")
+            raise BadSchema(place, f"enum {name} has the default {_short(default)}, which is not one of its symbols")
         made = Enum(name, aliases, symbols, default)
         self._named[name] = made
         return made
@@ -257,7 +257,7 @@ class _Parser:
             raise BadSchema(place, f"{document['type']} without a name")
         space, own = name.rsplit(".", 1) if "." in name else (given, name)
         if not all(_NAME.fullmatch(part) for part in [own, *(space.split(".") if space else [])]):
-            raise BadSchema(place, f"{_short(name)} is no name of Avro")
+            raise BadSchema(place, f"{_short(name)} is not an Avro name")
         full = f"{space}.{own}" if space else own
         if full in self._named or full in PLAIN_KINDS:
             raise BadSchema(place, f"{full} is defined twice")
@@ -300,7 +300,7 @@ def _union_kind(of: AvroType) -> str:
 def _texts(document: Mapping[str, Any], name: str, place: str) -> tuple[str, ...]:
     found = document.get(name, [])
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise BadSchema(place, f"{name!r} is {_short(found)}, and no list of names")
+        raise BadSchema(place, f"{name!r} is {_short(found)}, not a list of names")
     return tuple(found)
 
 

@@ -162,7 +162,7 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
         fault.detail += _of_a_registry(value)
         raise
     if not isinstance(document, dict):
-        raise DecodeFault("wrong_type", "the value is no object")
+        raise DecodeFault("wrong_type", "the value is not an object")
     seen = _Facts()
     try:
         row: Row = read(document, seen)
@@ -214,7 +214,7 @@ def _parse(text: str, parser: json.JSONDecoder | None = None) -> Any:
     except ValueError:  # an integer with more digits than Python converts at once
         return _parse(text, _PARSER_OF_LONG)
     if end < len(text) and text[end:].strip(_SPACE):
-        raise DecodeFault("malformed", f"there is more behind the first value, which ends at character {end}")
+        raise DecodeFault("malformed", f"text follows the first value, which ends at character {end}")
     return document
 
 
@@ -267,7 +267,7 @@ def _list_reader(element: pa.Field, dialect: Dialect) -> _Read:
         elements = []
         for index, each in enumerate(value):
             if each is None and not nullable:
-                raise Fault("missing", "is null, and required", index)
+                raise Fault("missing", "is null, but required", index)
             try:
                 elements.append(None if each is None else read_element(each, seen))
             except Fault as fault:
@@ -286,11 +286,11 @@ def _map_reader(value_field: pa.Field, dialect: Dialect) -> _Read:
         if not isinstance(value, dict):
             raise _no(value, "an object")
         if type(value) is _Twice:
-            raise Fault("malformed", "the field is there twice", value.name)
+            raise Fault("malformed", "the field occurs twice", value.name)
         entries = []
         for name, each in value.items():
             if each is None and not nullable:
-                raise Fault("missing", "is null, and required", name)
+                raise Fault("missing", "is null, but required", name)
             try:
                 entries.append((read_key(name), None if each is None else read_value(each, seen)))
             except Fault as fault:
@@ -308,7 +308,7 @@ def _struct_reader(fields: list[pa.Field], dialect: Dialect) -> _Read:
         if not isinstance(value, dict):
             raise _no(value, "an object")
         if type(value) is _Twice:
-            raise Fault("malformed", "the field is there twice", value.name)
+            raise Fault("malformed", "the field occurs twice", value.name)
         row: Row = {}
         there = len(columns)
         for name, nullable, read_field in columns:
@@ -317,7 +317,7 @@ def _struct_reader(fields: list[pa.Field], dialect: Dialect) -> _Read:
                 absent = name not in value
                 there -= absent
                 if not nullable:
-                    raise Fault("missing", "is absent, and required" if absent else "is null, and required", name)
+                    raise Fault("missing", "is absent, but required" if absent else "is null, but required", name)
                 row[name] = None
                 continue
             try:

@@ -165,7 +165,7 @@ def _text(value: object) -> str:
     if type(value) is not str:
         raise _wrong(value, "STRING", "text")
     if not value.isascii() and _has_surrogate(value):
-        raise Fault("malformed", f"{brief(value)} has half of a surrogate pair, which is no character")
+        raise Fault("malformed", f"{brief(value)} has half of a surrogate pair, which is not a character")
     return value
 
 
@@ -195,7 +195,7 @@ def _date(value: object) -> int:
     try:
         return date(*map(int, found.groups())).toordinal() - _EPOCH_DAY
     except ValueError as error:
-        raise Fault("wrong_type", f"{brief(value)} is no day of the calendar, of the years 1 to 9999") from error
+        raise Fault("wrong_type", f"{brief(value)} is not a calendar date in the years 1 to 9999") from error
 
 
 def _timestamp(value: object, name: str, form: Form) -> int:
@@ -216,7 +216,7 @@ def _timestamp(value: object, name: str, form: Form) -> int:
     try:
         local = datetime(*clock, int(fraction[:6].ljust(6, "0")), tzinfo=UTC)  # type: ignore[misc,arg-type]
     except ValueError as error:
-        raise Fault("wrong_type", f"{brief(value)} is no time of the calendar, of the years 1 to 9999") from error
+        raise Fault("wrong_type", f"{brief(value)} is not a calendar time in the years 1 to 9999") from error
     offset = (hours * 60 + minutes) * 60_000_000 * (-1 if found[8] == "-" else 1)
     return _within((local - _EPOCH) // _MICROSECOND - offset, value, name, EARLIEST, LATEST)
 

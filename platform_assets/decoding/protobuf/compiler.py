@@ -69,7 +69,7 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
     files = {MAIN: text}
     for name, other in references:
         if len(name) > MOST_NAME or _NAME.fullmatch(name) is None or name == MAIN:
-            raise BadSchema("$", f"{name[:MOST_NAME]!r} is no name of a .proto file that it may refer to")
+            raise BadSchema("$", f"{name[:MOST_NAME]!r} is not a valid name of an imported .proto file")
         if not name.startswith(OWN_TYPES):
             files[name] = other
     if sum(len(each.encode(errors="replace")) for each in files.values()) > MOST_TEXT:

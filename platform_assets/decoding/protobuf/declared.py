@@ -46,9 +46,7 @@ def read(value: bytes) -> tuple[Path, int]:
     if count == 0:
         return _FIRST, at
     if not 0 < count <= MOST_LEVELS:
-        raise DecodeFault(
-            "malformed", f"it names its message by {count} indexes, where 1 to {MOST_LEVELS} were expected"
-        )
+        raise DecodeFault("malformed", f"it names its message by {count} indexes, but 1 to {MOST_LEVELS} were expected")
     path: list[int] = []
     for _ in range(count):
         index, at = _varint(value, at)
@@ -152,13 +150,13 @@ class DeclaredDecoder:
 
     def _read(self, value: bytes) -> Row:
         if len(value) > self.max_bytes:
-            raise DecodeFault("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
+            raise DecodeFault("too_large", f"{len(value)} bytes, but max_bytes is {self.max_bytes}")
         path, begin = read(value)
         name = self.names.get(path)
         if name is None:
-            raise DecodeFault("malformed", f"it names message {list(path)} of its schema, which has none there")
+            raise DecodeFault("malformed", f"it names message {list(path)} of its schema, which does not exist there")
         if name != self.message:
-            raise DecodeFault("wrong_type", f"it is a message of {name}, where {self.message} is declared")
+            raise DecodeFault("wrong_type", f"it is a message of {name}, but {self.message} is declared")
         message = self._kind()
         try:
             message.MergeFromString(value[begin:])
@@ -180,7 +178,7 @@ def _structure(of: Descriptor, columns: Iterable[pa.Field], place: str) -> _Read
         elif column.nullable:
             parts.append((column.name, None, True, _as_it_is))
         else:
-            raise BadSchema(where, f"{of.full_name} has no such field, and the column is NOT NULL")
+            raise BadSchema(where, f"{of.full_name} has no such field, but the column is NOT NULL")
 
     def read(message: Message) -> dict[str, Any]:
         row: dict[str, Any] = {}
@@ -189,7 +187,7 @@ def _structure(of: Descriptor, columns: Iterable[pa.Field], place: str) -> _Read
                 row[name] = None
             elif field.has_presence and not message.HasField(name):
                 if not nullable:
-                    raise DecodeFault("missing", "is absent, and required", f".{name}")
+                    raise DecodeFault("missing", "is absent, but required", f".{name}")
                 row[name] = None
             else:
                 try:
@@ -233,7 +231,7 @@ def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
     if inner is None or not pa.types.is_struct(inner) or {part.name for part in inner} != {"key", "value"}:
         raise BadSchema(
             place,
-            f"it is a map, which becomes MAP<STRING, …> or ARRAY<STRUCT<key: …, value: …>>, and not {type_name(wanted)}",
+            f"it is a map, which becomes MAP<STRING, …> or ARRAY<STRUCT<key: …, value: …>>, not {type_name(wanted)}",
         )
     key = _single(entry.fields_by_name["key"], inner.field("key").type, f"{place}{{}}")
     value = _single(entry.fields_by_name["value"], inner.field("value").type, f"{place}{{}}")
@@ -307,4 +305,4 @@ def _named(field: FieldDescriptor) -> str:
 
 
 def _differs(place: str, what: str, wanted: pa.DataType) -> BadSchema:
-    return BadSchema(place, f"what was written is {what}, which cannot be read as {type_name(wanted)}")
+    return BadSchema(place, f"the writer's type is {what}, which cannot be read as {type_name(wanted)}")

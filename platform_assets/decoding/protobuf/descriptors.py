@@ -111,7 +111,7 @@ class ProtobufDecoder:
 
     def _read(self, value: bytes) -> Row:
         if len(value) > self.max_bytes:
-            raise DecodeFault("too_large", f"{len(value)} bytes, and max_bytes is {self.max_bytes}")
+            raise DecodeFault("too_large", f"{len(value)} bytes, but max_bytes is {self.max_bytes}")
         message = self.kind()
         try:
             message.MergeFromString(value)
@@ -132,7 +132,9 @@ class _Columns:
     def fields(self, of: Descriptor, place: str, around: tuple[str, ...]) -> list[pa.Field]:
         """Return the columns of a message, which is inside the messages `around`."""
         if of.full_name in around:
-            raise ConfigurationError(f"descriptor_set: {place}: {of.full_name} contains itself, which columns cannot")
+            raise ConfigurationError(
+                f"descriptor_set: {place}: {of.full_name} contains itself, which columns cannot do"
+            )
         if not of.fields:
             raise ConfigurationError(f"descriptor_set: {place}: {of.full_name} has no fields, and so no columns")
         inside = (*around, of.full_name)
@@ -217,7 +219,7 @@ def symbol_of(field: FieldDescriptor, number: int) -> str:
     """Return the name of an enum's number. Raises DecodeFault if it has none."""
     symbol = field.enum_type.values_by_number.get(number)
     if symbol is None:
-        raise DecodeFault("wrong_type", f"{number} is no number of enum {field.enum_type.full_name}")
+        raise DecodeFault("wrong_type", f"{number} is not a number of enum {field.enum_type.full_name}")
     return str(symbol.name)
 
 
@@ -232,6 +234,6 @@ def micros_of(value: Any) -> int:
     """Return microseconds of a Timestamp since 1970. Raises DecodeFault."""
     micros, rest = divmod(value.seconds * 1_000_000_000 + value.nanos, 1_000)
     if not _FIRST_SECOND <= value.seconds <= _LAST_SECOND or not 0 <= value.nanos < 1_000_000_000 or rest:
-        what = "no whole microseconds of the years 1 to 9999"
+        what = "not whole microseconds in the years 1 to 9999"
         raise DecodeFault("out_of_range", f"{value.seconds} s and {value.nanos} ns, which are {what}")
     return int(micros)

@@ -50,7 +50,7 @@ class Registered:
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"no schema: {error!r}") from error
         if not all(isinstance(each, str) for each in texts):
-            raise ValueError("a part of the schema is no text")
+            raise ValueError("a part of the schema is not text")
         return cls(kind, schema, references)
 
 
@@ -65,7 +65,7 @@ def _canonical(text: str) -> str:
 class UnknownId(Exception):
     """An id has no schema in the registry or, for the given reason, was not looked up."""
 
-    def __init__(self, number: int | str, reason: str = "the registry has no schema of it") -> None:
+    def __init__(self, number: int | str, reason: str = "the registry does not have this schema") -> None:
         self.number = number
         super().__init__(f"schema id {number}: {reason}")
 

@@ -233,7 +233,7 @@ class RegistryClient:
             if len(found) > MOST_BYTES:
                 raise self._refused(f"an answer has more than {MOST_BYTES} bytes")
             if time.monotonic() > deadline:
-                raise _Again(f"no whole answer within {seconds:g} s")
+                raise _Again(f"no complete answer within {seconds:g} s")
         return bytes(found)
 
     def _headers(self) -> dict[str, str]:
@@ -252,7 +252,9 @@ class RegistryClient:
 def _in_path(part: str, name: str) -> str:
     """Return `part` of the reference `name` as one path segment. Raises BadReferences if it would lead to another path."""
     if part in ("", ".", ".."):
-        raise BadReferences(f"its reference {name[:60]!r} names {part!r}, which would ask another path of the registry")
+        raise BadReferences(
+            f"its reference {name[:60]!r} names {part!r}, which would request another path of the registry"
+        )
     try:
         return quote(part, safe="")
     except UnicodeEncodeError:

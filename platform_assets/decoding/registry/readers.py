@@ -68,7 +68,7 @@ class AdmittedDecoder:
 
             def referred(uri: str) -> Any:
                 if uri not in known:
-                    raise ValueError("it is none of the references that the registry has of this schema")
+                    raise ValueError("it is not among the references that the registry has for this schema")
                 return known[uri]
 
             return made(
@@ -81,7 +81,7 @@ class AdmittedDecoder:
             )
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
             said = getattr(error, "message", None) or str(error)
-            raise BadSchema("$", f"it is no JSON Schema that can be used: {said}") from error
+            raise BadSchema("$", f"it is not a usable JSON Schema: {said}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         # The validator cannot be pickled.
@@ -118,12 +118,12 @@ class AdmittedDecoder:
         try:
             error = next(self.validator.iter_errors(json.loads(value)), None)
         except ValueError:
-            return "$", "it cannot be judged: a number has too many digits, or parts are too deep within each other"
+            return "$", "it cannot be checked: a number has too many digits, or parts are nested too deeply"
         if error is None:
             return None
         place = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         rule = "/".join(map(str, error.schema_path))
-        return place, f"the schema that it was written by does not admit it: {error.message} (#/{rule})"
+        return place, f"the writer's schema does not allow it: {error.message} (#/{rule})"
 
     def _judged(self, values: pa.BinaryArray, found: Decoded, refused: list[int]) -> Decoded:
         if not refused:
@@ -233,4 +233,4 @@ class ProtobufReader:
 
 def _check_kind(schema: Registered, wanted: str) -> None:
     if schema.kind != wanted:
-        raise BadSchema("$", f"it is a schema of {schema.kind[:20]}, and values are declared as {wanted}")
+        raise BadSchema("$", f"it is a schema of {schema.kind[:20]}, but values are declared as {wanted}")

@@ -47,7 +47,7 @@ class RegistrySettings:
         if token is not None and not _TOKEN.fullmatch(token):
             raise ConfigurationError(
                 f"{TOKEN_VARIABLE} cannot be sent: a token has neither spaces, line ends nor characters outside ASCII. Set "
-                f"{TOKEN_VARIABLE}, or the file that {TOKEN_VARIABLE}_FILE names, to the token alone."
+                f"{TOKEN_VARIABLE}, or the file that {TOKEN_VARIABLE}_FILE names, to only the token."
             )
         parts = urlsplit(url)
         login = USER_VARIABLE if user is not None else TOKEN_VARIABLE if token is not None else None

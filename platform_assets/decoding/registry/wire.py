@@ -125,8 +125,8 @@ def data_of(values: pa.BinaryArray, key: Key) -> pa.BinaryArray:
 def fault_of(value: bytes) -> str:
     """Say why a value has no head."""
     if len(value) < SIZE:
-        return f"{len(value)} bytes, and the id of a schema takes {SIZE}"
-    return f"it begins with the byte 0x{value[0]:02x}, and the id of a schema with 0x00"
+        return f"{len(value)} bytes, but a schema id takes {SIZE}"
+    return f"it begins with the byte 0x{value[0]:02x}, but a schema id begins with 0x00"
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class ColumnarEngine:
                     for order in left:
                         self._delete(order)
                     if self.shared is not None and is_ended(lost.text) and not renewed:
-                        _log.info("the shared Spark session has ended and is started again: %s", lost.text)
+                        _log.info("the shared Spark session has ended and is being restarted: %s", lost.text)
                         self.shared.forget()
                         renewed = True
                         continue

@@ -136,7 +136,7 @@ class DecodeEngine:
             except JobLost as lost:
                 if self.shared is None or not is_ended(lost.text):
                     raise
-                _log.info("the shared Spark session has ended and is started again: %s", lost.text)
+                _log.info("the shared Spark session has ended and is being restarted: %s", lost.text)
                 self.shared.forget()
                 outcome = self._only(order, pieces)
         except JobLost as lost:

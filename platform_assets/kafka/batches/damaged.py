@@ -1,4 +1,4 @@
-"""How far a damaged batch reaches: the offsets for which a broker has nothing else to send.
+"""The extent of a damaged batch: the offsets for which a broker has nothing else to send.
 
 A broker looks for the batch that holds an offset and sends the log from there on. Its places ascend with offsets, so if it
 sends the same damaged batch for two offsets, it sends that batch for all offsets between them too.
@@ -16,7 +16,7 @@ from platform_assets.kafka.batches.unpacking import Damage
 
 _PROBE_BYTES: Final = 1 << 14
 _REFUSED: Final = b""
-"""The broker itself finds a batch damaged, and sends nothing of it."""
+"""The broker itself finds that a batch is damaged, and sends none of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def damaged_until(brokers: Brokers, partition: int, start: int, end: int) -> int
     if first.damaged is None:
         return None
     same, step, found = start, 1, first
-    # Two refusals say nothing of the offsets between them, so those are asked for one by one.
+    # Two refusals prove nothing about the offsets between them, so those are fetched one by one.
     while (at := min(same + step, end)) < end and (found := _front(brokers, partition, at)).damaged == first.damaged:
         same, step = at, 1 if first.damaged == _REFUSED else 2 * step
     other = at

@@ -1,6 +1,6 @@
 """Finding the leaders of a topic's partitions and fetching raw record batches from them, by topic id.
 
-Fetch version 13 is the first that names a topic by its id, and the first error an old id gets is the broker's. Its
+Fetch version 13 is the first that names a topic by its id, so the broker itself refuses an old id. Its
 answer is decoded here, in place, since kafka-python would copy the records; everything else goes through kafka-python's
 own classes. https://kafka.apache.org/protocol has the layouts.
 """
@@ -41,22 +41,25 @@ MAX_WAIT_MS: Final = 500
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 _KNOWS_LOCAL: Final = 8
-"""The version of ListOffsets that tells which offsets are on the leader's own disks (KIP-405)."""
-_UNRECORDED_RETRIABLE = {-1}  # UNKNOWN_SERVER_ERROR: the broker's own failure, whatever it was
+"""Version of ListOffsets that reports which offsets are on the leader's own disks (KIP-405)."""
+_UNRECORDED_RETRIABLE = {-1}  # UNKNOWN_SERVER_ERROR: any failure of the broker itself
 _CORRUPT_MESSAGE = 2
 OFFSET_OUT_OF_RANGE: Final = 1
 _WRONG_TOPIC = {3, 100, 103}  # UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
 _MISSING_TRIES = 5
 _LONGEST_PAUSE = 60.0
-"""Seconds: a broker that asks for a longer wait, which no quota does by default, is asked again and may repeat it."""
+"""Longest wait, in seconds.
+
+If a broker asks for more, which no quota does by default, it is asked again and may repeat it.
+"""
 
 T = TypeVar("T")
 
 
 class Transient(Exception):
-    """Worth another try. `final_error` is the error to end in when all tries are used up, where one fits better.
-
-    The next try waits at least `pause` seconds, which the broker asked for and which do not count against its patience.
+    """An error that is worth another try. `final_error` is a more specific error to raise after the last try, if any.
+    The next try waits at least `pause` seconds, which the broker asked for and which do not count as waiting without an
+    answer.
     """
 
     def __init__(self, reason: str, final_error: PlatformError | None = None, pause: float = 0.0) -> None:
@@ -69,16 +72,16 @@ def topic_uuid(topic_id: str) -> uuid.UUID:
     try:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
     except (ValueError, binascii.Error):
-        raise ConfigurationError(f"{topic_id!r} is no Kafka topic id: 22 characters of URL-safe base64") from None
+        raise ConfigurationError(f"{topic_id!r} is not a Kafka topic id: 22 characters of URL-safe base64") from None
 
 
 def topic_id_text(topic_id: uuid.UUID) -> str:
-    """The inverse of `topic_uuid`."""
+    """Format a topic id: the inverse of `topic_uuid`."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
 
 
 class Throttled(Exception):
-    """The broker answered at once and with nothing: a quota is used up, and it wants to be left alone for `seconds`."""
+    """The broker answered at once without data: a quota is used up, and it wants no request for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -86,17 +89,17 @@ class Throttled(Exception):
 
 
 class Redirected(Exception):
-    """The leader names a replica in the client's own rack, which is to be asked from now on (KIP-392)."""
+    """The leader names a replica in the client's rack, which must be asked from now on (KIP-392)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
     """The broker's answer for one partition. `records` points into the answer's buffer.
 
-    `aborted` lists `(producer id, first offset)` of the aborted transactions that overlap what was fetched, those begun
-    before it included. Offsets are -1 where the broker does not give them, as with an error. `replica` is the id of the
-    broker that the leader would rather have asked, -1 for itself. `throttled` is the number of seconds for which the broker
-    wants to be left alone (KIP-219).
+    `aborted` lists `(producer id, first offset)` of the aborted transactions that overlap the fetched data, including
+    those begun before it. Offsets are -1 if the broker does not give them, for example with an error. `replica` is the
+    id of the broker that the leader wants to be asked instead, -1 for itself. `throttled` is the number of seconds for
+    which the broker wants no request (KIP-219).
     """
 
     error: int
@@ -126,7 +129,7 @@ class _Described:
 
 
 class Brokers:
-    """The brokers as one thread sees them: its connections, and who leads which partition of the topic.
+    """The brokers as one thread sees them: its connections, and the leaders of the topic's partitions.
 
     Every call ends: after `patience` seconds without an answer in BrokerUnreachableError, and in Stopped soon after
     `stopped()` turns true.
@@ -157,7 +160,7 @@ class Brokers:
         self._leave_near()
 
     def _leave_near(self) -> None:
-        """Ask the leaders alone from here on: a replica in the own rack has failed, or is behind."""
+        """Ask only leaders from now on, because a replica in the client's rack has failed or lags behind."""
         if self._near:
             self._near.clear()
             self._rack = ""
@@ -165,8 +168,9 @@ class Brokers:
     def persist(self, doing: str, attempt: Callable[[], T]) -> T:
         """Call `attempt` until it succeeds, each time on new connections and with leaders looked up again.
 
-        A quota is waited out, however long that takes: the broker does answer. Raises BrokerUnreachableError after
-        `patience` seconds without an answer, or the `final_error` of the last Transient; and Stopped.
+        This waits until a quota allows requests again, however long that takes, because the broker does answer. Raises
+        BrokerUnreachableError after `patience` seconds without an answer, or the `final_error` of the last Transient;
+        and Stopped.
         """
         since, pause = time.monotonic(), 0.05
         while True:
@@ -190,40 +194,42 @@ class Brokers:
                 pause = min(2 * pause, 1.0)
 
     def last_stable_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
-        """By partition: the first offset that read_committed consumers may not read yet."""
+        """Return by partition the first offset that read_committed consumers may not read yet."""
         doing = f"looking up last stable offsets of topic {self.topic!r}"
         return self.persist(doing, lambda: self._list_offsets(partitions, _LATEST, _READ_COMMITTED))
 
     def high_watermark(self, partition: int) -> int:
-        """The first offset that is not replicated yet: the end of the log for consumers, open transactions included."""
+        """Return the first offset that is not replicated yet: the end of the log for consumers, including open
+        transactions.
+        """
         doing = f"looking up the high watermark of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._list_offsets([partition], _LATEST, _READ_UNCOMMITTED))[partition]
 
     def log_start(self, partition: int) -> int:
-        """The first offset that the partition still has."""
+        """Return the first offset that the partition still has."""
         doing = f"looking up the log start of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._list_offsets([partition], _EARLIEST, _READ_UNCOMMITTED))[partition]
 
     def local_log_start(self, partition: int) -> int | None:
-        """The first offset that the partition's leader has on its own disks; None if the broker cannot tell.
-
-        One try, to be called through `persist`.
+        """Return the first offset on the leader's own disks; None if the broker does not report it. One try; call it
+        through `persist`.
         """
         if not self._connection(self._leader(partition).address).offers(ListOffsetsRequest, _KNOWS_LOCAL):
             return None
         return self._list_offsets([partition], _EARLIEST_LOCAL, _READ_UNCOMMITTED, _KNOWS_LOCAL)[partition]
 
     def asks_leader(self, partition: int) -> bool:
-        """Return whether fetches go to the partition's leader, and not to a replica in the client's rack."""
+        """Return True if fetches go to the partition's leader, not to a replica in the client's rack."""
         return partition not in self._near
 
     def ask(
         self, partition: int, offset: int, size: int, *, committed: bool = True, wait_ms: int = MAX_WAIT_MS
     ) -> Connection:
-        """Send a fetch of about `size` bytes of `partition` from `offset` on; the answer comes on that connection.
+        """Send a fetch of about `size` bytes of `partition` from `offset` on; return the connection on which the answer
+        comes.
 
-        Unless `committed`, it continues past the last stable offset. The broker answers after `wait_ms`, also with nothing.
-        Raises OSError and Transient, to be called through `persist`.
+        Unless `committed`, it continues past the last stable offset. The broker answers after `wait_ms` even without
+        data. Raises OSError and Transient; call it through `persist`.
         """
         leader = self._leader(partition)
         connection = self._connection(self._near.get(partition, leader.address))
@@ -253,32 +259,32 @@ class Brokers:
         return connection
 
     def receive(self, connection: Connection, partition: int, offset: int, buffer: bytearray) -> FetchedPartition:
-        """The answer to `ask`, in `buffer` where that is large enough. Its `error` is 0 or OFFSET_OUT_OF_RANGE.
+        """Return the answer to `ask`, in `buffer` if that is large enough. Its `error` is 0 or OFFSET_OUT_OF_RANGE.
 
-        Raises OSError, Transient, Throttled and Redirected, to be called through `persist`; TopicRecreatedError,
+        Raises OSError, Transient, Throttled and Redirected, so call it through `persist`; TopicRecreatedError,
         TopicMissingError, DamagedBatchError and BrokerRefusedError.
         """
         frame = connection.receive(buffer, _LARGEST_ANSWER)
         try:
             answer = fetched_partition(frame, self._uuid, partition)
         except (IndexError, struct.error, ValueError) as error:
-            raise Transient(f"a fetch was not answered as the protocol says ({error})") from None
+            raise Transient(f"the answer to a fetch does not follow the protocol ({error})") from None
         if answer.error == _CORRUPT_MESSAGE:
             raise DamagedBatchError(self.topic, partition, offset, "the broker itself finds it corrupt")
         if answer.error not in (0, OFFSET_OUT_OF_RANGE):
             self._judge(answer.error, f"fetching topic {self.topic!r} partition {partition} from offset {offset}")
         if answer.error == OFFSET_OUT_OF_RANGE and partition in self._near:
-            raise Transient("a replica that is not the leader has not got the offset, which the leader may have")
+            raise Transient("a replica that is not the leader does not have the offset yet, but the leader may")
         if not answer.error and answer.replica in self._nodes and not len(answer.records):
             self._near[partition] = self._nodes[answer.replica]
             raise Redirected
         return answer
 
     def _judge(self, code: int, doing: str) -> None:
-        """Raise the error that a code of the broker's stands for; Transient where another try may succeed."""
+        """Raise the error for a broker's error code; Transient if another try may succeed."""
         name = kafka.errors.for_code(code).__name__
         if code in _WRONG_TOPIC:
-            self._look_up_leaders()  # raises where the topic is gone or another one now
+            self._look_up_leaders()  # raises if the topic was deleted or replaced
             raise Transient(f"the broker does not know the topic yet ({name})")
         if kafka.errors.for_code(code).retriable or code in _UNRECORDED_RETRIABLE:
             raise Transient(name)
@@ -341,7 +347,7 @@ class Brokers:
             _described,
         )
         if described.error == 3 and self._missing_tries < _MISSING_TRIES:
-            # A broker learns of a new topic a moment after the controller made it.
+            # A broker learns about a new topic a moment after the controller has created it.
             self._missing_tries += 1
             raise Transient("the topic is unknown")
         if described.error == 3:
@@ -399,8 +405,8 @@ _aborted_transaction = struct.Struct(">qq")
 def fetched_partition(frame: memoryview, topic_id: uuid.UUID, partition: int) -> FetchedPartition:
     """Decode a Fetch answer of version 13 for one partition, without copying its records.
 
-    `frame` begins behind the correlation id. Raises ValueError, IndexError or struct.error where it is no such answer,
-    and Throttled where it has no topic since a quota is used up (KIP-219).
+    `frame` begins after the correlation id. Raises ValueError, IndexError or struct.error if it is not such an answer,
+    and Throttled if it has no topic because a quota is used up (KIP-219).
     """
     throttle_ms, top_error = struct.unpack_from(">ih", frame, at := _skip_tags(frame, 0))
     topics, at = _uvarint(frame, at + 4 + 2 + 4)

@@ -28,7 +28,7 @@ _VERSION: Final = 4
 
 
 class EpochBrokers(Brokers):
-    """Brokers that are asked for the ends of leader epochs."""
+    """Brokers that report the ends of leader epochs."""
 
     def epoch_end(self, partition: int, epoch: int) -> int | None:
         """Return the exclusive end of the newest leader epoch up to `epoch`; None if the broker does not know."""
@@ -53,7 +53,7 @@ class EpochBrokers(Brokers):
 
 
 def _end(answer: Any) -> tuple[int, int]:
-    """The error code, and the end of the epoch."""
+    """Return the error code and the end of the epoch."""
     (partition,) = answer.topics[0].partitions
     return partition.error_code, partition.end_offset
 
@@ -83,8 +83,8 @@ class Coordinated:
 class OpenTransaction:
     """A transaction that has records in `partition`, from offset `start` on, and is neither committed nor aborted.
 
-    `written_at` is the timestamp of its producer's newest batch there. `coordinated` is None where no coordinator that this client
-    may ask knows of it: then nothing but an operator ends it.
+    `written_at` is the timestamp of its producer's newest batch there. `coordinated` is None if no coordinator that
+    this client may query knows it: then only an operator can end it.
     """
 
     partition: int
@@ -104,19 +104,21 @@ class ObservingBrokers(Brokers):
     """Brokers that report the state of a topic's logs."""
 
     def open_transactions(self, partitions: Sequence[int]) -> list[OpenTransaction]:
-        """The open transactions of `partitions`, by partition and start. Raises what `persist` does, BrokerRefusedError too."""
+        """Return the open transactions of `partitions`, by partition and start.
+
+        Raises what `persist` raises, and BrokerRefusedError.
+        """
         doing = f"looking up open transactions of topic {self.topic!r}"
         return self.persist(doing, lambda: self._open_transactions(partitions, doing))
 
     def sizes(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Bytes of each log as its leader has it on disk. Raises what `persist` does, BrokerRefusedError too."""
+        """Return the bytes of each log on its leader's disk. Raises what `persist` raises, and BrokerRefusedError."""
         doing = f"looking up how large the logs of topic {self.topic!r} are"
         return self.persist(doing, lambda: self._sizes(partitions, doing))
 
     def newest_timestamp(self, partition: int, offset: int) -> int | None:
-        """The highest timestamp (ms) of the batch that has `offset`, or of the next one; None where the log has neither.
-
-        Whether that is committed makes no difference. Raises what `persist` does, EmptyAnswersError and DamagedBatchError.
+        """Return the highest timestamp (ms) of the batch that has `offset`, or of the next one, committed or not; None
+        if the log has neither. Raises what `persist` raises, EmptyAnswersError and DamagedBatchError.
         """
         doing = f"reading the batch at offset {offset} of topic {self.topic!r} partition {partition}"
 
@@ -143,7 +145,7 @@ class ObservingBrokers(Brokers):
         found = self._writing(partitions, doing)
         known = self._coordinated({p.producer_id for _, p in found}, doing) if found else {}
         if any((p.producer_id, at) not in known for at, p in found):
-            # It may have ended between the two questions. What is open still is known to no coordinator.
+            # It may have ended between the two requests. If it is still open, no coordinator knows it.
             still = {(at, p.producer_id, p.current_txn_start_offset) for at, p in self._writing(partitions, doing)}
             found = [(at, p) for at, p in found if (at, p.producer_id, p.current_txn_start_offset) in still]
         return sorted(
@@ -162,7 +164,7 @@ class ObservingBrokers(Brokers):
         )
 
     def _writing(self, partitions: Sequence[int], doing: str) -> list[tuple[int, Any]]:
-        """Producers with an open transaction, as the partitions' leaders know them, each with its partition."""
+        """Return the producers with an open transaction that the partitions' leaders report, each with its partition."""
         found: list[tuple[int, Any]] = []
         of_topic = DescribeProducersRequest.TopicRequest
         for address, led in self._led(partitions).items():
@@ -183,7 +185,7 @@ class ObservingBrokers(Brokers):
     def _coordinated(self, producers: Iterable[int], doing: str) -> dict[tuple[int, int], Coordinated]:
         """Return coordinators' knowledge of these producers' transactions, by producer and by partition of this topic.
 
-        A transaction that does not name a partition is not the one that is open there: its marker never came.
+        A transaction that does not name a partition is not the one that is open there, whose marker never came.
         """
         found: dict[tuple[int, int], Coordinated] = {}
         for address in list(self._nodes.values()):
@@ -253,5 +255,5 @@ class ObservingBrokers(Brokers):
     def _able(self, address: Address, request: type, version: int, doing: str) -> Connection:
         connection = self._connection(address)
         if not connection.offers(request, version):
-            raise BrokerRefusedError(doing, f"it does not know {request.__name__} of version {version}")
+            raise BrokerRefusedError(doing, f"it does not support {request.__name__} version {version}")
         return connection

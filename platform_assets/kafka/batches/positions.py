@@ -1,7 +1,7 @@
 """Committing offsets to a consumer group that has no members, for lag monitors.
 
-By plain requests: in librdkafka, requests of its admin client to a group's coordinator may end the process where that coordinator is
-not there yet (https://github.com/confluentinc/librdkafka/issues/5040).
+This uses plain requests: in librdkafka, an admin request to a group's coordinator may end the process if that
+coordinator does not exist yet (https://github.com/confluentinc/librdkafka/issues/5040).
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from platform_assets.kafka.rights import needed
 _FIND: Final = 3
 _COMMIT: Final = 8
 _GROUP: Final = 0
-"""The kind of coordinator that is looked for."""
+"""Kind of coordinator to look up."""
 _NO_GENERATION: Final = -1
-"""Of a group without members."""
+"""Generation of a group without members."""
 
 
 class PositionBrokers(Brokers):
     """Brokers that keep the positions of consumer groups in one topic."""
 
     def commit(self, group: str, offsets: Mapping[int, int]) -> None:
-        """Commit `offsets`, by partition, each the next one to be read.
-
-        A coordinator that is not there yet is waited for, as `persist` waits. Raises what that does, and BrokerRefusedError.
+        """Commit `offsets`, by partition, each the next offset to read. Like `persist`, this waits for a coordinator
+        that does not exist yet. Raises what `persist` raises, and BrokerRefusedError.
         """
         if offsets:
             doing = f"publishing a position in topic {self.topic!r} to consumer group {group!r}"
             self.persist(doing, lambda: self._commit(group, offsets, doing))
 
     def _commit(self, group: str, offsets: Mapping[int, int], doing: str) -> None:
-        self._look_up_leaders()  # raises where the topic is gone or another one now
+        self._look_up_leaders()  # raises if the topic was deleted or replaced
         of_topic = OffsetCommitRequest.OffsetCommitRequestTopic
         of_partition = of_topic.OffsetCommitRequestPartition
         wanted = of_topic(

@@ -1,4 +1,4 @@
-"""Reading one partition's record batches in order, into whatever counts or decodes them."""
+"""Read one partition's record batches in order, and pass them to a sink that counts or decodes them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,13 @@ from platform_assets.kafka.batches.unpacking import Damage, TooLarge
 from platform_assets.kafka.batches.wire import Connection
 
 # Fetching below the last stable offset, where an empty answer is no sign that a log holds nothing.
+# Brokers answer a fetch with no records and no error for reasons that prove nothing about the log:
 #
-# Brokers answer a fetch with no records and no error for reasons that say nothing of the log:
-#
-# * a read from tiered storage that did not finish within the wait (KIP-405),
-# * a client that is over its quota (KIP-219); that answer usually has no topic either, see `fetching.Throttled`,
-# * a replica in the client's rack that is behind its leader (KIP-392).
-#
-# What a log lacks is shown by the log alone. A broker that is asked for an offset returns the first batch that ends at this
-# offset or later: over a gap that the cleaner left, it continues to the next batch, also in the next segment. So
-# `[offset, end)` is known to hold no record if and only if
+# * a read from tiered storage that did not finish within the wait (KIP-405), * a client that is over its quota
+# (KIP-219); that answer usually has no topic either, see `fetching.Throttled`, * a replica in the client's rack that is
+# behind its leader (KIP-392). Only the log itself shows what it lacks. A broker that is asked for an offset returns the
+# first batch that ends at this offset or later: over a gap that the cleaner left, it continues to the next batch, also
+# in the next segment. So `[offset, end)` is known to hold no record if and only if
 #
 # * the log start lies at or above `end`: the answer is OFFSET_OUT_OF_RANGE, or names that log start,
 # * a batch spans it: what the cleaner leaves of a batch keeps its first and last offset,
@@ -61,7 +58,7 @@ from platform_assets.kafka.batches.wire import Connection
 _LONGEST_WAIT_MS: Final = 8_000
 _PROBE_BYTES: Final = 1 << 14
 _LOCAL_ANSWERS: Final = 3
-"""Empty answers in a row from the leader's own disks that show a gap up to the end of its log."""
+"""Number of consecutive empty answers from the leader's own disks that prove a gap up to the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,9 @@ class PresentFetch:
     ) -> FetchedBatches:
         """Fetch about `size` bytes from `offset` on, into `buffer`; one try, to be called through `Brokers.persist`.
 
-        `end` is exclusive, and has to be stable. `asked` is the connection on which the same fetch is under way. After an
-        empty answer the next try gives the broker more time. Raises what `Brokers.ask` and `receive` raise, and Damage.
+        `end` is exclusive, and must be stable. `asked` is the connection on which the same fetch was already sent.
+        After an empty answer the next try gives the broker more time. Raises what `Brokers.ask` and `receive` raise,
+        and Damage.
         """
         brokers, partition = self._brokers, self._partition
         if asked is None:
@@ -112,7 +110,7 @@ class PresentFetch:
         return self._uncommitted(offset, end, answer)
 
     def _uncommitted(self, offset: int, end: int, empty: FetchedPartition) -> FetchedBatches:
-        """The batch after a gap that reaches the last stable offset, found as read_uncommitted. Raises Transient."""
+        """Return the batch after a gap up to the last stable offset, found with read_uncommitted. Raises Transient."""
         brokers, partition = self._brokers, self._partition
         asked = brokers.ask(partition, offset, _PROBE_BYTES, committed=False, wait_ms=self._wait_ms)
         answer = brokers.receive(asked, partition, offset, bytearray(2 * _PROBE_BYTES))
@@ -130,7 +128,9 @@ class PresentFetch:
         raise Transient(f"the broker returned no records from offset {offset} on", final_error, pause)
 
     def _is_local(self, offset: int, end: int, committed: FetchedPartition, answer: FetchedPartition) -> bool:
-        """Return whether two empty answers, the second read_uncommitted, come from the leader's log and reach up to `end`."""
+        """Return True if two empty answers, the second read_uncommitted, come from the leader's log and reach up to
+        `end`.
+        """
         brokers, partition = self._brokers, self._partition
         if len(committed.records) or len(answer.records) or committed.throttled or answer.throttled:
             return False
@@ -145,7 +145,7 @@ _SMALLEST_FETCH: Final = 1 << 16
 
 
 class BatchSink(Protocol):
-    """Receives the batches of one partition; its `position` says how far it has come."""
+    """Receives the batches of one partition; `position` is its progress."""
 
     @property
     def partition(self) -> int:
@@ -153,35 +153,34 @@ class BatchSink(Protocol):
 
     @property
     def position(self) -> int:
-        """The first offset that it still wants. Moves ahead only."""
+        """The first offset that it still wants; it never decreases."""
 
     @property
     def end(self) -> int:
         """Exclusive end of the wanted offsets."""
 
     def observe(self, log_start: int) -> None:
-        """The partition's first offset, as the broker gave it with the answer that follows."""
+        """Note the partition's first offset, from the broker's next answer."""
 
     def missing(self, until: int) -> None:
-        """The log shows that it has no batch in `[position, until)`; `until` may lie past `end`."""
+        """Note that the log has no batch in `[position, until)`; `until` may be after `end`."""
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
-        """Batches that hold `position` or follow it, and begin before `end`; the last one may pass it.
-
-        They are gone when the next ones come, since the buffers are used again. `aborted` are the aborted transactions
-        that the broker listed for this very fetch, as `(producer id, first offset)`. May raise Damage.
+        """Take batches that contain or follow `position` and begin before `end`; the last one may pass it. They become
+        invalid with the next call, because buffers are reused. `aborted` are the aborted transactions that the broker
+        listed for this fetch, as `(producer id, first offset)`. May raise Damage.
         """
 
 
 class Buffers:
-    """Two buffers that take turns, for the answer in use and the one that arrives; made once a thread."""
+    """Two alternating buffers, for the answer in use and the arriving one; made once per thread."""
 
     def __init__(self, fetch_bytes: int) -> None:
         self.fetch_bytes = fetch_bytes
         self._pair = [bytearray(), bytearray()]
 
     def next(self, expected: int) -> bytearray:
-        """The one that has rested, with room for `expected` bytes of records."""
+        """Return the unused buffer, with room for `expected` bytes of records."""
         self._pair.reverse()
         if len(self._pair[0]) < expected:
             self._pair[0] = bytearray(min(2 * expected, self.fetch_bytes) + (1 << 16))
@@ -204,7 +203,7 @@ class PartitionReading:
         self._doing = f"reading topic {brokers.topic!r} partition {sink.partition}"
 
     def step(self) -> None:
-        """Read one answer and hand on what it holds. Raises what `gather_evidence` does, and `wire.Stopped`."""
+        """Read one answer and pass its batches on. Raises what `gather_evidence` raises, and `wire.Stopped`."""
         where = self._brokers.topic, self._sink.partition
         try:
             found = self._brokers.persist(self._doing, self._found)
@@ -212,7 +211,7 @@ class PartitionReading:
             if damage is not None and (not len(batches) or batches.next_offset <= self._sink.position):
                 raise damage
         except Damage as damage:
-            # A damaged header's offset counts only if a batch there could hold what was asked for.
+            # A damaged header's offset counts only if a batch there could have the requested offset.
             offset = damage.offset if 0 <= damage.offset <= self._from else self._from
             raise DamagedBatchError(*where, offset, damage.reason) from None
         try:
@@ -224,13 +223,13 @@ class PartitionReading:
             raise DamagedBatchError(*where, damage.offset, damage.reason) from None
 
     def abandon(self) -> None:
-        """End the reading: an answer that was asked for and not read is dropped with its connection."""
+        """End the reading; drop a requested but unread answer with its connection."""
         if self._asked is not None:
             self._asked = None
             self._brokers.close()
 
     def _found(self) -> FetchedBatches:
-        """One try; without batches only if the log shows that there are none before the end."""
+        """Make one try; return no batches only if the log shows that there are none before the end."""
         sink = self._sink
         asked, self._asked = self._asked, None
         found = self._fetch.attempt(self._from, sink.end, self._size, self._buffers.next(self._size), asked)
@@ -239,7 +238,7 @@ class PartitionReading:
             found = self._fetch.attempt(self._from, sink.end, self._size, self._buffers.next(self._size))
         moved = self._from > sink.position
         if found.answer.error or (moved and found.answer.log_start < self._from):
-            # The log start that counts is the one in an answer to a fetch, which is by topic id.
+            # Only the log start in an answer to a fetch counts, because a fetch names the topic id.
             skipped, self._from = self._from, sink.position
             raise Transient(f"offset {skipped} is the log start according to one request only")
         return found
@@ -248,13 +247,13 @@ class PartitionReading:
         """Use intact batches; unless they are the `whole` answer, a damaged one follows, and the next fetch begins with it."""
         sink = self._sink
         sink.observe(answer.log_start)
-        sink.missing(self._from)  # where the log start lies ahead, the fetch began there
+        sink.missing(self._from)  # if the log start is later, the fetch began there
         if whole and (not len(batches) or batches.next_offset <= sink.position):
             sink.missing(sink.end)
             return
         passed, self._from = batches.next_offset - self._from, batches.next_offset
         if self._from < sink.end and not batches.beyond:
-            # The end of the range is not to be overshot by more than the bytes of an offset so far suggest.
+            # The fetch should not pass the range's end by more than the bytes per offset so far suggest.
             left = (sink.end - self._from) * len(answer.records) / max(passed, 1)
             self._size = min(self._buffers.fetch_bytes, max(_SMALLEST_FETCH, int(left * 1.1)))
             self._ask_ahead()
@@ -266,10 +265,10 @@ class PartitionReading:
         try:
             self._asked = self._brokers.ask(self._sink.partition, self._from, self._size)
         except (OSError, Transient):
-            self._asked = None  # the next step asks again, and persists
+            self._asked = None  # the next step asks again, through `persist`
 
     def _move_to_log_start(self) -> None:
-        """Go on at the log start: the broker has dropped the offset asked for, or its log ends before it."""
+        """Continue at the log start: the broker has deleted the requested offset, or its log ends before it."""
         sink = self._sink
         log_start = self._brokers.log_start(sink.partition)
         if log_start > self._from:
@@ -282,7 +281,7 @@ class PartitionReading:
 
 
 def past_the_end(brokers: Brokers, partition: int, end: int, stable: int) -> UnstableEndError | TruncationError:
-    """Why a range may not end where it does: open transactions, or a log that is shorter."""
+    """Return why a range's end is invalid: open transactions, or a shorter log."""
     high = brokers.high_watermark(partition)
     if high < end:
         return TruncationError(brokers.topic, partition, end, high)

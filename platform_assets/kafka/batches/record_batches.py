@@ -1,9 +1,10 @@
 """Kafka's record batches as bytes: headers read in bulk, bodies opened only where headers do not suffice.
 
 Layout of a batch (magic 2), of a record and of a control record: https://kafka.apache.org/documentation/#messageformat.
-Older message sets (magic 0 and 1, which brokers keep as they lie on disk): the same page, "Old Message Format".
+Older message sets (magic 0 and 1, which brokers keep unchanged on disk): the same page, "Old Message Format".
 
-Nothing here knows topics, brokers or transactions. Offsets are absolute; `last_offset` is inclusive, as in Kafka.
+This module does not depend on topics, brokers or transactions. Offsets are absolute; `last_offset` is inclusive, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 ABORT, COMMIT = 0, 1
 """Types of a control record that ends a transaction."""
 NO_SETTINGS: Final = BatchLimits()
-"""The limits where none are set."""
+"""Limits if none are set."""
 NO_END: Final = 1 << 63
 """An offset that no batch has."""
 
@@ -64,10 +65,9 @@ _control_key = struct.Struct(">hh").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch by its header: offsets `base_offset` to `last_offset`, both inclusive.
-
-    `body` is the whole batch, `records_count` the records left in it: fewer than the offsets it spans once compaction
-    has passed over it, and 0 where compaction kept the batch only for its producer's sequence.
+    """One batch by its header: offsets `base_offset` to `last_offset`, both inclusive. `body` is the whole batch.
+    `records_count` is the number of records left in it: fewer than its offsets after compaction, and 0 if compaction
+    kept the batch only for its producer's sequence.
     """
 
     body: memoryview
@@ -108,17 +108,17 @@ class Batch:
         return self.body[_MAGIC_AT] < 2
 
     def offsets(self) -> npt.NDArray[np.int64]:
-        """The offsets of the records inside, ascending; unpacks the batch. Raises Damage and TooLarge."""
+        """Return the offsets of the records inside, ascending; unpacks the batch. Raises Damage and TooLarge."""
         return np.fromiter((offset for offset, _, _ in self._walk()), dtype=np.int64)
 
     def timestamps(self) -> Iterator[tuple[int, int]]:
-        """`(offset, timestamp in ms)` of each record inside, offsets ascending; magic 2 only. Raises Damage."""
+        """Yield `(offset, timestamp in ms)` of each record inside, offsets ascending; magic 2 only. Raises Damage."""
         base, newest = int(_base_at(self.body, _BASE_TIMESTAMP_AT)[0]), self.max_timestamp
         for offset, delta, _ in self._walk():
             yield offset, newest if self.attributes & APPEND_TIME else base + delta
 
     def control_types(self) -> list[tuple[int, int]]:
-        """`(offset, type)` of each control record inside; see ABORT and COMMIT. Raises Damage."""
+        """Yield `(offset, type)` of each control record inside; see ABORT and COMMIT. Raises Damage."""
         found = []
         for offset, _, key in self._walk():
             if len(key) < 4:
@@ -127,7 +127,9 @@ class Batch:
         return found
 
     def _walk(self) -> Iterator[tuple[int, int, memoryview]]:
-        """`(offset, timestamp behind the batch's first, key)` of each record, reading no further into a record than its key."""
+        """Yield `(offset, timestamp relative to the batch's first, key)` of each record, reading a record only up to
+        its key.
+        """
         if not self.records_count:
             return
         check_count(self.base_offset, self.records_count, self.limits)
@@ -137,7 +139,7 @@ class Batch:
         try:
             for _ in range(self.records_count):
                 size, start = _varint(data, at)
-                later, p = _varint(data, start + 1)  # behind one byte of attributes
+                later, p = _varint(data, start + 1)  # after one byte of attributes
                 delta, p = _varint(data, p)
                 key_size, p = _varint(data, p)
                 at = start + size
@@ -156,8 +158,8 @@ class Batch:
 class Batches:
     """The complete batches of a fetch's records, in order; a batch cut off by the fetch's size is left out.
 
-    Holds no copy of the bytes: use it up before their buffer is used again. `beyond` says that the fetch continues with
-    batches which were not wanted. `limits` are those of each batch. `verified` says that `verify` has nothing left to find.
+    The bytes are not copied, so use them before their buffer is reused. `beyond` is true if the fetch continues with
+    unwanted batches. `limits` apply to each batch. `verified` is true if `verify` has nothing left to find.
     """
 
     data: memoryview
@@ -170,12 +172,10 @@ class Batches:
 
     @classmethod
     def scan(cls, data: memoryview, until: int = NO_END, limits: BatchLimits = NO_SETTINGS) -> Batches:
-        """Find the batches in `data` by hopping from length to length.
-
-        Those that begin at the offset `until` or behind it are left out, so that damage among them is no matter of who does not
-        want them. That cannot be told of the old formats, whose batches are named by their last offset. Raises Damage if the first
-        batch does not say where the next one begins. A later one that does not is left out with all that follows, as one that is cut
-        off is: the next fetch begins with it.
+        """Find the batches in `data` by their lengths. Batches that begin at the offset `until` or later are left out,
+        so damage in unwanted batches does no harm; this is not possible in the old formats, which name batches by their
+        last offset. Raises Damage if the first batch has no valid length. A later batch without one is left out with
+        all that follow, like a truncated batch: the next fetch begins with it.
         """
         at, end, positions, beyond, old = 0, len(data), list[int](), False, False
         while at + _SMALLEST <= end:
@@ -196,7 +196,7 @@ class Batches:
         found = np.array(positions, dtype=np.int64)
         if old or not positions:
             return cls(data, found, np.empty(0, HEADER), old, beyond, limits)
-        # An array whose elements overlap, one starting at every byte: indexing it copies just the headers wanted.
+        # An array of overlapping elements, one starting at every byte: indexing it copies only the wanted headers.
         every_byte = np.ndarray((end - HEADER.itemsize + 1,), HEADER, data, strides=(1,))
         return cls(data, found, every_byte[found], False, beyond, limits)
 
@@ -205,7 +205,7 @@ class Batches:
 
     @property
     def base_offsets(self) -> npt.NDArray[np.int64]:
-        """First offset of each batch; this and the arrays below are empty in the old format."""
+        """First offset of each batch; this and the next arrays are empty in the old format."""
         return self.headers["base_offset"].astype(np.int64)
 
     @property
@@ -225,7 +225,7 @@ class Batches:
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the last batch: where the next fetch continues."""
+        """The first offset after the last batch, at which the next fetch continues."""
         at = int(self.positions[-1])
         base, delta = _base_at(self.data, at)[0], 0
         if self.data[at + _MAGIC_AT] == 2:
@@ -233,20 +233,26 @@ class Batches:
         return int(base + delta + 1)  # an older message set is numbered by its last message
 
     def range_of(self, offset: int) -> OffsetRange:
-        """The offsets of the batch that begins at `offset`, or, of the old formats, of the message set that ends there."""
+        """Return the offsets of the batch that begins at `offset` or, in the old formats, of the message set that ends
+        there.
+        """
         if self.old_format:
             return OffsetRange.closed(offset, offset)
         index = int(np.flatnonzero(self.base_offsets == offset)[0])
         return OffsetRange.closed(offset, int(self.last_offsets[index]))
 
     def verify(self) -> None:
-        """Check each batch's CRC and that headers are possible and ascending. Raises Damage at the first that fails."""
+        """Check each batch's CRC, and that headers are plausible and ascending.
+
+        Raises Damage at the first that fails.
+        """
         _, damage = self.intact()
         if damage is not None:
             raise damage
 
     def intact(self) -> tuple[Batches, Damage | None]:
-        """The batches before the first one whose CRC or header is wrong, and what is wrong with that one; None if none is.
+        """Return the batches before the first one with a wrong CRC or header, and its fault, which is None if all are
+        intact.
 
         If offsets do not ascend, either of two batches may be the wrong one, so the one before is left out too.
         """
@@ -260,7 +266,7 @@ class Batches:
         if (impossible | behind).any():
             index = int((impossible | behind).argmax())
             number = index if impossible[index] else index - 1
-            damage = Damage(int(bases[index]), "its header's offsets are impossible after the batch before")
+            damage = Damage(int(bases[index]), "its header's offsets are impossible after the previous batch")
         starts = self.positions[:number].tolist()
         ends = (self.positions + self.headers["length"] + _LOG_OVERHEAD)[:number].tolist()
         data, check, covers = self.data, crc32c, _CRC_COVERS_FROM
@@ -276,7 +282,7 @@ class Batches:
         return replace(self, positions=positions, headers=headers, beyond=False, verified=True), damage
 
     def __iter__(self) -> Iterator[Batch]:
-        """Each batch by itself, for those that the columns cannot decide. Raises Damage (old formats)."""
+        """Yield each batch separately, if the columns are not sufficient. Raises Damage (old formats)."""
         if self.old_format:
             yield from self._mixed()
             return
@@ -287,7 +293,7 @@ class Batches:
             yield Batch(self.data[start:end], base, last, count, bits, producer, self.limits)
 
     def _mixed(self) -> Iterator[Batch]:
-        """Message sets, maybe with batches between them: a record at a time, in the form of one-record batches."""
+        """Yield message sets, possibly mixed with batches, record by record as one-record batches."""
         for start in self.positions.tolist():
             size = _LOG_OVERHEAD + _length_at(self.data, start + 8)[0]
             piece = self.data[start : start + size]
@@ -301,7 +307,7 @@ class Batches:
 
 
 def _not_a_batch(size: int, magic: int) -> str | None:
-    """Return why bytes of this `size` and format version are no batch; None if they may be one."""
+    """Return why bytes of this `size` and format version are not a batch; None if they may be one."""
     if size < _SMALLEST:
         return "its length is impossible"
     if magic > 2:
@@ -310,11 +316,13 @@ def _not_a_batch(size: int, magic: int) -> str | None:
 
 
 def _wanted_behind(data: memoryview, at: int, until: int) -> str | None:
-    """Return what is wrong if a batch after the one at `at`, which begins at `until` or later, begins before that: batches ascend."""
+    """Return a fault if a batch after the one at `at`, which begins at `until` or later, begins before that: batches
+    must ascend.
+    """
     end = len(data)
     while at + _SMALLEST <= end and data[at + _MAGIC_AT] == 2:
         if _base_at(data, at)[0] < until:
-            return "its header's offsets are impossible before the batch behind it"
+            return "its header's offsets are impossible before the next batch"
         size = _LOG_OVERHEAD + _length_at(data, at + 8)[0]
         if size < _SMALLEST:
             return None
@@ -329,9 +337,8 @@ def check_count(offset: int, records: int, limits: BatchLimits) -> None:
 
 
 def old_offsets(message: memoryview, limits: BatchLimits = NO_SETTINGS) -> list[int]:
-    """The offsets that one message of magic 0 or 1 holds, or those of the messages packed inside it.
-
-    Raises Damage and TooLarge.
+    """Return the offset of a message of magic 0 or 1, or those of the messages packed inside it. Raises Damage and
+    TooLarge.
     """
     offset, size, crc, magic, attributes = _old_head_at(message, 0)
     if zlib.crc32(message[_OLD_CRC_COVERS_FROM:]) != crc:
@@ -340,7 +347,7 @@ def old_offsets(message: memoryview, limits: BatchLimits = NO_SETTINGS) -> list[
     if not codec:
         return [offset]
     value_at = 18 + (8 if magic else 0)
-    value_at += 4 + max(_length_at(message, value_at)[0], 0)  # behind the key
+    value_at += 4 + max(_length_at(message, value_at)[0], 0)  # after the key
     inner = memoryview(unpacked(codec, message[value_at + 4 :], offset, limits.bytes))
     found, at = list[int](), 0
     while at + _SMALLEST <= len(inner):
@@ -357,7 +364,7 @@ def old_offsets(message: memoryview, limits: BatchLimits = NO_SETTINGS) -> list[
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A zigzag varint at `at`, and the position behind it."""
+    """Return the zigzag varint at `at`, and the position after it."""
     value = shift = 0
     while True:
         byte = data[at]

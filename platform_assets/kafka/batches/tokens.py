@@ -1,4 +1,6 @@
-"""Tokens for OAUTHBEARER: asked for at the token endpoint by the client's id and secret, and kept for most of their life."""
+"""Tokens for OAUTHBEARER: requested from the token endpoint with the client's id and secret, and reused for most of
+their lifetime.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from platform_assets.secret_files import basic_login
 
 _SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 10.0
-"""For one answer as a whole, however it trickles."""
+"""Time limit for a complete answer, however slowly it arrives."""
 _MOST_BYTES: Final = 1 << 20
 _PIECE: Final = 1 << 16
 _SHARE_OF_LIFE: Final = 0.8
@@ -51,9 +53,8 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         self._extensions = settings.extensions()
 
     def token(self) -> str:
-        """A token that is valid for a while.
-
-        Raises BrokerRefusedError where the endpoint refuses the client or answers no token, and OSError where it is out of reach.
+        """Return a token that is still valid for a while. Raises BrokerRefusedError if the endpoint refuses the client
+        or returns no token, and OSError if it is unreachable.
         """
         with _lock:
             found = _kept.get(self._key)
@@ -68,7 +69,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
-    """A new token, and how many seconds it is valid."""
+    """Request a new token; return it and its validity in seconds."""
     doing = "asking the token endpoint of KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL for a token"
     fields = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
     headers = {**basic_login(client, secret), "Accept": "application/json"}
@@ -85,7 +86,7 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
             )
             content = _content(answer)
     except (HTTPError, OSError) as error:
-        raise ConnectionError(f"{doing} failed ({type(error).__name__})") from None  # its text may hold headers
+        raise ConnectionError(f"{doing} failed ({type(error).__name__})") from None  # its text may contain headers
     if answer.status in _REFUSALS and answer.status not in _BUSY:
         raise BrokerRefusedError(
             doing,
@@ -100,7 +101,7 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
     found = document if isinstance(document, dict) else {}
     token, seconds = found.get("access_token"), found.get("expires_in")
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise BrokerRefusedError(doing, "its answer holds no access token: check the address")
+        raise BrokerRefusedError(doing, "its answer has no access token: check the address")
     # NaN is in no range, and true is not a number of seconds.
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < _ENDLESS_SECONDS:
         return token, float(seconds)
@@ -108,7 +109,10 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
 
 
 def _content(answer: urllib3.BaseHTTPResponse) -> bytes:
-    """The answer; of one that is too long, more bytes than are allowed. Raises OSError when it takes too long."""
+    """Return the answer; one that is too long is cut, but still longer than allowed.
+
+    Raises OSError if it takes too long.
+    """
     found = bytearray()
     deadline = time.monotonic() + _ANSWER_SECONDS
     while len(found) <= _MOST_BYTES and (piece := answer.read1(_PIECE, decode_content=False)):

@@ -1,4 +1,4 @@
-"""Undoing the compression of record batches. Codecs are numbered as in a batch's attributes."""
+"""Decompression of record batches. Codecs are numbered as in a batch's attributes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from platform_assets.kafka.settings import BATCH_VARIABLES
 
 
 class Damage(Exception):
-    """Bytes that are no intact batch; `offset` is where the batch claims to begin."""
+    """Bytes that are not an intact batch; `offset` is the start that the batch claims."""
 
     def __init__(self, offset: int, reason: str) -> None:
         self.offset, self.reason = offset, reason
@@ -23,7 +23,7 @@ class Damage(Exception):
 
 
 class TooLarge(Damage):
-    """A batch that is beyond one of the limits, which `variable` sets; it has not been opened."""
+    """A batch beyond one of the limits, which `variable` sets; it was not opened."""
 
     def __init__(self, offset: int, reason: str, variable: str) -> None:
         self.variable = variable
@@ -33,26 +33,25 @@ class TooLarge(Damage):
 _XERIAL = b"\x82SNAPPY\x00"
 _SMALLEST_BUFFER: Final = 1 << 16
 _TOO_SMALL: Final = "failed to write whole buffer"
-"""How cramjam says that unpacked data does not fit into the memory given for it."""
+"""Text of cramjam's error if unpacked data does not fit into the given memory."""
 _GUESSED: Final = 8
-"""How many times a body's size it is first taken to unpack to, since a frame need not state it."""
+"""Initial guess of the ratio of unpacked to packed size, because a frame need not state it."""
 _length_at = struct.Struct(">i").unpack_from
 T = TypeVar("T")
 _FRAMES: Final = {3: cramjam.lz4, 4: cramjam.zstd}
-"""Codecs that unpack into memory which is there."""
+"""Codecs that unpack into existing memory."""
 
 
 class UnpackBuffer:
-    """Memory into which bodies are unpacked, one behind the other.
-
-    It is used again: memory that the system has to clear first costs nearly as much as unpacking into it.
+    """Memory into which bodies are unpacked, one after the other. It is reused, because clearing new memory costs the
+    system nearly as much as unpacking into it.
     """
 
     def __init__(self) -> None:
         self._data = np.empty(0, np.uint8)
 
     def add(self, codec: int, packed: memoryview, offset: int, at: int, limit: int) -> int:
-        """Unpack `packed` behind the first `at` bytes, which stay; gives where it ends. `offset` is for the message.
+        """Unpack `packed` after the first `at` bytes, which are kept; return the end. `offset` is for the message.
 
         Raises Damage, and TooLarge for more than `limit` bytes, before memory for them is allocated.
         """
@@ -64,7 +63,7 @@ class UnpackBuffer:
         return at + len(body)
 
     def filled(self, size: int) -> npt.NDArray[np.uint8]:
-        """The first `size` bytes; they are good until the next `add`."""
+        """Return the first `size` bytes; they are valid until the next `add`."""
         return self._data[:size]
 
     def _unpack(self, codec: object, packed: memoryview, offset: int, at: int, limit: int) -> int:
@@ -88,7 +87,7 @@ class UnpackBuffer:
 
 
 def unpacked(codec: int, packed: memoryview, offset: int, limit: int) -> bytes | bytearray | memoryview:
-    """Undo a batch's compression; `codec` as in its attributes, `offset` for the message.
+    """Decompress a batch; `codec` is that of its attributes, and `offset` is for the message.
 
     Raises Damage, and TooLarge for more than `limit` bytes, before memory for them is allocated.
     """
@@ -130,7 +129,7 @@ def _gunzip(packed: memoryview, offset: int, limit: int) -> bytes:
 def _unsnap(packed: bytes, offset: int, limit: int) -> bytes:
     if not packed.startswith(_XERIAL):
         pieces = [packed]
-    else:  # the framing of snappy-java: 16 bytes, then blocks behind their length
+    else:  # the framing of snappy-java: 16 bytes, then blocks, each after its length
         pieces, at = [], 16
         while at < len(packed):
             size = _length_at(packed, at)[0]

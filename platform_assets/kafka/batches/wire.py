@@ -29,19 +29,19 @@ from platform_assets.model import cleartext
 Address = tuple[str, int]
 
 _DEFAULT_PORT = 9092
-_SLICE = 0.25  # seconds between two checks whether a wait is to end
+_SLICE = 0.25  # seconds between two checks for the end of a wait
 _CONNECT_TIMEOUT = 5.0
 _SMALL_ANSWER = 1 << 26
 _SIZE_BELIEVED: Final = 1 << 24
-"""Bytes of an answer for which there is room before they come."""
+"""Bytes of an answer for which memory is allocated before they arrive."""
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = 3, 1, 1
 _frame_head = struct.Struct(">ii").unpack_from
 _NO_ANSWER: Final = (
     ValueError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, kafka.errors.KafkaError,
 )  # fmt: skip
-"""Errors that kafka-python and the readers of its answers raise for bytes that no broker sends."""
+"""Errors that kafka-python and the readers of its answers raise for bytes that a broker would not send."""
 _LATEST_MOMENT: Final = 253_370_764_800_000
-"""The start of the year 9999 in ms: times that brokers name may be added to."""
+"""Start of the year 9999 in ms, which leaves room for additions to brokers' times."""
 _SHOWN: Final = 10
 _SHOWN_CHARACTERS: Final = 100
 
@@ -53,22 +53,24 @@ class Stopped(Exception):
 
 
 def addresses(bootstrap_servers: str) -> list[Address]:
-    """Parse `host:port[,host:port…]`; IPv6 addresses stand in brackets. Raises ConfigurationError."""
+    """Parse `host:port[,host:port…]`; IPv6 addresses are in brackets. Raises ConfigurationError."""
     found = []
     for item in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
         host, colon, port = item.rpartition(":")
         if not colon or item.endswith("]"):
             host, port = item, str(_DEFAULT_PORT)
         if not port.isdigit() or not 0 < int(port) < 1 << 16 or not host.strip("[]"):
-            raise ConfigurationError("KAFKA_BOOTSTRAP_SERVERS must read host:port[,host:port…]")
+            raise ConfigurationError("KAFKA_BOOTSTRAP_SERVERS must have the form host:port[,host:port…]")
         found.append((host.strip("[]"), int(port)))
     if not found:
-        raise ConfigurationError("KAFKA_BOOTSTRAP_SERVERS names no broker: it must read host:port[,host:port…]")
+        raise ConfigurationError(
+            "KAFKA_BOOTSTRAP_SERVERS names no broker: it must have the form host:port[,host:port…]"
+        )
     return found
 
 
 def moment(milliseconds: int) -> datetime:
-    """The time that a broker names, in UTC; one before 1970 or after 9998 as the nearest that is not."""
+    """Return a broker's time in UTC, limited to the years 1970 to 9998."""
     return datetime.fromtimestamp(min(max(milliseconds, 0), _LATEST_MOMENT) / 1000, UTC)
 
 
@@ -91,7 +93,7 @@ class Security:
         }
 
     def sasl(self, host: str) -> Any:
-        """A fresh SASL exchange with `host`."""
+        """Return a new SASL exchange with `host`."""
         return get_sasl_mechanism(self.mechanism)(host=host, **self._sasl)
 
 
@@ -105,7 +107,7 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
             context = _trusting(options["ssl.ca.location"], context.check_hostname)
         if "ssl.certificate.location" in options:
             setting = "KAFKA_SSL_CERTIFICATE_LOCATION or KAFKA_SSL_KEY_LOCATION"
-            # A callable, since without a password OpenSSL would ask for one on the terminal.
+            # A callable, because OpenSSL would otherwise ask for a missing password on the terminal.
             context.load_cert_chain(
                 options["ssl.certificate.location"],
                 options.get("ssl.key.location"),
@@ -117,7 +119,7 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _trusting(location: str, check_hostname: bool) -> ssl.SSLContext:
-    """A context that trusts just the authorities of a PEM file, as the other clients do when one is named."""
+    """Return a context that trusts only the authorities of a PEM file, as the other clients do if one is named."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = check_hostname
@@ -126,11 +128,10 @@ def _trusting(location: str, check_hostname: bool) -> ssl.SSLContext:
 
 
 class Connection:
-    """A connection that is ready for requests. Not for use by two threads at once.
-
-    All methods raise OSError where the broker is out of reach or makes no sense, Stopped where `stopped()` turned true
-    meanwhile, and BrokerRefusedError where the broker does not let this client in. After any of these, close it. To begin one
-    raises ConfigurationError too, where the login would leave this machine unencrypted.
+    """A connection that is ready for requests. Not for use by two threads at once. All methods raise OSError if the
+    broker is unreachable or sends invalid data, Stopped if `stopped()` became true meanwhile, and BrokerRefusedError if
+    the broker refuses this client. After any of these, close it. The constructor also raises ConfigurationError if the
+    login would leave this machine unencrypted.
     """
 
     def __init__(
@@ -173,25 +174,24 @@ class Connection:
             self.close()
             if "ALERT" not in (error.reason or ""):
                 raise
-            reason = f"it ended the exchange ({error.reason})"  # as where it wants a client's certificate
+            reason = f"it ended the exchange ({error.reason})"  # for example because it requires a client certificate
             raise BrokerRefusedError(f"setting up TLS with {self._name}", reason) from None
         except BaseException:
             self.close()
             raise
 
     def offers(self, kind: type, version: int) -> bool:
-        """Return whether the broker accepts requests of this kind in this version."""
+        """Return True if the broker accepts requests of this kind in this version."""
         return version in self._offered.get(kind.API_KEY, ())  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """End it; a call under way in another thread fails."""
+        """Close the connection; a call in progress in another thread fails."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def request(self, request: Any, read: Callable[[Any], T]) -> T:
-        """Send a small request of kafka-python's and decode its answer; returns what `read` takes from it.
-
-        An answer can be well encoded and still lack what every broker's has: what `read` raises over it is raised as OSError.
+        """Send a small request of kafka-python and decode its answer; return what `read` extracts. An answer can be
+        well encoded and still lack required fields: errors of `read` are raised as OSError.
         """
         self.send(request)
         frame = self.receive(bytearray())
@@ -201,30 +201,31 @@ class Connection:
         try:
             return read(answers.decode(frame[1:] if flexible else frame))
         except _NO_ANSWER as error:
-            raise ConnectionError(f"{self._name} sent what is no answer ({type(error).__name__})") from None
+            raise ConnectionError(
+                f"{self._name} sent something that is not an answer ({type(error).__name__})"
+            ) from None
 
     def send(self, request: Any) -> None:
-        """Send a request whose version is set; its answer has to be received before the next one's."""
+        """Send a request whose version is set; receive its answer before the next one's."""
         self._correlation += 1
         request.with_header(correlation_id=self._correlation, client_id=self._client_id)
         self._socket.settimeout(self._timeout)
         self._socket.sendall(request.encode(framed=True, header=True))
 
     def receive(self, buffer: bytearray, limit: int = _SMALL_ANSWER) -> memoryview:
-        """The next answer behind its correlation id, in `buffer` or, where that is too small, in a new one.
-
-        An answer of more than `limit` bytes is taken for nonsense: OSError.
+        """Return the next answer after its correlation id, in `buffer` or, if that is too small, in a new buffer. An
+        answer of more than `limit` bytes is treated as invalid: OSError.
         """
         until = time.monotonic() + self._timeout
         self._fill(self._head, until)
         size, correlation = _frame_head(self._head)
         size -= 4
         if not 0 <= size <= limit or correlation != self._correlation:
-            raise ConnectionError(f"{self._name} does not answer as a Kafka broker does")
+            raise ConnectionError(f"{self._name} does not answer like a Kafka broker")
         room = buffer if len(buffer) >= size else bytearray(min(size, _SIZE_BELIEVED))
         self._fill(memoryview(room)[:size], until)
         while (got := len(room)) < size:
-            # There is never more room for what is to come than for what has come.
+            # Never allocate more memory for the rest than has already arrived.
             room.extend(bytes(min(got, size - got)))
             self._fill(memoryview(room)[got:], time.monotonic() + self._timeout)
         return memoryview(room)[:size]
@@ -244,10 +245,12 @@ class Connection:
             if not count:
                 raise ConnectionResetError(f"{self._name} closed the connection")
             got += count
-            until = max(until, time.monotonic() + self._timeout)  # an answer that keeps flowing is on time
+            until = max(until, time.monotonic() + self._timeout)  # an answer that keeps arriving is in time
 
     def _refuse_another_machine(self) -> None:
-        """By the address in use: brokers advertise others than those of the settings, and names lead anywhere."""
+        """Decide by the address in use, because brokers advertise other addresses than the settings, and names can lead
+        anywhere.
+        """
         peer = self._socket.getpeername()[0]
         if not cleartext.is_loopback(peer):
             raise ConfigurationError(

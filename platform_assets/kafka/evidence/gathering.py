@@ -1,8 +1,7 @@
-"""Evidence: what became of every offset of a range, from the broker's raw record batches.
-
-Shares nothing with Spark's connector, so that the two can be compared. It works from batch headers and opens only
-control batches and batches that compaction has thinned out: several million records a second a partition. What each kind
-of offset rests on: `partition.PartitionEvidence`.
+"""Evidence about every offset of a range, from the broker's raw record batches. It shares no code with Spark's
+connector, so that the two can be compared. It works from batch headers and opens only control batches and batches that
+compaction has thinned out: several million records per second and partition. `partition.PartitionEvidence` defines the
+proof of each kind.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from platform_assets.model.names import checked_topic
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 FETCH_BYTES: Final = 8 << 20
-"""Bytes asked for at a time; a reader holds two answers of that size."""
+"""Bytes per fetch; a reader holds two answers of that size."""
 READERS: Final = 4
-"""Partitions read side by side."""
+"""Number of partitions read in parallel."""
 PATIENCE: Final = 30.0
 """Seconds that a broker may take to answer, retries included."""
 
@@ -39,8 +38,8 @@ PATIENCE: Final = 30.0
 class Evidence:
     """The evidence of every partition of `topic`, whose id is `topic_id` (base64, as Kafka prints it).
 
-    `compacted` says whether the topic's cleanup.policy allowed compaction, which is all that the kind `compacted_away`
-    rests on.
+    `compacted` is true if the topic's cleanup.policy allowed compaction, which is the only proof of the kind
+    `compacted_away`.
     """
 
     topic: str
@@ -63,7 +62,7 @@ class Evidence:
 
     @property
     def total(self) -> int:
-        """Number of offsets asked for."""
+        """Number of requested offsets."""
         return sum(p.range.size for p in self.by_partition.values())
 
     @property
@@ -73,17 +72,17 @@ class Evidence:
 
     @property
     def holes(self) -> Mapping[OffsetKind, int]:
-        """Number of offsets without a committed record by kind, kinds that do not occur left out."""
+        """Number of offsets without a committed record by kind, without kinds that do not occur."""
         return {kind: count for kind in OFFSET_KINDS[1:] if (count := self._count(kind))}
 
     @property
     def unexplained(self) -> tuple[tuple[int, int, int], ...]:
-        """`(partition, start, end)`, end exclusive, of offsets without a reason, as far as they are listed."""
+        """`(partition, start, end)`, end exclusive, of listed offsets without a reason."""
         return tuple((n, r.start, r.end) for n, p in self.by_partition.items() for r in p.unexplained.listed)
 
     @property
     def digest(self) -> Digest:
-        """Digest of all committed records' offsets, to be compared with that of the rows loaded."""
+        """Digest of all committed records' offsets, for comparison with that of the loaded rows."""
         return sum((p.digest for p in self.by_partition.values()), Digest(0, 0))
 
     def _count(self, kind: OffsetKind) -> int:
@@ -104,24 +103,20 @@ def gather_evidence(
     listed: int = LISTED,
     without: Mapping[int, Sequence[OffsetRange]] = MappingProxyType({}),
 ) -> Evidence:
-    """Find out from the broker's record batches what became of every offset of `ranges`.
-
-    `topic_id` is the id that the ranges belong to (base64, as Kafka prints it). `compacted`: whether the topic's
-    cleanup.policy contains "compact". `deadline` (of `time.monotonic`) cuts the reading short: the evidence is then not
-    `complete`, and each partition's covers the offsets `[range.start, reached)`. The offsets `without` are not read, and are
-    unexplained.
+    """Determine the kind of every offset of `ranges` from the broker's record batches. `topic_id` is the topic id of
+    the ranges (base64, as Kafka prints it). `compacted` is true if the topic's cleanup.policy contains "compact".
+    `deadline` (of `time.monotonic`) cuts the reading short: the evidence is then not `complete`, and each partition's
+    covers the offsets `[range.start, reached)`. The offsets `without` are not read, and are unexplained.
 
     Memory is bounded whatever the ranges: `2 * readers * fetch_bytes`, unless single batches are larger, and `listed`
-    ranges of each kind a partition. What is said of each offset holds for the moment it was read.
+    ranges of each kind per partition. The result for each offset holds for the moment at which it was read.
 
     Raises:
-        UnstableEndError: a range ends past the last stable offset.
-        TruncationError: a range ends past the end of the log.
-        TopicRecreatedError, TopicMissingError: the name stands for another topic id now, or for none.
-        EmptyAnswersError: a broker kept returning no records for `patience` seconds, and the log does not show that there are none.
-        DamagedBatchError: a batch is not intact; says where.
-        BatchTooLargeError: a batch that has to be opened is beyond the limits of `settings`.
-        BrokerUnreachableError: no answer for `patience` seconds.
+        UnstableEndError: a range ends past the last stable offset. TruncationError: a range ends past the end of the
+        log. TopicRecreatedError, TopicMissingError: the name now belongs to another topic id, or to none.
+        EmptyAnswersError: a broker kept returning no records for `patience` seconds, and the log does not show that
+        there are none. DamagedBatchError: a batch is not intact; names its place. BatchTooLargeError: a batch that must
+        be opened is beyond the limits of `settings`. BrokerUnreachableError: no answer for `patience` seconds.
         BrokerRefusedError, ConfigurationError, TopicNameError: the settings, rights or arguments are wrong.
     """
     checked_topic(topic)
@@ -137,7 +132,7 @@ def gather_evidence(
 
 
 class _Gathering:
-    """One call of `gather_evidence`: the readers' threads, and what they share."""
+    """One call of `gather_evidence`: the readers' threads and their shared state."""
 
     def __init__(
         self, settings: ClientSettings, topic: str, topic_id: str, deadline: float, fetch_bytes: int, patience: float
@@ -148,14 +143,16 @@ class _Gathering:
         self._waiting: queue.SimpleQueue[PartitionTally] = queue.SimpleQueue()
 
     def read(self, tallies: Sequence[PartitionTally], readers: int) -> None:
-        """Read until every tally is done or the deadline has passed. Where one fails, all end, and it is raised."""
+        """Read until every tally is done or the deadline has passed. If one fails, all end, and its error is raised."""
         if not tallies or self._stopped():
             return
         try:
             self._refuse_unstable_ends(tallies)
         except Stopped:
             return
-        for tally in sorted(tallies, key=lambda t: -t.range.size):  # the longest first: none is left to the end
+        for tally in sorted(
+            tallies, key=lambda t: -t.range.size
+        ):  # the longest first, so that it is not left to the end
             self._waiting.put(tally)
         readers = min(readers, len(tallies))
         with ThreadPoolExecutor(readers, thread_name_prefix="evidence") as pool:
@@ -163,7 +160,7 @@ class _Gathering:
             try:
                 failures = [failure for thread in threads if (failure := thread.exception()) is not None]
             finally:
-                self._stop.set()  # an interrupted caller does not wait for the whole
+                self._stop.set()  # an interrupted caller does not wait for all of it
         if failures:
             raise next((f for f in failures if isinstance(f, Terminal)), failures[0])
 
@@ -174,7 +171,7 @@ class _Gathering:
         return Brokers(self._settings, self._topic, self._topic_id, patience=self._patience, stopped=self._stopped)
 
     def _refuse_unstable_ends(self, tallies: Sequence[PartitionTally]) -> None:
-        """Before anything is read: a refusal after a long audit would waste it."""
+        """Check the ends before anything is read, because a refusal after a long audit would waste it."""
         brokers = self._brokers()
         try:
             stable = brokers.last_stable_offsets([tally.partition for tally in tallies])
@@ -185,7 +182,7 @@ class _Gathering:
             brokers.close()
 
     def _read_partitions(self) -> None:
-        """A reader's thread: one partition after another."""
+        """Read one partition after another, in a reader's thread."""
         brokers, buffers = self._brokers(), Buffers(self._fetch_bytes)
         try:
             while not self._stopped():
@@ -204,7 +201,7 @@ class _Gathering:
             brokers.close()
 
     def _read_piece(self, reading: PartitionReading, tally: PartitionTally) -> None:
-        """Read up to the end of what the tally counts now, and have it go on."""
+        """Read up to the end of the tally's current piece, and let the tally continue."""
         try:
             while not tally.piece_done and not self._stopped():
                 reading.step()

@@ -1,4 +1,4 @@
-"""Evidence of one partition: each offset of a range in exactly one kind. Only values, no I/O."""
+"""Evidence about one partition: each offset of a range has exactly one kind. Only values, no I/O."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class OffsetListing:
     """Offsets of one kind: how many, in how many separate ranges, and the first ranges one by one.
 
     `listed` is ascending, half-open, and joined where ranges touch; `pieces - len(listed)` ranges are left out of it.
-    `offsets` counts all. `end` is where the last range ends (exclusive), -1 where there is none. Raises ValueError where
-    ranges and counts contradict each other.
+    `offsets` counts all. `end` is the exclusive end of the last range, -1 without ranges. Raises ValueError if ranges
+    and counts contradict each other.
     """
 
     listed: tuple[OffsetRange, ...] = ()
@@ -57,14 +57,14 @@ class PartitionEvidence:
     """The offsets `[range.start, reached)` of one partition, each in exactly one kind; `reached` is exclusive.
 
     `digest` is that of the offsets in `records` and equals what Spark sums over the same rows; see
-    `platform_assets.model.digest.Digest`. Raises ValueError where the kinds do not add up to the offsets read, or the
-    digest covers another number of records.
+    `platform_assets.model.digest.Digest`. Raises ValueError if the kinds do not add up to the offsets read, or the
+    digest covers a different number of records.
 
-    What each kind rests on: `records` of a batch whose header counts as many records as it spans offsets are counted by
-    that header, under its CRC; all other batches are opened. Markers are read from control records. `aborted_records`
-    follow the broker's own list of aborted transactions. `below_log_start` is what the broker says it has dropped.
+    Proof of each kind: if a batch's header has as many records as offsets, its `records` are counted by that header,
+    under its CRC; all other batches are opened. Markers are read from control records. `aborted_records` follow the
+    broker's list of aborted transactions. `below_log_start` offsets are those that the broker reports as deleted.
     `compacted_away` is inferred: the offsets are missing and the topic's policy allows compaction, which leaves no
-    proof. Everything else that is missing is `unexplained`, as is a control record of an unknown type.
+    proof. All other missing offsets are `unexplained`, and so are control records of an unknown type.
     """
 
     range: OffsetRange
@@ -88,7 +88,7 @@ class PartitionEvidence:
 
     @classmethod
     def unread(cls, wanted: OffsetRange) -> PartitionEvidence:
-        """The evidence before anything of `wanted` was read."""
+        """Return the evidence before any of `wanted` is read."""
         return cls(wanted, wanted.start)
 
     @property
@@ -102,6 +102,6 @@ class PartitionEvidence:
         return {kind: self.of(kind).offsets for kind in OFFSET_KINDS[1:] if self.of(kind).offsets}
 
     def of(self, kind: OffsetKind) -> OffsetListing:
-        """The listing of one kind."""
+        """Return the listing of one kind."""
         listing: OffsetListing = getattr(self, kind)
         return listing

@@ -1,7 +1,7 @@
 """Searching a partition by the timestamps in its batch headers, passing over transaction markers.
 
-Reads a handful of batches, never a range. Supposes that timestamps ascend by and large, as the brokers' own index does
-not; where they don't, what is found is a place in the neighbourhood. Any place makes a valid cut.
+Reads a handful of batches, never a range. Assumes that timestamps mostly ascend; if they do not, it finds a place
+nearby. Any place makes a valid cut.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from platform_assets.kafka.batches.wire import Stopped
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 
 _FETCH_BYTES: Final = 1 << 14
-"""Small, since one batch is wanted: the first is sent whole however long it is (KIP-74)."""
+"""Small, because only one batch is needed: the first is sent completely, however long it is (KIP-74)."""
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class BatchSearch:
         self._brokers.close()
 
     def is_marker(self, partition: int, offset: int) -> bool:
-        """Return whether the record at `offset`, which has to be stable, is a control record.
+        """Return True if the record at `offset`, which must be stable, is a control record.
 
         Raises BrokerUnreachableError, EmptyAnswersError and DamagedBatchError.
         """
@@ -55,14 +55,14 @@ class BatchSearch:
         return False
 
     def first_record_at(self, partition: int, moment: int, start: int, end: int) -> FoundOffset | None:
-        """The first record in offsets `[start, end)` whose timestamp is at or after `moment` (ms), markers left out.
-
-        Gallops ahead from `start`, so that what lies near costs little, and halves the rest: some two times the binary
-        logarithm of the number of batches in between. Raises BrokerUnreachableError, EmptyAnswersError and DamagedBatchError.
+        """Return the first record in offsets `[start, end)` whose timestamp is at or after `moment` (ms), without
+        markers. Gallops from `start`, so that near records are found cheaply, then bisects: about twice the binary
+        logarithm of the number of batches in between. Raises BrokerUnreachableError, EmptyAnswersError and
+        DamagedBatchError.
         """
         low, high, step, ahead = max(start, self._log_start(partition)), end, 0, True
         found: Batch | None = None
-        # Data below `low` is older than `moment`; `found` is the first data at or behind `high`, None for none.
+        # Data below `low` is older than `moment`; `found` is the first data at or after `high`, or None.
         while low < high:
             at = min(low + step, high - 1) if ahead else (low + high) // 2
             batch = self._data_batch(partition, at, high)
@@ -84,7 +84,7 @@ class BatchSearch:
             pass  # a batch that is not opened is found by its header
         except Damage as damage:
             raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
-        # Compaction took the record that the header was made for.
+        # Compaction has removed the record to which the header's timestamp belongs.
         return FoundOffset(max(start, batch.base_offset), batch.leader_epoch, batch.max_timestamp)
 
     def _log_start(self, partition: int) -> int:
@@ -93,7 +93,7 @@ class BatchSearch:
         return self._log_starts[partition]
 
     def _data_batch(self, partition: int, offset: int, end: int) -> Batch | None:
-        """The first batch with data that ends at `offset` or later and begins before `end`."""
+        """Return the first batch with data that ends at `offset` or later and begins before `end`."""
         while offset < end:
             batches = self._fetched(partition, offset, end)
             for batch in batches:
@@ -107,7 +107,7 @@ class BatchSearch:
         return None
 
     def _fetched(self, partition: int, offset: int, end: int) -> list[Batch]:
-        """Batches from the one that ends at `offset` or later on, which begin before `end`; none if the log has none there."""
+        """Return batches that end at `offset` or later and begin before `end`; none if the log has none there."""
         fetch = PresentFetch(self._brokers, partition)
 
         def attempt() -> FetchedBatches:
@@ -136,11 +136,11 @@ class BatchSearch:
         return self._fetched(partition, start, end) if start < end else []
 
     def _bounded(self, partition: int, offset: int, call: Callable[[], T]) -> T:
-        """`call`, with the deadline of all look-ups named where it is what ended it."""
+        """Run `call`; if the deadline of all look-ups ended it, name that in the error."""
         try:
             return call()
         except Stopped:
-            reason = "the time allowed for all look-ups together is used up"
+            reason = "the time limit for all lookups was reached"
             raise BrokerUnreachableError(self._doing(partition, offset), self._timeout, reason) from None
 
     def _doing(self, partition: int, offset: int) -> str:

@@ -1,6 +1,6 @@
 """Counts each offset of one partition by kind, from its record batches. No I/O.
 
-Every offset is counted once, in ascending order: what the batches have, and what is missing before and between them.
+Every offset is counted once, in ascending order: those in the batches, and those missing before and between them.
 In addition to `model.offsets`, this package compares and adds offsets; ranges are half-open everywhere.
 """
 
@@ -17,7 +17,7 @@ from platform_assets.model.digest import Digest, offsets_digest
 from platform_assets.model.offsets import OffsetRange
 
 LISTED: Final = 1000
-"""Ranges of each kind that a partition's evidence lists one by one; those beyond are counted."""
+"""Number of ranges of each kind that a partition's evidence lists; further ranges are only counted."""
 _DIGEST_STEP = 1 << 15
 
 
@@ -48,9 +48,8 @@ class _Growing:
 
 
 class PartitionTally:
-    """Counts the offsets of one partition, batch by batch; `[position, end)` are the next ones to be counted.
-
-    A `batches.reading.BatchSink`. Memory is flat: at most `listed` ranges a kind, and a bounded number of offsets that
+    """Counts the offsets of one partition, batch by batch; `[position, end)` are the next ones to count. It is a
+    `batches.reading.BatchSink`. Memory is flat: at most `listed` ranges per kind, and a bounded number of offsets that
     wait for the digest.
     """
 
@@ -63,9 +62,8 @@ class PartitionTally:
         without: Sequence[OffsetRange] = (),
         listed: int = LISTED,
     ) -> None:
-        """`compacted`: whether offsets that are missing may have been compacted away, by the topic's policy.
-
-        Offsets of `without` are not to be read, and are counted as unexplained.
+        """`compacted` is true if the topic's policy allows missing offsets to be compacted away. Offsets in `without`
+        are not read, and count as unexplained.
         """
         self.partition = partition
         self.position = wanted.start
@@ -82,7 +80,7 @@ class PartitionTally:
 
     @property
     def range(self) -> OffsetRange:
-        """All offsets that are to be counted."""
+        """All offsets to count."""
         return self._range
 
     @property
@@ -92,30 +90,29 @@ class PartitionTally:
 
     @property
     def piece_done(self) -> bool:
-        """True if the offsets up to `end` have been counted; what follows has to be read after `skip`."""
+        """True if the offsets up to `end` have been counted; call `skip` before reading on."""
         return self.position >= self.end
 
     def skip(self) -> None:
-        """Go on to the next offsets that are to be read, once `piece_done`."""
+        """Continue with the next offsets to read, once `piece_done`."""
         piece = self._pieces.pop(0) if self._pieces else OffsetRange(self._range.end, self._range.end)
         self._add("unexplained", piece.start)
         self.end = piece.end
 
     def observe(self, log_start: int) -> None:
-        """Note the partition's log start: what is missing before it is `below_log_start` from now on."""
+        """Note the partition's log start: from now on, missing offsets before it are `below_log_start`."""
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """Count `[position, until)` as holes: the broker has no batch there. An `until` past the end stands for the end."""
+        """Count `[position, until)` as holes: the broker has no batch there. An `until` after the end means the end."""
         until = min(until, self.end)
         self._add("below_log_start", min(until, self._log_start))
         self._add("compacted_away" if self._compacted else "unexplained", until)
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]] = ()) -> None:
-        """Count the offsets of `batches`, which hold `position` or follow it, and the holes before and between them.
-
-        `aborted` are the aborted transactions that the broker listed for this very fetch, as `(producer id, first
-        offset)`. Raises Damage; offsets before the damage may then have been counted.
+        """Count the offsets of `batches`, which contain or follow `position`, and the holes before and between them.
+        `aborted` are the aborted transactions that the broker listed for this fetch, as `(producer id, first offset)`.
+        Raises Damage; offsets before the damage may then have been counted.
         """
         if not len(batches):
             return
@@ -131,7 +128,7 @@ class PartitionTally:
         return PartitionEvidence(self._range, self.position, **listings, digest=self._digest)
 
     def _take_plain(self, batches: Batches, some_aborted: bool) -> bool:
-        """The common case, all batches at once: each dense, none apart, no markers, nothing aborted."""
+        """Count all batches at once in the common case: all dense and adjacent, without markers or aborted records."""
         if batches.old_format:
             return False
         attributes, bases, lasts = batches.attributes, batches.base_offsets, batches.last_offsets
@@ -144,7 +141,7 @@ class PartitionTally:
         return True
 
     def _take_each(self, batches: Batches, transactions: Sequence[tuple[int, int]]) -> None:
-        """One batch after another, following the consumer's rule for aborted transactions.
+        """Count one batch after another, following the consumer's rule for aborted transactions.
 
         A producer's batches are aborted from its transaction's first offset up to its abort marker (`CompletedFetch` of
         the Java client).
@@ -190,7 +187,7 @@ class PartitionTally:
         self.missing(batch.last_offset + 1)
 
     def _add(self, kind: OffsetKind, until: int) -> None:
-        """Count `[position, until)` as `kind`; nothing where `until` is not ahead of `position`."""
+        """Count `[position, until)` as `kind`; nothing if `until` is not after `position`."""
         start = self.position
         if until <= start:
             return
@@ -207,7 +204,7 @@ class PartitionTally:
             self._flush()
 
     def _flush(self) -> None:
-        """Digest the ranges that wait, all in one: ranges of a few records each would cost a call of numpy each."""
+        """Digest all waiting ranges in one step, because small ranges would cost a numpy call each."""
         if not self._waiting:
             return
         starts, ends = np.array(self._waiting, dtype=np.int64).T

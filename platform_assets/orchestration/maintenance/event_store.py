@@ -84,7 +84,7 @@ class EventStore:
         storage = instance.event_log_storage
         if not isinstance(storage, SqlEventLogStorage):
             raise ConfigurationError(
-                f"events are in a {type(storage).__name__}: runs are deleted from Dagster's stores in SQLite and PostgreSQL alone"
+                f"events are in a {type(storage).__name__}: only runs in Dagster's SQLite and PostgreSQL storage can be deleted"
             )
         return cls(storage)
 

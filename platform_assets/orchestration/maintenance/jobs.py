@@ -130,15 +130,15 @@ def _vacuum() -> dg.Definitions:
         if failed:
             raise dg.Failure(
                 line(
-                    f"{counted(len(failed), 'table')} could not be cleaned up: {', '.join(failed)}. The others were. The log of this "
-                    "run says of each what is wrong and what to do."
+                    f"{counted(len(failed), 'table')} could not be cleaned up: {', '.join(failed)}. The others "
+                    f"were. For each, this run's log states the error and the fix."
                 )
             )
 
     @dg.job(
         name="vacuum_tables",
-        description="Deletes files that no table names any more: those of loads that died, and of past versions older "
-        "than the table's retention, which then restore no window any more.",
+        description="Deletes files that no table names any longer: those of loads that died, and those of past "
+        "versions older than the table's retention, which then can no longer restore a window.",
     )
     def vacuum_tables() -> None:
         vacuum_each_table()

@@ -87,7 +87,7 @@ class Pruned:
             f"{counted(self.left, 'finished run')} stay",
             *(f"{counted(number, 'run')} spared: {why}" for why, number in self.spared.items()),
         ]
-        return "\n".join([*lines, *([] if self.complete else ["time ran out; run it again to go on"])])
+        return "\n".join([*lines, *([] if self.complete else ["time ran out; run it again to continue"])])
 
 
 @dataclass
@@ -229,9 +229,9 @@ class _Judge:
         if failed and age < FAILURES_ASKED:
             return "failed within a week"
         if run.tags.get(BACKFILL_ID_TAG) in self._backfills:
-            return "of a backfill that is not over"
+            return "of a backfill that has not ended"
         if failed and self._is_open_try(run, page):
-            return "a try of a partition that was not loaded since"
+            return "an attempt at a partition that was not loaded since"
         if self._is_last_of_asset(run, page):
             return "the last of an asset"
         if self._is_last_plan_of_check(run, page):

@@ -72,7 +72,7 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
     if receipt.holes is not None:
         return []
     unexplained = _unexplained(sealed, left, cluster, settings)
-    return _losses(sealed, unexplained, known, "no record, and no reason for that")
+    return _losses(sealed, unexplained, known, "no record, and no known reason")
 
 
 def _refused(

@@ -20,7 +20,7 @@ from platform_assets.windows.erase.erasure import Erasure
 
 _log = logger(__name__)
 _FILE: Final = "erasures.json"
-_AUTHOR: Final = Author("platform-assets restore", "erased before, and put back by a restore that ended early")
+_AUTHOR: Final = Author("platform-assets restore", "erased before, but brought back by a restore that ended early")
 _unfinished: dict[Lake, dict[str, list[Decision]]] = {}
 """Per lake, what `remember` kept and nobody applied, by topic; read once a process, since Dagster is stopped during a restore."""
 _lock = threading.Lock()

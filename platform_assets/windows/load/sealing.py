@@ -163,7 +163,7 @@ def propose(
     cuts = _take_cuts(declaration, cluster, state, newest, edges, newest_closed, now, deadline)
     if not cuts:
         raise BrokerUnreachableError(
-            f"cutting topic {topic!r}", declaration.tick_budget.total_seconds(), "the tick's budget is used up"
+            f"cutting topic {topic!r}", declaration.tick_budget.total_seconds(), "the tick's time limit was reached"
         )
     return Plan(tuple(cuts), len(closed) > len(cuts), newest, other)
 

@@ -203,7 +203,7 @@ def _problem(
 ) -> str:
     """Name a fault other than differing rows; `held` is None if not all rows of the live table were measured."""
     if fresh is None or stray or not same(made, fresh):
-        return "the fresh table does not hold what was loaded into it, because somebody changed it: delete it and replay again"
+        return "the fresh table differs from what was loaded into it, because somebody changed it: delete it and replay again"
     if live is None:
         return f"the live table has not loaded it: run `platform-assets load {TableRef.raw(sealed.topic)} {sealed.key}`"
     if (live.topic_id, live.ranges) != (sealed.topic_id, sealed.ranges):
@@ -214,7 +214,7 @@ def _problem(
     if held is not None and held == made and not same(held, live):
         return (
             "both tables are the same, but the live table's receipt describes other rows: "
-            f"`platform-assets audit {live.table} --deep --windows {sealed.key}` says what to do"
+            f"`platform-assets audit {live.table} --deep --windows {sealed.key}` shows the next step"
         )
     return ""
 

@@ -272,8 +272,8 @@ class Replay:
         topic, windows = live.declaration.topic, [p.sealed for p in planned]
         if any(p.gone for p in planned) and not any(p.held for p in planned):
             raise ConfigurationError(
-                f"Kafka no longer has any of these offsets of topic {topic!r}, so nothing can be loaded into a separate table. "
-                f"Without --into, the rows of {live.declaration.raw_table} are proved by their receipts."
+                f"Kafka no longer has any of these offsets of topic {topic!r}, so nothing can be loaded into a "
+                f"separate table. Without --into, the rows of {live.declaration.raw_table} are proved by their receipts."
             )
         fresh.ledger.create()
         have = fresh.ledger.cuts(topic)
@@ -328,7 +328,7 @@ class Replay:
         new = [key for key in lost if key not in known and key not in done]
         sealed = {key: window for key in new if (window := self.live.ledger.window(topic, key)) is not None}
         self.fresh.ledger.record_acceptances(
-            [(window, lost[key]) for key, window in sealed.items()], "accepted as lost of the live table"
+            [(window, lost[key]) for key, window in sealed.items()], "accepted as lost from the live table"
         )
 
 

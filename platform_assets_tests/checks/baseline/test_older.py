@@ -114,10 +114,10 @@ def test_verdicts_are_the_same_with_older_windows_only_counted(tmp_path: Path) -
     assert unlike(counted, whole) == ["agrees_with_ledger"]
     assert all(v.passed for v in (*counted, *whole))
     agreement = list(CHECKS).index("agrees_with_ledger")
-    by = "Agreed: table log and ledger say the same of"
+    by = "Agreed: table log and ledger agree on"
     assert (
         counted[agreement].headline
-        == f"{by} {RECENT} windows; {WINDOWS - RECENT} older ones are unchanged since they did."
+        == f"{by} {RECENT} windows; {WINDOWS - RECENT} older windows have not changed since then."
     )
     assert whole[agreement].headline == f"{by} {WINDOWS} windows."
 

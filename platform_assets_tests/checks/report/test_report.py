@@ -73,7 +73,7 @@ def test_remedies_alike_but_for_the_window_are_one() -> None:
 
     texts = [str(r) for r in remedies(worst_windows(found))]
     assert texts == [
-        f"Materialise partition {key(3)} of raw/{SOUND}. The same goes for 2 more windows, listed below.",
+        f"Materialise partition {key(3)} of raw/{SOUND}. This also applies to 2 more windows, listed below.",
         "Delete the rows.",
     ]
 

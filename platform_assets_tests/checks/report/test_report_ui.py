@@ -181,7 +181,7 @@ def test_three_accounts_that_differ_are_shown_apart(check_page: Opener, theme: T
         (tables.key(tables.MISREPORTED), "orchestrator ahead"),
         (tables.key(tables.UNREPORTED), "orchestrator behind"),
     ]
-    for found in ("has no receipt of the window", "Dagster shows load eeeeeeee", "Dagster has no materialisation"):
+    for found in ("has no receipt for the window", "Dagster shows load eeeeeeee", "Dagster has no materialization"):
         assert found in text
     for number in range(1, 5):
         assert f"{number}. " in text
@@ -203,7 +203,7 @@ def test_check_that_could_not_tell_is_not_red(check_page: Opener) -> None:
 
     text = shown(page)
     assert "Could not tell for 3 windows." in text
-    assert "What to do: Act as the message says, then run the check again." in text
+    assert "What to do: Follow the message, then run the check again." in text
     assert "3 could not tell" in alternative(page)
     assert red(page) == 0
 
@@ -215,7 +215,7 @@ def test_deep_audit_that_found_damage_names_it(check_page: Opener, theme: Theme)
     text = shown(page)
     assert "3 windows damaged. Record not in the table" in text
     assert "What to do: Materialise partition" in text
-    assert "The same goes for 2 more windows, listed below." in text
+    assert "This also applies to 2 more windows, listed below." in text
     assert "3 FAILING" in alternative(page)
     assert [line[0] for line in anomalies(page)[1:]] == [
         tables.key(tables.LOST_WINDOW), tables.key(tables.LOST_ROWS), tables.key(tables.DOUBLED)

@@ -91,7 +91,7 @@ def test_offsets_that_no_window_holds_are_no_duplicates() -> None:
 def test_a_window_that_was_never_sealed_and_copies_another_is_named() -> None:
     facts = sound(changed=changed((UNKNOWN, {0: [6, 7, 300]})))
     assert duplicates(facts) == [("duplicate across windows", UNKNOWN, 0, ((6, 8),))]
-    assert f"delete the rows with window = '{UNKNOWN}'" in no_duplicates.check_result(facts).findings[0].remedy
+    assert f"Delete the rows with window = '{UNKNOWN}'" in no_duplicates.check_result(facts).findings[0].remedy
 
 
 def test_two_windows_that_were_never_sealed_and_share_offsets_are_named_once() -> None:

@@ -31,7 +31,7 @@ FIELDS: Final[Mapping[str, tuple[Any, bytes, bytes, str]]] = {
     "when": (MILLIS, b"\x02", b"\xfe" + b"\xff" * 8 + b"\x01", "ms since 1970"),
     "inner": (INNER, b"\x02A", b"\x02\xff", "not UTF-8"),
     "nested": (NESTED, b"\x02\x02\x02\x02A\x00\x00", b"\x04\x02\x00\x00\x02\x02\x02\xff\x00\x00", "not UTF-8"),
-    "block": ({"type": "array", "items": "int"}, b"\x02\x02\x00", b"\x01\x04\x02\x00", "a block that says to end"),
+    "block": ({"type": "array", "items": "int"}, b"\x02\x02\x00", b"\x01\x04\x02\x00", "a block that should end"),
     "map": ({"type": "map", "values": "string"}, b"\x02\x02k\x02v\x00", b"\x02\x02k\x02\xff\x00", "not UTF-8"),
 }
 """Name of a field: its type, the bytes of a good value, those of a broken one, and what is said of it."""
@@ -130,5 +130,5 @@ def test_a_value_that_is_too_large_is_judged_without_being_copied(monkeypatch: p
     monkeypatch.setattr(exact, "fault_at", _never)
     found = of.decode(pa.array([written(record(a="string"), {"a": "x" * 20})], pa.binary()))
     assert found.dead.to_pylist() == [
-        {"row": 0, "reason": "too_large", "place": None, "detail": "21 bytes, and max_bytes is 10"}
+        {"row": 0, "reason": "too_large", "place": None, "detail": "21 bytes, but max_bytes is 10"}
     ]

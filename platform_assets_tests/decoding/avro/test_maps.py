@@ -92,7 +92,7 @@ def test_a_key_that_is_there_twice_is_a_dead_letter_until_maps_are_arrays() -> N
     assert found.columns["counts"].to_pylist()[2] == [("b", 1), ("a", -1), ("", 0)]
     [letter] = found.dead.to_pylist()
     assert (letter["row"], letter["reason"], letter["place"]) == (1, "wrong_type", "$.deep[1].value")
-    assert letter["detail"] == "the map has key 'x' twice, and a MAP column has each key once: declare `maps: array`"
+    assert letter["detail"] == "the map has key 'x' twice, but a MAP column allows each key once: declare `maps: array`"
     rows, _, dead = decoded(avro(schema, maps="array"), [bad])
     assert rows[0]["deep"][1] == {"key": "b", "value": inside}
     assert dead == []

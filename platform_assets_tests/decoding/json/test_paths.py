@@ -185,7 +185,7 @@ def test_what_is_malformed_is_what_python_refuses(value: bytes) -> None:
     except UnicodeDecodeError:
         is_json = False
     if reasons == ["malformed"]:  # a name twice is malformed too, though Python takes the last one
-        assert not is_json or found.dead["detail"].to_pylist() == ["the field is there twice"]
+        assert not is_json or found.dead["detail"].to_pylist() == ["the field occurs twice"]
     else:
         assert is_json
 

@@ -123,7 +123,7 @@ def test_values_that_do_not_fit_are_dead_letters_with_their_place() -> None:
     ]  # fmt: skip
     details = found.dead["detail"].to_pylist()
     assert "message [2] of its schema" in details[4]
-    assert "a message of shop.Leg, where shop.Order is declared" in details[5]
+    assert "a message of shop.Leg, but shop.Order is declared" in details[5]
     assert "shop.Leg.Stop" in details[6]
     assert decoding.decoded(decoder(max_bytes=4), [b"\0" * 5]).dead["reason"].to_pylist() == ["too_large"]
 
@@ -150,8 +150,8 @@ def test_text_of_the_older_syntax_that_is_not_utf_8() -> None:
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
-        ("nothing INT NOT NULL", r"\$\.nothing: shop.Order has no such field, and the column is NOT NULL"),
-        ("id STRING", r"\$\.id: what was written is int64, which cannot be read as STRING"),
+        ("nothing INT NOT NULL", r"\$\.nothing: shop.Order has no such field, but the column is NOT NULL"),
+        ("id STRING", r"\$\.id: the writer's type is int64, which cannot be read as STRING"),
         ("id DOUBLE", "int64"), ("maybe FLOAT", "double"), ("name BINARY", "string"), ("raw STRING", "bytes"),
         ("colour INT", "enum shop.Colour"), ("at STRING", "google.protobuf.Timestamp"), ("leg STRING", "shop.Leg"),
         ("flags BOOLEAN", "repeated bool"), ("id ARRAY<BIGINT>", "int64"), ("by_name STRING", "it is a map"),

@@ -83,7 +83,7 @@ def test_a_reference_of_apicurio_leads_to_no_other_path(registry: FakeRegistry, 
 
 
 def test_an_unknown_id_is_one_only_where_the_registry_says_so(registry: FakeRegistry) -> None:
-    with pytest.raises(UnknownId, match="schema id 5: the registry has no schema of it"):
+    with pytest.raises(UnknownId, match="schema id 5: the registry does not have this schema"):
         client(registry).schema(5)
     registry.has("/schemas/ids/6", {"detail": "no such page"}, status=404)
     with pytest.raises(RegistryRefusedError, match="HTTP 404"):
@@ -218,7 +218,7 @@ def test_a_login_that_no_header_can_have_is_refused_without_its_value(
 ) -> None:
     registry.has("/schemas/ids/1", {"schema": "{}"})
     url = {"SCHEMA_REGISTRY_URL": registry.url}
-    with pytest.raises(ConfigurationError, match=r"SCHEMA_REGISTRY_.* to the (token|secret) alone") as caught:
+    with pytest.raises(ConfigurationError, match=r"SCHEMA_REGISTRY_.* to only the (token|secret)") as caught:
         RegistrySettings.of(url | wrong)
     assert SECRET not in repr(caught.value)
     right = dict.fromkeys(wrong, SECRET)

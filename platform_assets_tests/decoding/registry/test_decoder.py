@@ -96,7 +96,7 @@ def test_values_whose_schema_is_not_to_be_had_are_dead_letters(registry: FakeReg
     ]  # fmt: skip
     details = found.dead["detail"].to_pylist()
     assert "JSON" in details[1]
-    assert "$.id: what was written is a string, which cannot be read as long" in details[2]
+    assert "$.id: the writer's type is string, which cannot be read as long" in details[2]
     assert "0x01" in details[9]
     assert found.columns["id"].to_pylist() == [1, *[None] * 11, 1]
     paths = {path for path, _ in registry.asked}
@@ -150,7 +150,7 @@ def test_another_record_of_the_topic_is_a_dead_letter_until_its_name_is_an_alias
     assert found.columns["id"].to_pylist() == [1, None]
     [letter] = found.dead.to_pylist()
     assert (letter["row"], letter["reason"]) == (1, "wrong_type")
-    why = "schema 72: $: what was written is a record shop.Refund, and the declared one is shop.Payment; if both"
+    why = "schema 72: $: the written record is shop.Refund, but the declared one is shop.Payment; if both"
     assert letter["detail"].startswith(why)
     both = {**payment, "aliases": ["Refund"]}
     found = decoding.decoded(decoder_of(FormatSpec("avro", {"schema": both, "registry": True})), values)
@@ -206,7 +206,7 @@ def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: Fake
         (7, "wrong_type"), (8, "malformed"),
     ]  # fmt: skip
     details = found.dead["detail"].to_pylist()
-    assert details[0] == "schema 13: $.id: what was written is string, which cannot be read as BIGINT"
+    assert details[0] == "schema 13: $.id: the writer's type is string, which cannot be read as BIGINT"
     assert "etc/passwd" in details[1]
     assert "in a circle" in details[2]
     assert "schema of AVRO" in details[3]
@@ -345,7 +345,10 @@ def test_what_is_admitted_is_the_same_for_a_block_and_one_by_one(values: list[by
             FormatSpec("protobuf", {"message": "a.B", "descriptor_set": "", "registry": True}),
             "no option 'descriptor_set'",
         ),
-        (FormatSpec("avro", {"schema": record(a=["int", "string"]), "registry": True}), "one type, and null beside it"),
+        (
+            FormatSpec("avro", {"schema": record(a=["int", "string"]), "registry": True}),
+            "one type and, optionally, null",
+        ),
     ],
     ids=str,
 )
@@ -575,7 +578,7 @@ def test_references_of_apicurio_are_followed_and_an_unknown_id_is_one(
     assert found.columns.to_pylist() == [{"a": {"x": 7}}, {"a": None}]
     assert found.dead.to_pylist()[0]["reason"] == "unknown_schema"
     registry.has(f"{base}/groups/default/artifacts/gone/versions/1/content", {"status": 404}, status=404)
-    for artifact, detail in (("..", "would ask another path"), ("gone", "which the registry does not have")):
+    for artifact, detail in (("..", "would request another path"), ("gone", "which the registry does not have")):
         registry.has(f"{base}/ids/contentIds/9/references", [{**reference, "artifactId": artifact}])
         again = decoder_of(FormatSpec("avro", {"schema": record(a=inner), "registry": True, "id": "apicurio"}))
         dead = again.decode(pa.array([head[0] + b"\x0e"], pa.binary())).dead

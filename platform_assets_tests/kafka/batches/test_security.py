@@ -209,7 +209,7 @@ def test_the_likely_cause_of_silence_is_told_apart(secured: Secured) -> None:
         "the login is refused": likely_cause(
             ClientSettings(secured.sasl, secured.login("PLAIN", sasl_password=PASSWORD + "!"))
         ),
-        "it may ask for a client's certificate": likely_cause(ClientSettings(secured.mutual, mutual)),
+        "it may require a client certificate": likely_cause(ClientSettings(secured.mutual, mutual)),
     }
     assert [(said, found) for said, found in causes.items() if said not in found] == []
     assert PASSWORD not in repr(causes)
