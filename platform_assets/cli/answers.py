@@ -23,7 +23,10 @@ def broker_silence(environment: Environment) -> str | None:
 
 
 def spark_problem(environment: Environment) -> str | None:
-    """Why loads find no Spark; None where it answers, or was neither given nor started yet. Raises ConfigurationError."""
+    """Return why Spark is not available to loads; None if it answers, or is neither configured nor started yet.
+
+    Raises ConfigurationError.
+    """
     from platform_assets.services import platform
 
     if environment.has_spark:

@@ -15,7 +15,7 @@ from platform_assets.terminal import echo
     help="Stop only this service (may be repeated); `kafka` is the first broker.",
 )
 def down(services: tuple[str, ...]) -> None:
-    """Stop what `up` started, Dagster first and the brokers last."""
+    """Stop the services that `up` started, Dagster first and the brokers last."""
     from platform_assets.cli.services import chosen
     from platform_assets.services import platform
 

@@ -32,7 +32,7 @@ class Environment:
 
     @classmethod
     def of_process(cls) -> Environment:
-        """Read it now. Raises ConfigurationError where the run state or `platform.env` is damaged."""
+        """Read the environment now. Raises ConfigurationError if the run state or `platform.env` is damaged."""
         from platform_assets.services import platform
 
         found = platform.environment()

@@ -45,7 +45,7 @@ Each folder under `defs/` has a `defs.yaml` that declares topics; `defs/orders/d
 Commands run in this folder are about this project. Services keep their data in `.platform`; `.env.example` shows how to
 use your own.
 
-    mv defs/orders/defs.yaml.example defs/orders/defs.yaml   # take its "# " away, and name your topic
+    mv defs/orders/defs.yaml.example defs/orders/defs.yaml   # remove each leading "# ", and name your topic
     platform-assets check
     platform-assets up
     platform-assets status

@@ -85,7 +85,7 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
 
 
 def _check_stopped(environment: Environment) -> None:
-    """Raise ConfigurationError while Dagster runs here: it would write to what is replaced."""
+    """Raise ConfigurationError while Dagster is running here, because it would write to the restored data."""
     from platform_assets.errors import ConfigurationError
     from platform_assets.services import platform
     from platform_assets.services.dagster_services import DAEMON, WEBSERVER

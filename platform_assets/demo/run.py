@@ -221,7 +221,7 @@ def _check_declared() -> None:
     missing = sorted(set(SOURCES) - {d.declaration.topic for d in found.declared})
     if missing:
         given = os.environ.get(DEFS_VARIABLE)
-        back = "bring it back by `git checkout -- platform_assets/defs/flights`"
+        back = "restore it with `git checkout -- platform_assets/defs/flights`"
         raise ConfigurationError(
             f"the demo's topics {', '.join(missing)} are not declared under {folder}; flights/defs.yaml of this source "
             f"tree declares them: {f'unset {DEFS_VARIABLE} for the demo' if given else back}."

@@ -1,4 +1,4 @@
-"""Follows the topics until all streamed rows are loaded and checked, or until there is no more progress."""
+"""Follows the topics until all streamed rows are loaded and checked, or until progress stops."""
 
 from __future__ import annotations
 

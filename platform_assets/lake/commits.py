@@ -278,7 +278,7 @@ class WindowCommit:
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
 
     def _change(self, metadata: LoadMetadata | Fence) -> flat.Change:
-        """Return what replacing the window changes in a flat table besides adding its files; nothing for a partitioned one."""
+        """Return the changes to a flat table, other than added files, that replace the window; none if it is partitioned."""
         if not self.is_flat or isinstance(metadata, Fence):
             return flat.Change(self._folder)
         return flat.change_of(self._folder, self._shared.handle, metadata.window.key, self._measure)

@@ -109,7 +109,7 @@ def _read(table: Folder, table_id: str, path: str, size: int, columns: list[str]
             raise pa.ArrowInvalid(f"it has {len(content):,} bytes")
         file = pq.ParquetFile(BytesIO(content))
         if not file.schema_arrow.equals(SCHEMA) or not _identity(table_id, path, size).items() <= _metadata(file):
-            raise pa.ArrowInvalid("it is of another file or release")
+            raise pa.ArrowInvalid("it belongs to another file or release")
         return file.read(columns)
     except (pa.ArrowException, OSError) as e:
         _log.warning("%s/%s cannot be read (%s): the data file is read instead", folder, name, e)

@@ -64,7 +64,8 @@ def oldest_moment(table: Folder, below: str) -> int | None:
 
 
 def past_files(table: Folder, window: str, version: int, below: str, *, flat: bool = False) -> tuple[NewFile, ...]:
-    """Return the files of a window at a past version, for a commit to name again. Raises FilesLostError if one is gone.
+    """Return the files of a window at a past version, for a commit to name again. Raises FilesLostError if one no
+    longer exists.
 
     A file that the newest version still names is copied into the folder `below`: a commit that replaces the window removes
     it, and may not add the same path. Of a file that also holds other windows, only the rows of this one are copied. `flat` is the

@@ -109,7 +109,7 @@ def _is_like(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def _number(text: bytes | None) -> int | None:
-    """Return an id; None for a text that is none, which another writer has left there."""
+    """Return an id; None for any other text, which another writer has left there."""
     if text is None or not text.isdigit() or len(text) > len(str(_MOST)):
         return None
     number = int(text)

@@ -20,7 +20,7 @@ FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass
 class Leftovers:
-    """What dead loads of windows of `table` have left, and tasks that ran twice.
+    """Files left by dead loads of windows of `table`, and by tasks that ran twice.
 
     `folders` are those that the commits from version `oldest` to `newest` name: loads of many windows would otherwise read the same
     commits for each window.
@@ -39,7 +39,7 @@ class Leftovers:
         """
         left = begun - self.folders
         for folder in sorted(self._unnamed(left) if left else left):
-            _log.info("deleting the files of a load that ended without a commit: %s", self.table / folder)
+            _log.info("deleting the files of a load that did not commit: %s", self.table / folder)
             (self.table / folder).delete()
 
     def _unnamed(self, folders: Set[str]) -> Set[str]:

@@ -138,15 +138,17 @@ def readable_offsets(table: Folder, key: str, paths: Iterable[str]) -> tuple[dic
 
 
 def readable_bounds(table: Folder, key: str, paths: Iterable[str]) -> dict[int, PartitionRows]:
-    """Counts and bounds by partition of data files, as the table's log has their paths; those that are gone or damaged passed over."""
+    """Return counts and bounds of data files by partition.
+
+    `paths` are in the form of the table's log. Missing or damaged files are skipped.
+    """
     found, _ = readable_offsets(table, key, paths)
     return {p: PartitionRows(len(o), int(o[0]), int(o[-1])) for p, o in found.items()}
 
 
 def readable_topic_id(table: Folder, key: str, paths: Iterable[str]) -> str | None:
-    """The topic id in data files of a window, as the table's log has their paths; None where none of them can be read.
-
-    Raises LedgerCorruptError where they name several.
+    """Return the topic id in data files of a window; None if none can be read. `paths` are in the form of the table's
+    log. Raises LedgerCorruptError if they name several.
     """
     for path in paths:
         files = {key: holdings.WindowFiles((path,), 0, None, "")}

@@ -120,7 +120,7 @@ def change_rows(lk: TopicLake, key: str) -> None:
 
 
 def remove_file(lk: TopicLake, key: str) -> None:
-    """A commit by hand that takes a data file of the window out of the table."""
+    """Remove one of the window's data files from the table with a manual commit."""
     path = holdings.files_of(Folder.at(lk.table), key).paths[0]
     version = lk.version() + 1
     action = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True, "extendedFileMetadata": False}}

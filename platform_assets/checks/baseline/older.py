@@ -63,11 +63,10 @@ def find(
     *,
     recent: int = RECENT,
 ) -> Older:
-    """The windows from the first on that each of `checks` lets be counted, the `recent` newest left out.
-
-    NONE where they are fewer than `recent`: they are not worth a step. `cuts` and `receipts` are rows of the ledgers,
-    newest entries only, `files` come from `holdings.actions`, windows that are `proved`
-    have the rows of their receipts in other files, and `version` is the newest of the table.
+    """Return the windows, from the first on, that each of `checks` allows to be counted, without the `recent` newest.
+    NONE if they are fewer than `recent`, because so few are not worth the effort. `cuts` and `receipts` are rows of the
+    ledgers, newest entries only, `files` come from `holdings.actions`, windows that are `proved` have the rows of their
+    receipts in other files, and `version` is the newest of the table.
     """
     edges = pc.unique(cuts["edge"]).sort()
     most = len(edges) - 1 - recent

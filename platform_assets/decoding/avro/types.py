@@ -197,7 +197,7 @@ class _Parser:
                 if found is None and not self._writes:
                     raise BadSchema(
                         place,
-                        f"{full} contains itself, which columns cannot do do; leave this field out, and give the whole schema as "
+                        f"{full} contains itself, which columns cannot do; leave this field out, and give the whole schema as "
                         "`writer_schema`, or by `registry`: then the values of the field are kept in `rescued`",
                     )
                 return Around(full) if found is None else found

@@ -46,7 +46,7 @@ class MergeEngine:
             except JobLost as lost:
                 if self.shared is None or not is_ended(lost.text):
                     raise
-                _log.info("the shared Spark session has ended and is started again: %s", lost.text)
+                _log.info("the shared Spark session has ended and is being restarted: %s", lost.text)
                 self.shared.forget()
                 for report in self._reports(work, done):
                     done += 1
