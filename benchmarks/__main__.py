@@ -34,7 +34,7 @@ PACKAGES = ("dagster", "pyspark", "delta-spark", "deltalake", "confluent-kafka",
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print and write. 0 where every scenario came to its end, whether or not it reached its goals."""
+    """Run, print and write. Return 0 if every scenario completed, whether or not it reached its goals."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer records and rounds: minutes")
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     touch_memory(partial(_tell, progress, "memory"))
     for name in chosen.only or SCENARIOS:
         began = time.monotonic()
-        # Services of its own for each scenario: what one leaves in a heap is not to slow down the next.
+        # Each scenario has its own services, so that one scenario's garbage does not slow down the next.
         with tempfile.TemporaryDirectory(prefix="bench-") as folder, engines(Path(folder)) as (bootstrap, remote):
             bench = Bench(Path(folder), bootstrap, remote, chosen.quick, partial(_tell, progress, name))
             measured = SCENARIOS[name](bench)
@@ -65,10 +65,10 @@ def _tell(console: Console, name: str, text: str) -> None:
 
 
 def show(measured: Measured, console: Console) -> None:
-    """The scenario as a table, and its goals."""
+    """Print the scenario as a table, and its goals."""
     setting = ", ".join(f"{name} {value}" for name, value in measured.setting.items())
     table = Table(title=f"{measured.name} ({setting})" if setting else measured.name, caption=measured.unit)
-    # Names fold where it is narrow; a figure is never cut.
+    # Names wrap if space is short; figures are never cut.
     table.add_column("", overflow="fold")
     for heading in ("median", "lowest", "highest", "rounds"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -85,7 +85,7 @@ def _figure(value: float) -> str:
 
 
 def _write(path: Path, measured: Measured) -> None:
-    """Add what was measured just now; scenarios of an earlier run of the day stay where they were not run again."""
+    """Add the new results; other scenarios from earlier runs of the day are kept."""
     known = json.loads(path.read_text())["scenarios"] if path.exists() else {}
     document = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

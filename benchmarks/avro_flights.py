@@ -1,4 +1,4 @@
-"""Flights as Avro, whole and broken in each way that producers, brokers and disks break such records."""
+"""Flights as Avro, intact and broken in each way that producers, brokers and disks break such records."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ SCHEMA: Final[dict[str, Any]] = {
     "name": "Flight",
     "fields": [{"name": name, "type": ["null", of] if name != "row" else of} for name, of in _TYPES.items()],
 }
-"""20 columns, each of which but the first may be null."""
+"""20 columns; all except the first may be null."""
 NESTED_SCHEMA: Final[dict[str, Any]] = {
     **SCHEMA,
     "fields": [*SCHEMA["fields"], {"name": "legs", "type": {"type": "array", "items": _LEG}}],
 }
-"""The same, and a list of four records behind them."""
+"""`SCHEMA`, followed by a list of four records."""
 
 Parts = dict[str, bytes]
 """The bytes of a record's fields, by name and in order."""
 Fault = Callable[[Parts], bytes]
-"""Makes a broken value of a whole one."""
+"""Makes a broken value from an intact one."""
 
 
 def _instead(name: str, content: bytes) -> Fault:
-    """`content` stands where a field has its bytes."""
+    """Return a fault that replaces the bytes of a field by `content`."""
     return lambda parts: b"".join({**parts, name: content}.values())
 
 
@@ -78,14 +78,14 @@ NESTED_FAULTS: Final[Mapping[str, Fault]] = {
 
 
 def whole(count: int, schema: Mapping[str, Any]) -> list[bytes]:
-    """`count` values as fastavro writes them, the same ones each time."""
+    """Return `count` values as fastavro writes them, the same each time."""
     parsed = fastavro.parse_schema(dict(schema))
     once = [_written(parsed, row) for row in _rows(count)]
     return (once * -(-count // len(once)))[:count]
 
 
 def broken(values: Sequence[bytes], schema: Mapping[str, Any], fault: Fault) -> pa.BinaryArray:
-    """`values`, of which one in `BROKEN_EVERY` has the fault."""
+    """Return `values`, of which one in `BROKEN_EVERY` has the fault."""
     parsed = fastavro.parse_schema(dict(schema))
     fields = [(each["name"], fastavro.parse_schema(each["type"])) for each in schema["fields"]]
     made = list(values)

@@ -1,6 +1,7 @@
-"""How long a backup, the next one and a restore take of a table of many windows. `python -m benchmarks.backups`; no services.
+"""Duration of a backup, the next backup and a restore of a table with many windows. `python -m benchmarks.backups`; no
+services.
 
-The lake is made by script: a data file of 2,000 bytes a window, and commits of their own for the newest windows.
+The lake is made by script: a data file of 2,000 bytes per window, and separate commits for the newest windows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FILE: Final = 2_000
 
 
 def main() -> int:
-    """Make, back up twice, restore, and print seconds."""
+    """Make the lake, back it up twice, restore it, and print the seconds."""
     parser = argparse.ArgumentParser(prog="benchmarks.backups", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--windows", type=int, default=10_000)
     parser.add_argument("--commits", type=int, default=300, help="of the newest windows, one each")
@@ -61,7 +62,7 @@ def main() -> int:
 
 
 def _fill(lake: Lake, home: Path, windows: int) -> None:
-    """The data files, and a database of the size that so many materialisations have."""
+    """Write the data files, and a database as large as with that many materializations."""
     table = lake.table(TableRef.raw(TOPIC))
     for path in table.delta().file_uris():
         file = Path(path)

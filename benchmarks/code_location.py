@@ -25,7 +25,7 @@ if "pyspark" in sys.modules:
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds from the start of a process to its end; each of them compiles nothing, after the first round."""
+    """Measure the seconds from start to end of a process; after the first round, none compiles anything."""
     environment = {**os.environ, "PLATFORM_HOME": str(bench.root / "home"), "DAGSTER_DISABLE_TELEMETRY": "yes"}
     contenders = {
         LOCATION: partial(_python, _LOAD, environment),

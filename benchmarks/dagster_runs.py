@@ -1,4 +1,4 @@
-"""Runs of Dagster as the sensor asks for them, in this process: load, checks and events of one window."""
+"""Dagster runs as the sensor requests them, in this process: load, checks and events of one window."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JOB: Final = "window"
 
 
 class WindowRuns:
-    """Runs that load windows of one topic into the lake at `root`, or into one of their own below `folder`."""
+    """Runs that load windows of one topic into the lake at `root`, or into a new lake below `folder`."""
 
     def __init__(
         self,
@@ -46,21 +46,21 @@ class WindowRuns:
 
 
 def passed(result: dg.ExecuteInProcessResult, windows: str) -> None:
-    """Raise RuntimeError where the run of `windows` failed or one of the four checks did not pass."""
+    """Raise RuntimeError if the run of `windows` failed or one of the four checks did not pass."""
     check_results = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     if not result.success or check_results != dict.fromkeys(CHECKS, True):
         raise RuntimeError(f"the run of {windows} did not come to its end with all checks passed: {check_results}")
 
 
 def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:
-    """A lake root, and an instance on SQLite whose stores are made: neither is a window's cost."""
+    """Return a lake root, and an instance with existing SQLite stores, whose creation is not part of a window's cost."""
     storage = folder / "dagster"
     storage.mkdir(parents=True)
     instance = stack.enter_context(dg.DagsterInstance.local_temp(str(storage), {"telemetry": {"enabled": False}}))
     instance.get_runs_count()
     instance.all_asset_keys()
     instance.all_instigator_state()
-    # The store of events without a run, which a sensor's first report makes.
+    # The store of events without a run, which a sensor's first report creates.
     instance.report_runless_asset_event(dg.AssetMaterialization("made"))
     return folder / "lake", instance
 

@@ -48,7 +48,10 @@ KAFKA_DELTA_INGEST_RECORDS: Final = 34_000
 
 @dataclass(frozen=True)
 class Typed:
-    """A topic whose values are as `spec` says, and ways to have its records as typed rows. `lake` has its raw table."""
+    """A topic with values in the format `spec`, and ways to turn its records into typed rows.
+
+    `lake` has its raw table.
+    """
 
     bulk: Bulk
     lake: Lake
@@ -56,16 +59,16 @@ class Typed:
 
     @property
     def topic(self) -> str:
-        """Of the records."""
+        """The topic of the records."""
         return self.bulk.topic
 
     def both(self) -> None:
-        """As the platform does it in one run, on a lake of its own."""
+        """Load and decode like one run of the platform, on a new lake."""
         here = replace(self, lake=self.bulk.load("columnar"))
         here.decode()
 
     def decode(self) -> None:
-        """The decode hop: files of both tables, digests, a commit each. Every record has to be in one of them."""
+        """Run the decode hop: files, digests and a commit for both tables. Every record must be in one of them."""
         declared = DecodeDeclaration(self.spec)
         rows, letters = TableRef("decoded", self.topic), TableRef("dead_letters", self.topic)
         columns = decoded_table.columns(None, decoder_of(declared.value).fields)
@@ -94,18 +97,18 @@ class Typed:
             raise RuntimeError(f"{found:,} rows of {self.bulk.records:,} records: the figure would mean nothing")
 
     def by_spark(self, typed: Callable[..., DataFrame]) -> None:
-        """The same columns by Spark's own parser, into a Delta table; `typed` adds them to the columns that it names."""
+        """Decode with Spark's own parser into a Delta table; `typed` adds the columns."""
         raw = self.bulk.spark.read.format("delta").load(self.lake.table(TableRef.raw(self.topic)).spark_path)
         frame = typed(raw, "kafka_partition", "kafka_offset", "kafka_timestamp")
         frame.write.format("delta").save(str(self.bulk.root / f"by-spark-{uuid.uuid4().hex[:8]}"))
 
     def stream(self) -> None:
-        """Kafka to one table of typed rows, as many run it."""
+        """Stream from Kafka to one table of typed rows, a common setup."""
         self.bulk.stream(made=lambda frame: _typed(frame, "partition", "offset", "timestamp"))
 
 
 def _typed(frame: DataFrame, *kept: str) -> DataFrame:
-    """Spark makes nulls of what it cannot read."""
+    """Return the typed columns; Spark turns unreadable values into nulls."""
     from pyspark.sql import functions as F
 
     value: Column = F.from_json(F.col("value").cast("string"), SCHEMA)
@@ -113,7 +116,7 @@ def _typed(frame: DataFrame, *kept: str) -> DataFrame:
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds for all records of one window."""
+    """Measure the seconds for all records of one window."""
     records, rounds = bench.pick(2_000_000, 200_000), bench.pick(5, 3)
     values = kinds(records)["flights as JSON"]
     good = made(bench, values, "good", SPEC)
@@ -141,7 +144,7 @@ def run(bench: Bench) -> Measured:
 
 
 def made(bench: Bench, values: pa.Array, name: str, spec: FormatSpec) -> Typed:
-    """A topic of `values`, and a lake that has them."""
+    """Provide a topic with `values`, and a lake that has them."""
     bench.report(f"producing {len(values):,} records: {name}")
     topic = f"typed-{name}-{uuid.uuid4().hex[:8]}"
     create(bench.bootstrap, [topic], 2)
@@ -152,7 +155,7 @@ def made(bench: Bench, values: pa.Array, name: str, spec: FormatSpec) -> Typed:
 
 
 def _broken(values: pa.Array) -> pa.Array:
-    """The same, of which one in `BROKEN_EVERY` is cut off."""
+    """Return the values, of which one in `BROKEN_EVERY` is truncated."""
     return pa.array(
         [v[: len(v) // 2] if n % BROKEN_EVERY == 0 else v for n, v in enumerate(values.to_pylist())], pa.binary()
     )

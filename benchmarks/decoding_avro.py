@@ -29,7 +29,7 @@ SPEC: Final = FormatSpec("avro", {"schema": SCHEMA})
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds for all records of one window."""
+    """Measure the seconds for all records of one window."""
     records, rounds = bench.pick(1_000_000, 200_000), bench.pick(5, 3)
     values = whole(records, SCHEMA)
     good = made(bench, pa.array(values, pa.binary()), "avro", SPEC)
@@ -54,7 +54,7 @@ def run(bench: Bench) -> Measured:
 
 
 def typed(frame: DataFrame, *kept: str) -> DataFrame:
-    """The columns of the values, by Spark; it ends at a value that it cannot read."""
+    """Return the columns of the values, decoded by Spark, which stops at an unreadable value."""
     from pyspark.sql.connect.avro.functions import from_avro
 
     return frame.select(*kept, from_avro("value", json.dumps(SCHEMA)).alias("value")).select(*kept, "value.*")

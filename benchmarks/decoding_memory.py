@@ -1,7 +1,7 @@
 """Memory of a decode hop in windows of 1, 4 and 16 times the records: of Spark's Python workers, and of the process that drives it.
 
 `python -m benchmarks.decoding_memory BOOTSTRAP TOPIC RECORDS LAKE` is that process: it decodes one raw window, with
-`SPARK_REMOTE` from the environment, and prints the most memory that it ever held, in bytes.
+`SPARK_REMOTE` from the environment, and prints its peak memory in bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _PEAK_RSS: Final = "5"
 
 
 def run(bench: Bench) -> Measured:
-    """Peaks of resident memory in bytes, the smallest window first. One record in 20 is broken, so that both tables have rows."""
+    """Measure peaks of resident memory in bytes, the smallest window first.
+
+    One record in 20 is broken, so both tables get rows.
+    """
     least = bench.pick(200_000, 50_000)
     server = listening(bench.remote)
     some = broken(whole(100_000, SCHEMA), SCHEMA, FAULTS["cut by a byte"])
@@ -69,7 +72,7 @@ def run(bench: Bench) -> Measured:
 
 
 def part_of(bulk: Bulk, records: int) -> Bulk:
-    """The first `records` of a topic with as many in each of its partitions."""
+    """Return the first `records` of a topic with equally many in each partition."""
     each = records // len(bulk.ranges.by_partition)
     ranges = TopicRanges({partition: OffsetRange(0, each) for partition in bulk.ranges.by_partition})
     return replace(bulk, records=each * len(bulk.ranges.by_partition), ranges=ranges)
@@ -77,7 +80,7 @@ def part_of(bulk: Bulk, records: int) -> Bulk:
 
 @contextmanager
 def peak_of_workers(server: psutil.Process) -> Iterator[dict[int, int]]:
-    """The most bytes that each of the server's Python workers held within the block, by process id."""
+    """Measure the peak bytes of each of the server's Python workers within the block, by process id."""
     peaks: dict[int, int] = {}
     done = threading.Event()
     for child in server.children(recursive=True):
@@ -85,7 +88,7 @@ def peak_of_workers(server: psutil.Process) -> Iterator[dict[int, int]]:
             Path(f"/proc/{child.pid}/clear_refs").write_text(_PEAK_RSS)
 
     def watch() -> None:
-        # The kernel keeps the peak: it is read often only since a worker may end.
+        # The kernel keeps the peak; it is read often only because a worker may end.
         while not done.wait(0.1):
             for child in server.children(recursive=True):
                 with suppress(OSError, StopIteration):  # it has ended
@@ -101,7 +104,7 @@ def peak_of_workers(server: psutil.Process) -> Iterator[dict[int, int]]:
 
 
 def main(bootstrap: str, topic: str, records: str, lake: str) -> None:
-    """Decode a window, and print the most memory that this process held."""
+    """Decode a window, and print the peak memory of this process."""
     bulk = Bulk.of(bootstrap, connect(os.environ["SPARK_REMOTE"]), Path(lake).parent, int(records), topic)
     Typed(part_of(bulk, int(records)), Lake.at(Path(lake)), SPEC).decode()
     print(most_held())

@@ -1,7 +1,7 @@
-"""Which compression and which row groups suit a raw table's readers: size, time to write, time to read, by kind of value.
+"""Compression and row groups for readers of a raw table: size, write time and read time, by kind of value.
 
-Files are written by the columnar engine's own writer. What is in one process is measured in seconds of processor time, since
-libraries that read Parquet use as many threads as there are; Spark's reads are measured by the clock.
+Files are written by the columnar engine's own writer. Work in one process is measured in processor time, because
+libraries that read Parquet use all available threads; Spark's reads are measured in wall-clock time.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _WINDOW: Final = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How files are written: a codec of Parquet's, and the bytes of columns that make a row group."""
+    """Settings for writing files: a Parquet codec, and the column bytes per row group."""
 
     codec: str
     row_group_bytes: int
 
     @property
     def name(self) -> str:
-        """As the results have it."""
+        """Name in the results."""
         return f"{self.codec}, row groups of {self.row_group_bytes >> 20} MiB"
 
 
@@ -66,7 +66,7 @@ FORMATS: Final = (
 
 
 def run(bench: Bench) -> Measured:
-    """Each kind of value in each format; figures are per million records."""
+    """Measure each kind of value in each format; figures are per million records."""
     count = bench.pick(1_000_000, 100_000)
     found: dict[str, list[float]] = {}
     spark = connect(bench.remote)
@@ -79,7 +79,7 @@ def run(bench: Bench) -> Measured:
 
 
 def kinds(count: int) -> Mapping[str, pa.Array]:
-    """`count` values of each kind, the same ones each time."""
+    """Return `count` values of each kind, the same each time."""
     random = np.random.default_rng(2026)
     flights = dataset.load("flights").values
     flights = pa.concat_arrays([_binary(flights)] * -(-count // len(flights)))[:count]
@@ -95,7 +95,7 @@ def _binary(values: Any) -> pa.Array:
 
 
 def _log_lines(count: int, random: np.random.Generator) -> pa.Array:
-    """Lines of a web server, as many write them: made here, with addresses and paths that come again as such do."""
+    """Return lines of a web server log, generated with realistically repeated addresses and paths."""
     hosts = pa.array([f"10.{a}.{b}.{c}" for a, b, c in random.integers(0, 256, (5_000, 3))])
     words = ("orders", "carts", "users", "search", "static/app.js", "login", "items")
     paths = pa.array([f"/{words[n % 7]}/{n}" for n in random.integers(0, 20_000, 3_000)])
@@ -189,7 +189,7 @@ def _blocks(values: pa.Array) -> Iterator[pa.RecordBatch]:
 
 
 Read = Callable[[int, int], int]
-"""Reads the values of the offsets from the first number to the second, exclusive, and gives how many there were."""
+"""Reads the values of the offsets from the first number to the second, exclusive; returns their number."""
 
 
 def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[str, tuple[Read, Callable[[], float]]]:
@@ -217,7 +217,7 @@ def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[st
 
 
 def _seconds(read: Callable[[], int], clock: Callable[[], float], rows: int) -> float:
-    """The lowest of three: the least disturbed. Raises where a reader finds other rows than there are."""
+    """Return the lowest of three, which is the least disturbed. Raises if a reader returns wrong rows."""
     taken = []
     for _ in range(3):
         began = clock()

@@ -20,7 +20,7 @@ _MINUTE: Final = timedelta(minutes=1)
 
 
 def run(bench: Bench) -> Measured:
-    """Bytes and files a window, averaged over windows that one run each loads, and over windows that one run loads."""
+    """Measure bytes and files per window, averaged over windows with one run each, and over windows loaded by one run."""
     windows = bench.pick(60, 10)
     topic = f"growth-{uuid.uuid4().hex[:8]}"
     start = datetime.now(UTC).replace(second=0, microsecond=0) - (2 * windows + 2) * _MINUTE
@@ -57,6 +57,6 @@ def run(bench: Bench) -> Measured:
 
 
 def _held(place: Path) -> tuple[int, int]:
-    """Number of files below `place`, and their bytes."""
+    """Return the number of files below `place`, and their bytes."""
     sizes = [path.stat().st_size for path in place.rglob("*") if path.is_file()]
     return len(sizes), sum(sizes)

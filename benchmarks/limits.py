@@ -1,6 +1,5 @@
-"""How near a load comes to what the machine can do: the bytes of its values copied in memory, written to disk, sent over loopback.
-
-Each limit is taken with two threads, or two pairs of processes, on the folder and the device that the load uses.
+"""Comparison of a load with the machine's limits: its values' bytes copied in memory, written to disk, and sent over
+loopback. Each limit is measured with two threads, or two pairs of processes, on the load's folder and device.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the machine for a number of bytes. `folder` is on the disk that is written to."""
+    """Limits of the machine for a number of bytes. `folder` is on the disk to write to."""
 
     folder: Path
     size: int
@@ -41,23 +40,23 @@ class Limits:
 
     @classmethod
     def of(cls, folder: Path, size: int) -> Limits:
-        """Of a whole number of blocks for each thread, at most `size` bytes; both arrays have been written to once."""
+        """Make limits for at most `size` bytes, in whole blocks per thread; both arrays have been written once."""
         size -= size % (AT_ONCE * _BLOCK)
         block = np.frombuffer(os.urandom(_BLOCK), np.uint8)
         source = np.tile(block, size // _BLOCK)
         return cls(folder, size, source, np.zeros_like(source))
 
     def copy(self) -> None:
-        """All from one array to the other, block by block."""
+        """Copy everything from one array to the other, block by block."""
         self._in_parts(self._copied)
 
     def write(self) -> None:
-        """All to two new files, until the disk has them."""
+        """Write everything to two new files, and sync them to the disk."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._in_parts(self._written)
 
     def send(self) -> None:
-        """All from two processes to two threads of this one."""
+        """Send everything from two processes to two threads of this one."""
         self._in_parts(self._received)
 
     def _in_parts(self, work: Callable[[int, int], None]) -> None:
@@ -103,7 +102,7 @@ def _send(port: int, size: int) -> None:
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds for the values of one window."""
+    """Measure the seconds for the values of one window."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 3)
     bench.report(f"producing {records:,} records")
     bulk = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)

@@ -25,7 +25,7 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.location import Folder, load_folder
 
 Function = tuple[str, int, str]
-"""File, line and name, as Python's profiler has it."""
+"""File, line and name of a function, from Python's profiler."""
 Callers = Mapping[Function, tuple[int, int, float, float]]
 
 STEPS: Final[Mapping[str, str]] = {
@@ -47,14 +47,14 @@ _PACKAGE: Final = "/platform_assets/"
 
 @dataclass(frozen=True, slots=True)
 class OneTask:
-    """A share of a topic's records, as a worker of Spark's would get it."""
+    """A share of a topic's records, as a Spark worker would get it."""
 
     bulk: Bulk
     table: Path
     records: int
 
     def run(self) -> None:
-        """Read all of its partition 0 and write the files; they are deleted by `clear` of the caller."""
+        """Read all of its partition 0 and write the files, which the caller's `clear` deletes."""
         below = load_folder(WINDOW.key, str(uuid.uuid4()))
         whole = self.bulk.ranges.by_partition[0]
         source = Source(self.bulk.topic, self.bulk.topic_id, str(self.table))
@@ -70,7 +70,7 @@ class OneTask:
 
 
 def run(bench: Bench) -> Measured:
-    """Processor seconds of one task, by kind of values; and its shares, by step and by function."""
+    """Measure processor seconds of one task, by kind of values, and its shares, by step and by function."""
     records, rounds = bench.pick(1_500_000, 150_000), bench.pick(5, 3)
     seconds: dict[str, list[float]] = {}
     shares: dict[str, dict[str, float]] = {}
@@ -109,7 +109,9 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _profile(call: Callable[[], object]) -> dict[str, float]:
-    """Shares of the time of `call`, the largest first: of each step, then of each function that takes a hundredth."""
+    """Return the shares of the time of `call`, the largest first: of each step, then of each function with at least 1
+    %.
+    """
     profiler = cProfile.Profile(time.process_time)
     profiler.runcall(call)
     own = own_time(pstats.Stats(profiler).stats)  # type: ignore[attr-defined]
@@ -131,7 +133,7 @@ def _profile(call: Callable[[], object]) -> dict[str, float]:
 
 
 def own_time(stats: Mapping[Function, tuple[int, int, float, float, Callers]]) -> dict[Function, float]:
-    """The time of each function of the platform's, with that of libraries and builtins below it that are not the platform's."""
+    """Return the time of each platform function, including the libraries and builtins that it calls."""
     own: dict[Function, float] = {}
 
     def give(function: Function, spent: float, below: frozenset[Function]) -> None:

@@ -1,4 +1,4 @@
-"""The machine that measures, brought to the state in which it stays."""
+"""Preparation of the measuring machine, so that its state stays the same."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 def touch_memory(report: Callable[[str], None]) -> None:
-    """Write to all memory that can be had but 1 GiB, once.
-
-    The host of a virtual machine that has just begun gives it each page when it is first written to, which took ten times as long as
-    writing: 0.4 GB/s to files until then, 5 GB/s from then on (2026-11-25). Loads would pay for it, and by chance.
+    """Write once to all available memory except 1 GiB. The host of a new virtual machine provides each page when it is
+    first written, which took ten times as long as writing: first 0.4 GB/s to files, later 5 GB/s (2026-11-25).
+    Otherwise, loads would bear that cost at random.
     """
     free = max(min(psutil.virtual_memory().available, _granted()) - _LEFT_ALONE, 0)
     began = time.monotonic()

@@ -1,7 +1,6 @@
-"""Lakes of very many windows, made by script: their ledgers and logs are real, old data files are only named.
-
-What is measured on them reads ledgers and logs. Both are as a year of loads leaves them: an old part folded into few
-files or a checkpoint, and commits of their own for each of the newest windows.
+"""Lakes of very many windows, made by script: their ledgers and logs are real, but old data files are only named.
+Scenarios on them read ledgers and logs. Both look as after a year of loads: an old part folded into few files or a
+checkpoint, and separate commits for the newest windows.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ def make(
 
 
 def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_log: int) -> None:
-    """The same table with data files that are there, and without a ledger. The newest `in_log` windows have commits of loads.
-
-    The log is as it is once what is older has expired: the windows before those are in a checkpoint alone.
+    """Make the table with real data files and without a ledger. Only the newest `in_log` windows have load commits:
+    older log entries have expired, so earlier windows are only in a checkpoint.
     """
     table = root / "raw" / topic
     raw_table.create(Folder.at(table), topic)
@@ -120,7 +118,7 @@ def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_l
 
 
 def report(ledger: Ledger, topic: str, instance: dg.DagsterInstance, since: datetime) -> None:
-    """Have Dagster know of the windows from `since` on what it knows of windows that it sealed and loaded."""
+    """Report the windows from `since` on to Dagster, as if it had sealed and loaded them."""
     table = TableRef.raw(topic)
     at = str(ledger.lake.table(table))
     windows = ledger.windows(topic, start=since)
@@ -134,12 +132,12 @@ def report(ledger: Ledger, topic: str, instance: dg.DagsterInstance, since: date
 
 
 def clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
-    """The second clock of ticks at the times of such a lake, which may lie ahead: asked as ever, and it agrees."""
+    """Second clock for ticks at the times of such a lake, which may be in the future: it is asked as usual, and agrees."""
     return replace(clocks.other_clock(cluster, lake, datetime.now(UTC)), now=now)
 
 
 def _record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions: int) -> None:
-    """The cuts of edges 0 to `windows`, in one commit that carries the transaction of the last one."""
+    """Record the cuts of edges 0 to `windows`, in one commit that carries the transaction of the last one."""
     count = (windows + 1) * partitions
     edges = np.repeat(np.arange(windows + 1, dtype=np.int64), partitions)
     values = {
@@ -323,7 +321,7 @@ def _commit(
 
 
 def _written(table: Path, key: str, number: int, partitions: int) -> dict[str, object]:
-    """The entry of a data file that this writes, with one record a partition."""
+    """Write a data file with one record per partition; return its log entry."""
     entry = _add(key, number, partitions)
     file = table / unquote(str(entry["path"]))
     file.parent.mkdir(parents=True)

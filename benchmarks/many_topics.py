@@ -1,4 +1,4 @@
-"""Small windows of many topics that are together: the ticks that seal all of them, and the runs that load and check them."""
+"""Small windows of many topics in a group: the ticks that seal all of them, and the runs that load and check them."""
 
 from __future__ import annotations
 
@@ -36,23 +36,26 @@ WHOLE: Final = "from the edge until all are loaded and checked"
 _CREATED_AT_ONCE: Final = 50
 _MOST_TICKS: Final = 20
 _REPORTED: Final = 24
-"""Newest windows of a topic that Dagster has on record before: those that checks judge one by one."""
+"""Number of a topic's newest windows that Dagster already knows: those that checks evaluate one by one."""
 _RECORDS: Final = 10
-"""Of a window, in each partition."""
+"""Records of a window in each partition."""
 
 
 def run(bench: Bench) -> Measured:
-    """A hundred topics. Seconds, of topics whose ledger has a history."""
+    """Measure a hundred topics whose ledger has a history, in seconds."""
     return measured("many-topics", bench, bench.pick(100, 10), bench.pick(1_000, 24), bench.pick(3, 1))
 
 
 def run_thousand(bench: Bench) -> Measured:
-    """A thousand, with ten million rows of cuts."""
+    """Measure a thousand topics, with ten million rows of cuts."""
     return measured("thousand-topics", bench, bench.pick(1_000, 30), bench.pick(834, 24), bench.pick(3, 1))
 
 
 def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int) -> Measured:
-    """Seconds of ticks and runs. Runs are done in this process, one after the other: what Dagster takes to start one is not in it."""
+    """Measure seconds of ticks and runs.
+
+    Runs execute in this process, one after the other, without Dagster's time to start them.
+    """
     partitions = 12
     stem = uuid.uuid4().hex[:6]
     names = [f"many-{stem}-{n:03}" for n in range(topics)]
@@ -168,7 +171,7 @@ def _all_loaded(ledger: Ledger, declared: tuple[TopicDeclaration, ...], window: 
 
 
 def _prove(ledger: Ledger, declared: tuple[TopicDeclaration, ...], partitions: int, window: int) -> None:
-    """Raise RuntimeError unless each topic's window is loaded whole."""
+    """Raise RuntimeError unless each topic's window is loaded completely."""
     key = f"{edge(window):%Y-%m-%d-%H:%M}"
     for d in declared:
         found = ledger.receipts(d.raw_table, [key]).get(key)

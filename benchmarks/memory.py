@@ -1,10 +1,10 @@
 """Memory of the Spark server, its Python workers and the run's process, for a window of many records and of ten times as many.
 
-Both windows are in one lake, and so in one Spark session: workers of another session would be counted with those of the
-load for the minute after which Spark ends idle ones.
+Both windows are in one lake, and so in one Spark session: workers of another session would be counted too, for the
+minute until Spark ends idle ones.
 
 `python -m benchmarks.memory BOOTSTRAP TOPIC START FOLDER LAKE` is the run's process: it loads one window, with `SPARK_REMOTE`
-from the environment, and prints the most memory that it ever held, in bytes.
+from the environment, and prints its peak memory in bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RUN: Final = "run's process"
 
 
 def run(bench: Bench) -> Measured:
-    """Peaks of resident memory in bytes; both windows by one server, the smaller one first."""
+    """Measure peaks of resident memory in bytes; one server loads both windows, the smaller one first."""
     sizes = (200_000, 2_000_000) if bench.quick else (2_000_000, 20_000_000)
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     start = end - timedelta(hours=1)
@@ -70,7 +70,7 @@ def run(bench: Bench) -> Measured:
 
 
 def listening(remote: str) -> psutil.Process:
-    """The process that listens at the address of a Spark Connect server on this machine."""
+    """Return the process that listens at the address of a Spark Connect server on this machine."""
     port = int(remote.removeprefix("sc://").split("/")[0].rsplit(":", 1)[1])
     for connection in psutil.net_connections("tcp"):
         address = connection.laddr
@@ -83,14 +83,14 @@ def listening(remote: str) -> psutil.Process:
 
 @dataclass
 class Peak:
-    """The most bytes that a server and its Python workers held at a time, and the most that it or one of the workers did."""
+    """Peak bytes of a server with its Python workers, and of the server and a single worker."""
 
     together: float = 0.0
     server: float = 0.0
     worker: float = 0.0
 
     def take(self, server: psutil.Process) -> None:
-        """Read it once. Workers are forked, so what they share counts for each of them in parts (PSS)."""
+        """Read memory once. Workers are forked, so each counts its share of common memory (PSS)."""
         together = float(server.memory_info().rss)
         self.server = max(self.server, together)
         for child in server.children(recursive=True):
@@ -105,7 +105,7 @@ class Peak:
 
 @contextmanager
 def _peak(process: psutil.Process) -> Iterator[Peak]:
-    """The most memory of `process` and what it started within the block, read ten times a second."""
+    """Measure the peak memory of `process` and its descendants within the block, ten times a second."""
     peak, done = Peak(), threading.Event()
 
     def look() -> None:
@@ -122,7 +122,7 @@ def _peak(process: psutil.Process) -> Iterator[Peak]:
 
 
 def main(bootstrap: str, topic: str, start: str, folder: str, lake: str) -> None:
-    """Load the window as a run of Dagster's does, and print the peak."""
+    """Load the window like a Dagster run, and print the peak."""
     declaration = TopicDeclaration(topic, "0 * * * *", datetime.fromisoformat(start))
     with ExitStack() as stack:
         runs = WindowRuns(stack, declaration, bootstrap, os.environ["SPARK_REMOTE"], Path(folder), Path(lake))
@@ -131,9 +131,8 @@ def main(bootstrap: str, topic: str, start: str, folder: str, lake: str) -> None
 
 
 def most_held(process: int | None = None) -> int:
-    """The most bytes that a process, or this one, ever held. Not `getrusage`'s, which begins with what its parent held.
-
-    Raises OSError and StopIteration where it has ended.
+    """Return the peak bytes of a process, by default this one. Unlike `getrusage`, it does not start with its parent's
+    peak. Raises OSError and StopIteration if the process has ended.
     """
     status = Path(f"/proc/{process or 'self'}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Pages of Dagster's UI on a thousand topics that are together, in the machine's own Chromium."""
+"""Pages of Dagster's UI for a group of a thousand topics, in the machine's own Chromium."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ attributes:
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds from opening a page until what it is opened for is on it; each page is opened twice before, which does not count."""
+    """Measure the seconds from opening a page until it shows its content; each page is opened twice before, which is
+    not counted.
+    """
     path = browser.executable(os.environ)
     if path is None:
         raise RuntimeError(f"there is no Chromium: {browser.REMEDY}")
     topics, windows = bench.pick(1_000, 20), bench.pick(24, 3)
     names = [f"many-{n:04}" for n in range(topics)]
-    # The newest that have closed: what the pages show first.
+    # The newest closed windows, which the pages show first.
     closed = int((datetime.now(UTC) - START) / HOUR)
     keys = [f"{edge(number):%Y-%m-%d-%H:%M}" for number in range(closed - windows, closed)]
     with _interface(bench, names, keys) as address, browser.launched(path) as chromium:
@@ -84,7 +86,7 @@ def _open(page: Page, address: str, texts: list[str]) -> None:
 
 @contextmanager
 def _interface(bench: Bench, names: list[str], keys: list[str]) -> Iterator[str]:
-    """The web server that `up` starts, on a folder that declares these topics and a store that has windows of each."""
+    """Run the web server that `up` starts, with a folder that declares these topics and a store with windows of each."""
     home = home_at(bench.root / "pages")
     folder = bench.root / "pages-defs" / "sales"
     folder.mkdir(parents=True)

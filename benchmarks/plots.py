@@ -1,4 +1,4 @@
-"""The picture of one run: what each contender took, and how far each goal was reached."""
+"""Picture of one run: the time of each contender, and the degree to which each goal was reached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _REACHED, _MISSED, _PLAIN = "#2a7f62", "#c8553d", "#5b7db1"
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
-    """Write an SVG: a bar a goal, as a share of its bound, so that 1 is the bound wherever it lies."""
+    """Write an SVG with one bar per goal, as a share of its bound, so that 1 is always the bound."""
     plt = _pyplot()
     goals = [(name, goal) for name, s in document["scenarios"].items() for goal in s["goals"]]
     if not goals:
@@ -32,7 +32,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
 
 
 def draw_curves(document: dict[str, Any], path: Path) -> None:
-    """Write an SVG: how costs bend with sizes, a panel for each curve that the scenarios measured."""
+    """Write an SVG of costs by size, with a panel for each curve that the scenarios measured."""
     plt = _pyplot()
     curves = {
         title: {float(size): value for size, value in points.items()}
@@ -64,7 +64,7 @@ def draw_curves(document: dict[str, Any], path: Path) -> None:
 
 
 def _pyplot() -> Any:
-    """matplotlib without a screen, imported where a picture is drawn."""
+    """Return matplotlib without a screen, imported only when a picture is drawn."""
     import matplotlib as mpl
 
     mpl.use("Agg")

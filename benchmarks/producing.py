@@ -30,7 +30,7 @@ def create(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
 
 
 def produce(bootstrap: str, records: Iterable[Sent], compression: str = "none") -> None:
-    """Send `records` in large batches. Raises RuntimeError where the broker did not take all of them."""
+    """Send `records` in large batches. Raises RuntimeError if the broker did not accept all of them."""
     producer = _producer(bootstrap, {"compression.type": compression})
     for number, record in enumerate(records):
         _send(producer, record)
@@ -40,7 +40,9 @@ def produce(bootstrap: str, records: Iterable[Sent], compression: str = "none") 
 
 
 def produce_in_transactions(bootstrap: str, records: Iterable[Sent], size: int, aborted_every: int) -> int:
-    """Send `records` in transactions of `size`, of which each `aborted_every`-th is aborted; gives the number committed."""
+    """Send `records` in transactions of `size`, of which each `aborted_every`-th is aborted; return the number of
+    committed records.
+    """
     producer = _producer(bootstrap, {"transactional.id": f"bench-{uuid.uuid4()}"})
     producer.init_transactions(60)
     committed = 0

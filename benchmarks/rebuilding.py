@@ -1,4 +1,4 @@
-"""How long `rebuild-ledger` takes of a table of many windows, and the most memory that its process holds.
+"""Duration and peak memory of `rebuild-ledger` for a table with many windows.
 
 `python -m benchmarks.rebuilding LAKE TOPIC` is the command's process: it rebuilds, with `SPARK_REMOTE` from the environment,
 and prints seconds, receipts and bytes.
@@ -35,7 +35,9 @@ _MONTH: Final = 720
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds and bytes by number of windows, with all loads in the table's log, and with none but those of the newest 30 days."""
+    """Measure seconds and bytes by number of windows, with all loads in the table's log, and with only the newest 30
+    days.
+    """
     seconds: dict[str, list[float]] = {}
     held: dict[str, int] = {}
     for windows in (100, 1_000) if bench.quick else (1_000, 10_000):
@@ -61,7 +63,7 @@ def run(bench: Bench) -> Measured:
 
 
 def main(root: str, topic: str) -> None:
-    """Rebuild as the command does, and print what it took."""
+    """Rebuild as the command does, and print seconds and memory."""
     lake = Lake.at(Path(root))
     session = cache(lambda: connect(os.environ["SPARK_REMOTE"]))
     engine = choose_engine(lake, lambda: ClientSettings("127.0.0.1:1"), session)

@@ -1,4 +1,4 @@
-"""Running contenders in turn, so that what the machine does meanwhile falls on all of them alike."""
+"""Run contenders in turn, so that other work of the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 WARM_UP: Final = 3
-"""Rounds before those that count: a Java server compiles what it runs often, and gets faster for minutes."""
+"""Number of warm-up rounds: a Java server compiles frequently run code, and gets faster for minutes."""
 
 
 def counted(rounds: int) -> range:
-    """Numbers of all rounds; those of the warm-up are below 1."""
+    """Yield the numbers of all rounds; those of the warm-up are below 1."""
     return range(1 - WARM_UP, rounds + 1)
 
 
@@ -23,7 +23,8 @@ def alternate(
     clear: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of each contender's `rounds` runs, one after the other in each round, after `WARM_UP` that do not count.
+    """Return the seconds of each contender's `rounds` runs, one after the other in each round, after `WARM_UP`
+    uncounted rounds.
 
     `clear` is called after each run and not timed. `clock` is `time.process_time` for what runs on one thread of this process alone.
     """
@@ -41,11 +42,11 @@ def alternate(
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
-    """The median of the ratios `over / under` round by round, and half of their range as a share of it."""
+    """Return the median of the ratios `over / under` per round, and half of their range as a share of it."""
     return middle([a / b for a, b in zip(over, under, strict=True)])
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and half of the range as a share of it."""
+    """Return the median, and half of the range as a share of it."""
     median = statistics.median(values)
     return median, (max(values) - min(values)) / 2 / median

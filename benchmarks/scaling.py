@@ -1,8 +1,6 @@
-"""A bulk load by one task, by two, and on one machine: what a standalone Spark cluster adds, takes, and costs a job.
-
-Workers have one core each. Broker, drivers and executors share the cores of this one machine: two workers cannot be twice as fast
-as one where the broker that feeds both takes a part of the same two cores. So processor time is taken too, which says what a
-record costs wherever it is loaded.
+"""A bulk load by one task, by two, and without a cluster: gain and cost of a standalone Spark cluster. Workers have one
+core each. Broker, drivers and executors share the cores of this machine, so two workers cannot be twice as fast as one:
+the broker that feeds both uses the same two cores. So processor time is measured too, which gives the cost per record.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class Place:
     processes: Mapping[str, Sequence[ProcessRecord]]
 
     def spent(self) -> dict[str, float]:
-        """Processor seconds of each part since it was started, of processes that ended too."""
+        """Return the processor seconds of each part since its start, including ended processes."""
         found = {
             part: sum(sum(p.cpu_times()[:4]) for record in records for p in _running(record))
             for part, records in self.processes.items()
@@ -67,7 +65,7 @@ def _running(record: ProcessRecord) -> list[psutil.Process]:
 
 @dataclass
 class Topics:
-    """So many topics that hold the same number of records in all, and a new lake for each time that they are loaded."""
+    """A number of topics with a fixed total of records, and a new lake for each load of them."""
 
     lakes: list[TopicLake]
     records: int
@@ -75,7 +73,7 @@ class Topics:
 
     @classmethod
     def produced(cls, bench: Bench, session: Callable[[], SparkSession], topics: int, records: int) -> Topics:
-        """Make them, and fill them evenly."""
+        """Create the topics, and fill them evenly."""
         names = [f"scaling-{topics}-{n}-{uuid.uuid4().hex[:6]}" for n in range(topics)]
         create(bench.bootstrap, names, PARTITIONS)
         value = bytes(range(VALUE_BYTES))
@@ -84,7 +82,7 @@ class Topics:
         return cls(lakes, records)
 
     def prepare(self, root: Path) -> None:
-        """Have an empty lake at `root`, in which a window of each topic is sealed. Not part of what is measured."""
+        """Make an empty lake at `root`, with a sealed window of each topic. This is not measured."""
         shutil.rmtree(root, ignore_errors=True)
         self.lakes = [TopicLake(lk.bootstrap, lk.topic, root, lk.spark, engine_name="columnar") for lk in self.lakes]
         engine = self.lakes[0].engine
@@ -92,7 +90,7 @@ class Topics:
         self.ready = [(lake.loader(engine=engine), key) for lake, key in zip(self.lakes, keys, strict=True)]
 
     def load_at_once(self) -> None:
-        """By one catch-up over all topics."""
+        """Load with one catch-up over all topics."""
         rows = 0
         for _, _, outcome in load_group([(loader, [key]) for loader, key in self.ready]):
             if isinstance(outcome, PlatformError):
@@ -101,7 +99,7 @@ class Topics:
         self._check(rows)
 
     def load_one_by_one(self) -> None:
-        """By a load of its own for each topic."""
+        """Load each topic separately."""
         self._check(sum(loader.load(key).receipt.rows for loader, key in self.ready))
 
     def _check(self, rows: int) -> None:
@@ -110,7 +108,7 @@ class Topics:
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds of a bulk load and of the smallest job in each place, and of many topics on two workers."""
+    """Measure the seconds of a bulk load and of the smallest job in each place, and of many topics on two workers."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 2)
     with ExitStack() as stack:
         places = _places(bench, stack)
@@ -151,7 +149,7 @@ _TOPIC_RECORDS: Final = (1_600_000, 160_000)
 
 
 def _places(bench: Bench, stack: ExitStack) -> dict[str, Place]:
-    """The bench's own Spark, and two clusters; all of them run all the time, and those that have nothing to do wait."""
+    """Provide the benchmark's own Spark and two clusters; all of them run all the time, and idle ones wait."""
     services = state.read_records(home_at(bench.root / "home"))
     broker = {_BROKER: [services["kafka"]]}
     found = {LOCAL: Place(connect(bench.remote), {**broker, _TASKS: [services["spark"]]})}
@@ -178,7 +176,7 @@ def _clear(bulks: Sequence[Bulk]) -> None:
 def _spent(
     place: Place, load: Callable[[], object], times: int, records: int, clear: Callable[[], object]
 ) -> dict[str, float]:
-    """Processor seconds a million records, by who spent them."""
+    """Return the processor seconds per million records, by part."""
     before = place.spent()
     for _ in range(times):
         load()
@@ -188,7 +186,9 @@ def _spent(
 
 
 def _many_topics(bench: Bench, place: Place, rounds: int) -> dict[str, tuple[float, ...]]:
-    """Seconds to load the same records from so many topics, at once and one by one; rounds in turn, the first ones left out."""
+    """Measure the seconds to load the same records from many topics, at once and one by one, in alternating rounds
+    without the first ones.
+    """
     made = {n: Topics.produced(bench, lambda: place.session, n, bench.pick(*_TOPIC_RECORDS)) for n in TOPICS}
     ways = {
         **{_at_once(n): (topics, topics.load_at_once) for n, topics in made.items()},

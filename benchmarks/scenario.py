@@ -10,9 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Bench:
-    """One run of the benchmarks: a broker and a Spark Connect server of its own, and a folder that goes when it ends.
-
-    `quick` asks for fewer records and rounds: a scenario then takes a minute at most. `report` shows progress.
+    """One run of the benchmarks: its own broker and Spark Connect server, and a folder that is deleted at its end.
+    `quick` means fewer records and rounds: a scenario then takes at most a minute. `report` shows progress.
     """
 
     root: Path
@@ -22,7 +21,7 @@ class Bench:
     report: Callable[[str], None]
 
     def pick(self, whole: int, quick: int) -> int:
-        """A number for the whole run or for the quick one."""
+        """Return the number for the full run or for the quick one."""
         return quick if self.quick else whole
 
 
@@ -44,27 +43,26 @@ class Goal:
 
     @property
     def sentence(self) -> str:
-        """For the terminal."""
+        """Return the goal as a sentence for the terminal."""
         sign = "≤" if self.at_most else "≥"
         around = "" if self.spread is None else f" ± {self.spread:.0%}"
         return f"{self.what}: {self.value:,.2f} {self.unit}{around} (goal {sign} {self.bound:g} {self.unit})"
 
 
 def at_least(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
-    """A goal for a figure and its spread, as `rounds.middle` and `rounds.ratio` give them."""
+    """Return a lower bound for a figure and its spread, from `rounds.middle` or `rounds.ratio`."""
     return Goal(what, found[0], bound, False, unit, found[1])
 
 
 def at_most(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
-    """The same, bounded from above."""
+    """Return an upper bound for a figure and its spread."""
     return Goal(what, found[0], bound, True, unit, found[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of one scenario: `rounds` by contender, in `unit`, without warm-up, and what follows from them.
-
-    `setting` says how large the scenario was; `more` has other results worth keeping.
+    """Result of one scenario: `rounds` by contender, in `unit`, without warm-up, and derived figures. `setting` is the
+    size of the scenario; `more` has other results worth keeping.
     """
 
     name: str
@@ -75,7 +73,7 @@ class Measured:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """For the file of results."""
+        """Return the result for the results file."""
         return {
             "unit": self.unit,
             "setting": dict(self.setting),

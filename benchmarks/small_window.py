@@ -62,24 +62,23 @@ class Timeline:
 
     @property
     def whole(self) -> float:
-        """Until the last of the four checks was recorded."""
+        """Seconds until the last of the four checks was recorded."""
         return self.points["checks end"]
 
     @property
     def beyond(self) -> float:
-        """`whole`, less the time until the tick that saw the edge, of which at most the sensor's interval counts."""
+        """`whole` without the time until the tick that saw the edge, of which at most the sensor's interval counts."""
         return self.whole - min(self.points["tick begins"], INTERVAL_SECONDS)
 
     @property
     def step(self) -> float:
-        """Of the load's step."""
+        """Seconds of the load's step."""
         return self.points["load's step ends"] - self.points["load's step begins"]
 
 
 def run(bench: Bench) -> Measured:
-    """Minute windows, the shortest there are, while records keep coming; the first window does not count.
-
-    Before it, Spark loads as many windows as a server that stays up has soon behind it.
+    """Measure one-minute windows, the shortest possible, while records keep coming, without the first window. Before
+    that, Spark loads enough windows to be as warm as a long-running server.
     """
     windows, before = bench.pick(5, 2), bench.pick(40, 5)
     bench.report(f"{before} loads, for a server that has been at work")
@@ -132,7 +131,7 @@ def run(bench: Bench) -> Measured:
 
 @contextmanager
 def _records(bootstrap: str) -> Iterator[None]:
-    """A steady stream into a topic of its own."""
+    """Produce a steady stream into a separate topic."""
     create(bootstrap, [_TOPIC], PARTITIONS)
     over = threading.Event()
 
@@ -158,7 +157,7 @@ def _records(bootstrap: str) -> Iterator[None]:
 
 @contextmanager
 def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterInstance]:
-    """The daemon that `up` starts, for a folder that declares that topic alone; a tick each `interval` seconds."""
+    """Run the daemon that `up` starts, for a folder that declares only that topic, with a tick each `interval` seconds."""
     home = home_at(bench.root / "daemon")
     declare(bench.root / "defs", lake, sensor_interval_seconds=interval, deep_audit_running=False)
     environ = {
@@ -177,7 +176,7 @@ def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterI
 
 
 def _timeline(instance: dg.DagsterInstance, lake: TopicLake, start: datetime) -> Timeline:
-    """Wait for the run of the window from `start`, and read what it left. Fails where a check did not pass."""
+    """Wait for the run of the window from `start`, and return its events. Fails if a check did not pass."""
     key, edge = key_of(start), (start + _MINUTE).timestamp()
     run_id = _finished_run(instance, key, start + _MINUTE + _PATIENCE)
     events = instance.all_logs(run_id)

@@ -1,6 +1,5 @@
-"""Spark's own reader of Avro, which the platform does without: one jar, fetched and verified like those of the lock.
-
-No server of the platform has it on its class path: it is sent to the one session that asks for it.
+"""Spark's own Avro reader, which the platform does not use: one jar, fetched and verified like those of the lock. It is
+not on the class path of any server: it is sent to the one session that needs it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,12 @@ SPARK_AVRO: Final = Jar(
     "4.0.2",
     "fd102b6c6754f72f53a01ac882f0da2b1a6f9f02127647ac3e1f0ca951d4433b",
 )
-"""The newest of Spark 4.0 that could be resolved."""
+"""The newest version for Spark 4.0 that could be resolved."""
 
 
 def installed(home: Home, report: Callable[[str], None]) -> Path:
-    """The jar, which is fetched where it is missing.
-
-    Raises:
-        JarMismatchError: it is not the one that was pinned; it is not kept.
-        JavaNotFoundError, JarsUnavailableError: as for `platform_assets.services.jars.install`.
+    """Return the jar, after fetching it if necessary. Raises: JarMismatchError: it is not the pinned jar, and is not
+    kept. JavaNotFoundError, JarsUnavailableError: as for `platform_assets.services.jars.install`.
     """
     path = home.jars / SPARK_AVRO.jar_set / SPARK_AVRO.file_name
     if path.exists():

@@ -31,7 +31,7 @@ MINUTE: Final = timedelta(minutes=1)
 
 
 def run(bench: Bench) -> Measured:
-    """Every minute a window closes; a run of Dagster's loads it while the next one is being produced."""
+    """Measure windows that close every minute; a Dagster run loads each while the next one is being produced."""
     minutes = bench.pick(10, 2)
     topic = f"streams-{uuid.uuid4().hex[:8]}"
     create(bench.bootstrap, [topic], PARTITIONS)
@@ -50,7 +50,7 @@ def run(bench: Bench) -> Measured:
     try:
         with ExitStack() as stack:
             runs = WindowRuns(stack, declaration, bench.bootstrap, bench.remote, bench.root / "streams")
-            # One window more than minutes: what is sent at the very end may lie in it.
+            # One window more than minutes, for records sent at the very end.
             for number in range(minutes + 1):
                 closed = first + (number + 1) * MINUTE
                 time.sleep(max((closed - datetime.now(UTC)).total_seconds(), 0) + 0.2)

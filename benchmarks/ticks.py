@@ -31,7 +31,9 @@ _COUNTS: Final = (1, 10, 30, 100)
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds for one tick of every topic, one after the other in one thread, as in the code server's process."""
+    """Measure the seconds for one tick of every topic, one after the other in one thread, as in the code server's
+    process.
+    """
     topics, partitions, windows = bench.pick(100, 10), 12, bench.pick(10_000, 1_000)
     rounds = bench.pick(3, 2)
     stem = uuid.uuid4().hex[:6]
@@ -68,7 +70,7 @@ def run(bench: Bench) -> Measured:
                     cursors[d.topic] = result.cursor or cursors[d.topic]
                 took = time.perf_counter() - began
                 if what == SEALING:
-                    # Loaded, as far as ticks can see: what is not would be asked for again.
+                    # Loaded, as far as ticks can see: other windows would be requested again.
                     ledger = Ledger(Lake.at(root))
                     loaded = [w for d in declared for w in ledger.windows(d.topic, start=edge(windows + sealed - 1))]
                     ledger.record_receipts([receipt(window, {}) for window in loaded])
@@ -102,7 +104,7 @@ def _idle(
 
 
 def _produce(bench: Bench, names: list[str], partitions: int, records: int) -> None:
-    """As many records into each partition of each topic."""
+    """Produce the same number of records into each partition of each topic."""
     for number, name in enumerate(names, 1):
         produce(bench.bootstrap, (Sent(name, p, b"x") for p in range(partitions) for _ in range(records)))
         if records > 1 and number % 10 == 0:

@@ -24,11 +24,11 @@ ABORTED_EVERY: Final = 10
 KAFKA_DELTA_INGEST_MB: Final = 11.0
 """MB/s that kafka-delta-ingest took from a topic of JSON flights into a decoded table, on one core of a machine like this."""
 _READ_COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
-"""By default Spark's source takes aborted records for records, which would not be the same work."""
+"""By default, Spark's source also reads aborted records, which would be different work."""
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds of one load of all records, by kind of topic and by who loads it."""
+    """Measure the seconds of one load of all records, by kind of topic and by loader."""
     records, rounds = bench.pick(2_000_000, 200_000), bench.pick(5, 3)
     spark, shipped = connect(bench.remote), as_shipped(bench.remote)
     seconds: dict[str, tuple[float, ...]] = {}
@@ -70,7 +70,7 @@ def run(bench: Bench) -> Measured:
 
 
 def _topics(records: int) -> Iterator[tuple[str, pa.Array, int, str, bool]]:
-    """Name, values, partitions, compression, whether in transactions."""
+    """Yield name, values, partitions, compression, and True for transactions."""
     values = kinds(records)
     flights, logs, noise = (values[kind] for kind in ("flights as JSON", "log lines", "random bytes"))
     yield "random bytes, two partitions", noise, 2, "none", False

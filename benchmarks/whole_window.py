@@ -1,5 +1,4 @@
-"""One window as users have it, a Dagster run with its ledger and checks, compared with a bare Spark write of its
-records."""
+"""One window as users load it, a Dagster run with ledger and checks, compared with a bare Spark write of its records."""
 
 from __future__ import annotations
 
@@ -43,14 +42,13 @@ _PARTS: Mapping[str, Sequence[tuple[Any, str]]] = {
     "commit": ((WindowCommit, "replace"),),
     "receipt and ledger": ((replacing, "receipt_of"), (Ledger, "record_receipts")),
 }
-"""Functions whose time is taken, by the part of a load that they are; none of them calls another."""
+"""Functions to time, by their part of a load; none of them calls another."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """First loads of the one window of `bulk`, each into an empty lake at `root` and with an instance of its own.
-
-    The lake is at the same place each time: its session with Spark is begun once, as it is on a platform that runs.
+    """First loads of the only window of `bulk`, each into an empty lake at `root` with a new instance. The lake is at
+    the same place each time, so its Spark session is started once, as on a running platform.
     """
 
     bulk: Bulk
@@ -61,7 +59,7 @@ class Runs:
     divided: list[dict[str, float]]
 
     def load(self) -> None:
-        """The next one. Fails where it did not load all records, or a check did not pass."""
+        """Load the window. Fails if the load did not load all records, or a check did not pass."""
         instance = next(self.instances)
         declaration = TopicDeclaration(self.bulk.topic, "0 * * * *", self.start)
         began = time.perf_counter()
@@ -77,7 +75,7 @@ class Runs:
         self.divided.append(_divided(took, parts, instance, result.run_id))
 
     def clear(self) -> None:
-        """Remove what was loaded, by either way."""
+        """Remove the loaded data of both ways."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.bulk.clear()
 

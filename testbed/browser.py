@@ -27,14 +27,14 @@ _FLAGS: Final = (
 
 
 def executable(environ: Mapping[str, str]) -> str | None:
-    """The path of the browser: what `CHROMIUM` names, or else the system's; None where there is none."""
+    """Return the path of the browser: that in `CHROMIUM`, or the system's; None if there is none."""
     names = (given,) if (given := environ.get(VARIABLE)) else _NAMES
     return next((found for name in names if (found := shutil.which(name, path=environ.get("PATH", "")))), None)
 
 
 @contextmanager
 def launched(path: str) -> Iterator[Browser]:
-    """A headless browser. Until it is closed, an event loop runs in this thread."""
+    """Provide a headless browser. Until it is closed, an event loop runs in this thread."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -46,7 +46,7 @@ def launched(path: str) -> Iterator[Browser]:
 
 
 def wait_for_texts(page: Page, texts: Iterable[str]) -> None:
-    """Return once the page shows them all: each part of a page comes with an answer of its own."""
+    """Wait until the page shows all texts: each part of a page loads separately."""
     from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
     wanted = list(texts)

@@ -1,4 +1,4 @@
-"""Homes for services that tests and benchmarks start, apart from those of whoever runs them."""
+"""Homes for services that tests and benchmarks start, separate from the user's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.services.spark_server import SparkSettings
 
 
 def service_environment() -> dict[str, str]:
-    """The process's environment without what would point a service at somebody's services or ports."""
+    """Return the process's environment without variables that point to the user's services or ports."""
     hidden = (
         "KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT", "PLATFORM_HOME", "PLATFORM_DEFS",
         "KAFKA_PORT", "KAFKA_2_PORT", "KAFKA_3_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT", "KAFKA_HEAP", "SPARK_HEAP",
@@ -25,14 +25,16 @@ def service_environment() -> dict[str, str]:
 
 
 def home_at(root: Path) -> Home:
-    """A home below `root` alone that shares the checkout's verified jars, so that nothing is fetched twice."""
+    """Return a home below `root` that shares the checkout's verified jars, so that nothing is fetched twice."""
     jars = Home.from_environment({**os.environ, "PLATFORM_HOME": str(CHECKOUT / ".platform")}).jars
     return Home.from_environment({"PLATFORM_HOME": str(root), "PLATFORM_JARS": str(jars)})
 
 
 @contextmanager
 def engines(root: Path, properties: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
-    """Addresses of a broker with these properties and of a Spark server, which end with the block."""
+    """Provide the addresses of a broker with these properties and of a Spark server, which stop at the end of the
+    block.
+    """
     home = home_at(root / "home")
     options = UpOptions(
         services=("kafka", "spark"), broker=BrokerSettings(properties=dict(properties)), spark=SparkSettings(heap="2g")

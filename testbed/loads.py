@@ -1,7 +1,7 @@
 """One topic with its lake, for tests of loading: produce, close a window, load it, and look at what is there.
 
-A window here is what was sent between two calls of `close_window`: each edge is cut at the last stable offset, at a
-time of the test's own. What is in a table is read without Spark, and what is in a topic by a consumer of the test's.
+A window here has the records sent between two calls of `close_window`: each edge is cut at the last stable offset, at a
+time that the test chooses. Tables are read without Spark, and topics with a separate consumer.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def record(self) -> tuple[Any, ...]:
-        """All that Kafka holds of it."""
+        """The fields that Kafka also has."""
         return (
             self.partition, self.offset, self.timestamp, self.timestamp_type, self.key, self.value, self.headers,
         )  # fmt: skip
@@ -109,7 +109,7 @@ class TopicLake:
         return Lake.at(self.address or self.root)
 
     def declare(self, decode: DecodeDeclaration | None) -> None:
-        """Have the topic decoded like this from now on."""
+        """Decode the topic like this from now on."""
         self.declaration = replace(self.declaration, decode=decode)
 
     @property
@@ -120,12 +120,12 @@ class TopicLake:
     # --- the topic --------------------------------------------------------------------------------------------
 
     def send(self, records: Iterable[Record]) -> None:
-        """Produce, and wait until all are acknowledged."""
+        """Produce records, and wait until all are acknowledged."""
         producer = Producer({**librdkafka(self.bootstrap), "linger.ms": 20, "enable.idempotence": True})
         send(producer, self.topic, records)
 
     def open_transaction(self, records: Sequence[Record]) -> OpenTransaction:
-        """A transaction that holds `records` and is neither committed nor aborted yet."""
+        """Return an open transaction with `records`."""
         producer = Producer(
             {
                 **librdkafka(self.bootstrap),
@@ -139,15 +139,15 @@ class TopicLake:
         return OpenTransaction(self, producer, frozenset(r.partition for r in records))
 
     def commit(self, records: Sequence[Record]) -> None:
-        """Send `records` in a transaction of their own and commit it."""
+        """Send `records` in one transaction and commit it."""
         self.open_transaction(records).end(commit=True)
 
     def abort(self, records: Sequence[Record]) -> None:
-        """Send `records` in a transaction of their own and abort it."""
+        """Send `records` in one transaction and abort it."""
         self.open_transaction(records).end(commit=False)
 
     def high_watermarks(self) -> dict[int, int]:
-        """The end of each partition's log, open transactions included."""
+        """Return the end of each partition's log, including open transactions."""
         state = self.cluster.topic(self.topic)
         return {p: f.offset for p, f in self.cluster.high_watermarks(state).items()}
 
@@ -158,7 +158,7 @@ class TopicLake:
     # --- windows ----------------------------------------------------------------------------------------------
 
     def close_window(self) -> str:
-        """Let a minute pass and cut at the last stable offset; the key of the window that this closed."""
+        """Let a minute pass and cut at the last stable offset; return the key of the closed window."""
         start = self.closed
         self.closed += timedelta(minutes=1)
         self.ledger.create()
@@ -168,17 +168,17 @@ class TopicLake:
         return window.key
 
     def window_of(self, records: Iterable[Record]) -> str:
-        """Send `records` and close the window that they are in."""
+        """Send `records` and close their window; return its key."""
         self.send(records)
         return self.close_window()
 
     @property
     def engine(self) -> LoadEngine:
-        """The engine for loading and reading again, with the settings and the session of this lake."""
+        """The engine for loading and rereading, with the settings and the session of this lake."""
         return choose_engine(self.lake, lambda: self.settings, self.spark, self.engine_name)
 
     def loader(self, **changes: Any) -> Loader:
-        """A loader that lives at the time of the newest closed edge."""
+        """A loader whose clock shows the newest closed edge."""
         loader = Loader(self.declaration, self.cluster, self.ledger, self.engine, now=lambda: self.closed)
         return replace(loader, **changes) if changes else loader
 
@@ -204,7 +204,7 @@ class TopicLake:
         return sorted(set(self.table.rglob("*.parquet")) - named - set(self.table.glob("_delta_log/*")))
 
     def snapshot(self) -> Mapping[str, Any]:
-        """All that a refused load must leave as it was: the table's version and rows, and every ledger entry."""
+        """Return everything that a refused load must not change: the table's version and rows, and every ledger entry."""
         found: dict[str, Any] = {}
         if load_log.exists(Folder.at(self.table)):
             found |= {"version": self.version(), "rows": [r.whole for r in self.rows()]}
@@ -217,14 +217,14 @@ class TopicLake:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction under way, in `partitions`."""
+    """An open transaction in `partitions`."""
 
     lake: TopicLake
     producer: Producer
     partitions: frozenset[int]
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort, and wait for the markers: the coordinator answers before it has written them."""
+        """Commit or abort, and wait for the markers, because the coordinator answers before it has written them."""
         before = self.lake.high_watermarks()
         if commit:
             self.producer.commit_transaction(30)
@@ -237,7 +237,7 @@ class OpenTransaction:
 
 
 def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
-    """Produce with `producer`, and wait until all are acknowledged."""
+    """Produce with `producer`, and wait until all records are acknowledged."""
     failures: list[Any] = []
 
     def delivered(error: Any, message: Any) -> None:
@@ -261,7 +261,7 @@ def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
 def committed(settings: ClientSettings, topic: str, *, headers: bool = True) -> list[Row]:
     """Return what a read_committed consumer reads from the start of the log to its end, sorted.
 
-    Without `headers` rows have none: this client cannot give those whose names are not UTF-8.
+    Without `headers`, rows have no headers, because this client cannot return names that are not UTF-8.
     """
     consumer = Consumer(
         {
@@ -308,7 +308,7 @@ def _row_of(message: Message, *, headers: bool) -> Row:
 
 
 def table_rows(table: Path | str, key: str | None = None) -> list[Row]:
-    """Rows of a raw table, or of one of its windows, sorted; read without Spark."""
+    """Return the rows of a raw table, or of one of its windows, sorted; read without Spark."""
     filters = None if key is None else [("window", "=", key)]
     found = DeltaTable(table).to_pyarrow_table(filters=filters)
     # As a number: Python's own dates end with the year 9999.
@@ -330,7 +330,7 @@ def table_rows(table: Path | str, key: str | None = None) -> list[Row]:
 
 
 def numbered(count: int, partitions: int = 1, stem: str = "v") -> list[Record]:
-    """Records that differ, spread over partitions."""
+    """Return distinct records, spread over partitions."""
     return [Record(f"{stem}{i}".encode(), b"k%d" % (i % 7), i % partitions) for i in range(count)]
 
 

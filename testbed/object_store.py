@@ -1,4 +1,4 @@
-"""An object store of a test's own: s3proxy on loopback, which keeps objects as files and checks signatures."""
+"""An object store for a test: s3proxy on loopback, which keeps objects as files and checks signatures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUCKET: Final = "lakes"
 
 @dataclass
 class _Server:
-    """The store's process, which may be ended and started again with what it holds."""
+    """The store's process, which can be stopped and restarted with its content."""
 
     command: Sequence[str]
     log: Path
@@ -50,7 +50,7 @@ class _Server:
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A store that runs. `secret` is its key, which is nowhere to be seen but in environments."""
+    """A running store. `secret` is its key, which only environments contain."""
 
     port: int
     secret: str
@@ -74,15 +74,15 @@ class ObjectStore:
         return self._server.process.pid
 
     def kill(self) -> None:
-        """End it as the system would."""
+        """Kill it, as the system would."""
         self._server.end(kill=True)
 
     def start(self) -> None:
-        """Start it again, at the same port, with what it held; returns when it answers."""
+        """Restart it at the same port with its content; returns when it answers."""
         self._server.start()
 
     def root(self, name: str) -> str:
-        """The root of a lake in it."""
+        """Root of a lake in the store."""
         return f"s3://{BUCKET}/{name}"
 
     @property
@@ -91,11 +91,11 @@ class ObjectStore:
         return self.folder / BUCKET
 
     def address_of(self, path: Path) -> str | None:
-        """The address of what is at a path; None where that is not in the bucket."""
+        """Return the address of a path's object; None if the path is not in the bucket."""
         return self.root(path.relative_to(self.bucket).as_posix()) if self.bucket in path.parents else None
 
     def keys(self, prefix: str = "") -> list[str]:
-        """The keys of all objects below `prefix`, as the files that hold them are named."""
+        """Return the keys of all objects below `prefix`, from the names of their files."""
         bucket = self.bucket
         return sorted(
             key
@@ -106,7 +106,7 @@ class ObjectStore:
 
 @contextmanager
 def object_store(home: Home, root: Path, secret: str) -> Iterator[ObjectStore]:
-    """Run one within the block; its jars are fetched where `home` lacks them. Below `root` it keeps all that it has."""
+    """Run a store within the block; its jars are fetched if `home` lacks them. All its files are below `root`."""
     jars.install(home, ["s3proxy"], report=lambda _: None)
     (port,) = choose_ports(1, "S3_PORT", environ={})
     folder = root / "objects"

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for tests: from the machine's own binaries, on loopback, with a folder and a password of its own."""
+"""A PostgreSQL server for tests: from the machine's own binaries, on loopback, with its own folder and password."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _USER: Final = "dagster"
 
 
 def programs() -> Path | None:
-    """The folder of `initdb` and `pg_ctl`; None where there is none."""
+    """Return the folder of `initdb` and `pg_ctl`; None if there is none."""
     on_path = shutil.which("initdb")
     if on_path is not None:
         return Path(on_path).resolve().parent
@@ -35,7 +35,7 @@ def programs() -> Path | None:
 
 @dataclass
 class Postgres:
-    """One server. `initdb` refuses root, so root has it run by `nobody`."""
+    """One server. `initdb` refuses root, so root runs it as `nobody`."""
 
     programs: Path
     folder: Path
@@ -44,11 +44,11 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """Its address, password included."""
+        """Its address, including the password."""
         return f"postgresql://{_USER}:{self.password}@{LOOPBACK}:{self.port}/postgres"
 
     def database(self, name: str) -> str:
-        """The address of a new, empty database of it."""
+        """Create an empty database and return its address."""
         import sqlalchemy
 
         engine = sqlalchemy.create_engine(self.url, isolation_level="AUTOCOMMIT")
@@ -80,15 +80,15 @@ class Postgres:
         )
 
     def stop(self) -> None:
-        """End it at once, as a machine that goes down would: connections break, and it recovers when it starts."""
+        """Stop it at once, like a failing machine: connections break, and it recovers at the next start."""
         self._run("pg_ctl", "-D", str(self._data), "-w", "-t", "120", "-m", "immediate", "stop")
 
     def main_process(self) -> psutil.Process:
-        """The process that the others of it descend from, while it runs."""
+        """The parent of its other processes, while it runs."""
         return psutil.Process(int((self._data / "postmaster.pid").read_text().split("\n", 1)[0]))
 
     def kill(self) -> None:
-        """End all of its processes at once by SIGKILL: no handler runs, and its folder stays as it is."""
+        """Kill all of its processes with SIGKILL: no handler runs, and its folder does not change."""
         main = self.main_process()
         found = [main, *main.children(recursive=True)]
         for each in found:
@@ -118,7 +118,10 @@ class Postgres:
 
 @contextmanager
 def server(root: Path) -> Iterator[Postgres]:
-    """A server that runs until the block ends. `root` has to be a folder that anybody may enter, as one in /tmp."""
+    """Provide a server that runs until the block ends.
+
+    `root` must be a folder that anybody may enter, such as one in /tmp.
+    """
     found = programs()
     if found is None:
         raise RuntimeError(HOW)

@@ -1,4 +1,4 @@
-"""A project of one topic: as files, as a user of the platform would write it, and as definitions in this process."""
+"""A project with one topic: as files, like those of a user, and as definitions in this process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A Spark cluster of a test's own: a standalone master and workers, each a process with folders of its own, and Connect servers on it.
-
-What one worker's machine has no other one sees: work folder, scratch, temporary files and compiled kernels are its own. The
-package is in the Python that all of them have at the same path, as in an image, and settings with secrets are in the
-environment of each worker, which its executors inherit. Master, workers and servers speak to none without their common secret.
+"""A Spark cluster for a test: a standalone master and workers, each a process with its own folders, and Connect servers
+on it. Workers do not see each other's work folder, scratch, temporary files and compiled kernels. All have the package
+in the Python at the same path, as in an image. Settings with secrets are in the environment of each worker, which its
+executors inherit. Master, workers and servers require their common secret.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _EXECUTOR_MEMORY: Final = "1g"
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """An executor as the server's REST interface has it. `tasks` are those that it ended well, `busy` those that it does."""
+    """An executor from the server's REST interface. `tasks` are its successful tasks, `busy` its running ones."""
 
     id: str
     tasks: int
@@ -62,7 +61,7 @@ class ConnectServer:
         return _read(f"{self.ui}/api/v1/applications/{application['id']}/{path}")
 
     def executors(self) -> list[Executor]:
-        """All that it ever had."""
+        """All executors that it ever had."""
         return [
             Executor(e["id"], e["completedTasks"], e["isActive"], e["activeTasks"])
             for e in self.rest("allexecutors")
@@ -74,7 +73,7 @@ class ConnectServer:
         return {executor.id for executor in self.executors() if executor.is_active}
 
     def wait_until_idle(self) -> None:
-        """Return once it has all of its executors, and none does anything."""
+        """Wait until it has all of its executors, and none is busy."""
         self.wait_for_executors()
         wait_until("no task is left", lambda: not any(e.busy for e in self.executors() if e.is_active), START_SECONDS)
 
@@ -90,14 +89,14 @@ class ConnectServer:
         return [sorted(stage, key=lambda task: int(task["taskId"])) for stage in since if stage]
 
     def wait_for_executors(self, count: int | None = None) -> None:
-        """Return once it has so many, by default one of each worker."""
+        """Wait until it has that many executors, by default one per worker."""
         count = self.workers if count is None else count
         wait_until(f"{count} executors have registered", lambda: len(self.active()) == count, START_SECONDS)
 
 
 @dataclass
 class SparkCluster:
-    """A cluster that runs. `folder` has a folder for each worker; `environment` is added to that of their machines."""
+    """A running cluster. `folder` has a folder for each worker; `environment` is added to that of their machines."""
 
     folder: Path
     home: Home
@@ -120,13 +119,13 @@ class SparkCluster:
             self.start_worker(number)
 
     def start_worker(self, number: int) -> None:
-        """Start a worker of one core; returns when the master has it."""
+        """Start a worker with one core; returns when it is registered."""
         before = self._alive()
         port, web = choose_ports(2, "SPARK_WORKER_PORT", environ={})
         own = self.folder / f"worker {number}"
         for name in ("work", "scratch", "tmp"):
             (own / name).mkdir(parents=True, exist_ok=True)
-        # Spark runs no copy of a slow task on a machine that has it already, and tells machines by their addresses.
+        # Spark does not run a copy of a slow task on the same machine, and distinguishes machines by their addresses.
         host = f"127.0.0.{2 + number}"
         arguments = (
             "--host", host, "--port", str(port), "--webui-port", str(web), "--cores", "1", "--memory", _EXECUTOR_MEMORY,
@@ -142,7 +141,7 @@ class SparkCluster:
         self._spawn(f"worker-{number}", "worker.Worker", arguments, lambda: self._alive() == before + 1, variables)
 
     def kill_worker_of(self, one: psutil.Process) -> int:
-        """End the worker of a process with its executors and their Python, as a machine ends that loses its power; its number."""
+        """Kill the worker of a process with its executors and their Python, like a power failure; return its number."""
         (number,) = (
             n for n in range(self.workers) if self.records[f"worker-{n}"].pid in {p.pid for p in one.parents()}
         )
@@ -155,7 +154,7 @@ class SparkCluster:
         return number
 
     def writers(self, folder: Path) -> dict[psutil.Process, Path]:
-        """The processes of executors that have a data file below `folder` open, with that file."""
+        """Return the executor processes that have a data file below `folder` open, with that file."""
         found: dict[psutil.Process, Path] = {}
         for one in self._processes():
             with suppress(psutil.Error):  # it has just ended
@@ -169,25 +168,25 @@ class SparkCluster:
         return [one for one in self._processes() if "--executor-id" in _command(one)]
 
     def pythons(self) -> list[psutil.Process]:
-        """The processes of executors in which Python does tasks; not those that only start others."""
+        """Return the Python processes of executors that run tasks, without those that only start others."""
         found = [one for one in self._processes() if "pyspark.daemon" in _command(one)]
         starters = {one.pid for one in found}
         return [one for one in found if one.ppid() in starters]
 
     def executor_of(self, one: psutil.Process) -> psutil.Process:
-        """The executor that a process is, or that it works for."""
+        """Return the executor to which a process belongs."""
         (found,) = (p for p in (one, *one.parents()) if "--executor-id" in p.cmdline())
         return found
 
     def stop(self) -> None:
-        """End all of it."""
+        """Stop the whole cluster."""
         for name in sorted(self.records, reverse=True):
             process.terminate(self.records[name], 10.0)
         self.records.clear()
 
     @contextmanager
     def server(self, root: Path, configuration: Mapping[str, str] | None = None) -> Iterator[ConnectServer]:
-        """Run a Connect server that has the whole cluster, within the block."""
+        """Run a Connect server that uses the whole cluster, within the block."""
         home = home_at(root)
         (ui,) = choose_ports(1, "SPARK_UI_PORT", environ={})
         given = {
@@ -267,7 +266,7 @@ class SparkCluster:
 def spark_cluster(
     root: Path, environment: Mapping[str, str] | None = None, workers: int = WORKERS
 ) -> Iterator[SparkCluster]:
-    """Run a cluster within the block; below `root` it keeps all that it has."""
+    """Run a cluster within the block; all its files are below `root`."""
     cluster = SparkCluster(root / "cluster", home_at(root / "home"), environment or {}, workers)
     try:
         cluster.start()
@@ -278,7 +277,7 @@ def spark_cluster(
 
 @contextmanager
 def frozen(one: psutil.Process) -> Iterator[None]:
-    """Within the block a process does nothing, unless it is killed."""
+    """Freeze a process within the block, unless it is killed."""
     one.suspend()
     try:
         yield
@@ -287,7 +286,7 @@ def frozen(one: psutil.Process) -> Iterator[None]:
 
 
 def resume(one: psutil.Process) -> None:
-    """Have a frozen process go on, if it was not killed."""
+    """Resume a frozen process, if it was not killed."""
     with suppress(psutil.NoSuchProcess):
         one.resume()
 
@@ -303,7 +302,7 @@ def _class_path(home: Home) -> str:
 
 
 def _kernels_in(folder: Path) -> Path:
-    """A machine's own copy of the compiled kernels, as an image would have it."""
+    """Make a machine's own copy of the compiled kernels, as in an image."""
     made = cache_folder()
     if made is not None and not folder.exists():
         shutil.copytree(made, folder / made.name)

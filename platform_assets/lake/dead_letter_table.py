@@ -12,11 +12,11 @@ from platform_assets.lake import holdings, load_log, raw_table
 from platform_assets.lake.location import Folder
 
 _WHY: Final[tuple[tuple[str, Any, str], ...]] = (
-    ("side", PrimitiveType("string"), "key or value: what could not be decoded"),
-    ("reason", PrimitiveType("string"), "why: malformed, wrong_type, out_of_range, missing and others"),
-    ("place", PrimitiveType("string"), "column or path at fault; null where it is the key or value as a whole"),
-    ("detail", PrimitiveType("string"), "what was found and what was expected, for people"),
-    ("declaration", PrimitiveType("string"), "digest of the declaration by which it was decoded"),
+    ("side", PrimitiveType("string"), "key or value: the part that could not be decoded"),
+    ("reason", PrimitiveType("string"), "reason: malformed, wrong_type, out_of_range, missing and others"),
+    ("place", PrimitiveType("string"), "faulty column or path; null for the key or value as a whole"),
+    ("detail", PrimitiveType("string"), "found and expected value, for people"),
+    ("declaration", PrimitiveType("string"), "digest of the declaration used to decode it"),
 )
 _COLUMNS: Final = (*raw_table.COLUMNS[:-1], *_WHY, raw_table.COLUMNS[-1])
 RAW_COLUMNS: Final = tuple(name for name, _, _ in raw_table.COLUMNS)

@@ -17,15 +17,15 @@ COLUMNS: tuple[tuple[str, Any, str], ...] = (
     ("kafka_offset", PrimitiveType("long"), "Kafka offset, unique within topic id and partition"),
     ("kafka_timestamp", PrimitiveType("timestamp"), "timestamp of the record, to the millisecond"),
     ("kafka_timestamp_type", PrimitiveType("integer"), "0: set by the producer; 1: set by the broker on append"),
-    ("key", PrimitiveType("binary"), "key as sent; null where there was none, which is not the same as empty"),
-    ("value", PrimitiveType("binary"), "value as sent; null for a tombstone, which is not the same as empty"),
+    ("key", PrimitiveType("binary"), "key as sent; null if there was none, which differs from empty"),
+    ("value", PrimitiveType("binary"), "value as sent; null for a tombstone, which differs from empty"),
     (
         "headers",
         ArrayType(
             StructType([Field("key", PrimitiveType("string")), Field("value", PrimitiveType("binary"))]),
             contains_null=True,
         ),
-        "headers in the order sent, duplicates kept; null where there were none",
+        "headers in the order sent, duplicates kept; null if there were none",
     ),
     ("window", PrimitiveType("string"), "window key and Dagster partition key; the table's partition column"),
 )

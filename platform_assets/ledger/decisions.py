@@ -43,15 +43,15 @@ DECISION_COLUMNS: Final = {
     "topic": ("string", "Kafka topic"),
     "kind": (
         "string",
-        "loss, generation, cluster, park, unpark, erase (records that have to go) or erased (they are gone)",
+        "loss, generation, cluster, park, unpark, erase (records must be erased) or erased (the erasure is complete)",
     ),
-    "windows": ("string", "JSON: keys of the windows that it is about, ascending"),
+    "windows": ("string", "JSON: keys of the affected windows, ascending"),
     "decided_by": (
         "string",
-        "who decided: a name, marked as claimed if it was given, and in brackets the uid of the process or the Dagster run",
+        "author: a name, marked as claimed if it was given on the command line, and in brackets the process's uid or the Dagster run",
     ),
-    "reason": ("string", "why, in the words of whoever decided"),
-    "details": ("string", "JSON: what was known when it was decided"),
+    "reason": ("string", "reason, in the author's words"),
+    "details": ("string", "JSON: facts known at the time of the decision"),
     "decided_at": ("timestamp", "when"),
 }
 

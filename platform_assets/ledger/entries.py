@@ -35,15 +35,15 @@ UTC_MICROS = pa.timestamp("us", tz="UTC")
 
 CUT_COLUMNS = {
     "topic": ("string", "Kafka topic"),
-    "topic_id": ("string", "Kafka topic id, as Kafka's tools print it; offsets belong to it, not to the name"),
-    "generation": ("integer", "1 for the first log of the name, counting up with each one that an operator accepted"),
+    "topic_id": ("string", "Kafka topic id, as Kafka's tools print it; offsets belong to the id, not to the name"),
+    "generation": ("integer", "1 for the topic's first log; each new log that an operator accepts has the next number"),
     "edge": ("timestamp", "the instant between two windows"),
     "partition": ("integer", "Kafka partition"),
     "offset": ("long", "first offset after the edge: exclusive end of the window before, start of the window after"),
     "leader_epoch": ("integer", "leader epoch that the broker gave with the offset, if any"),
-    "taken": ("string", "how the offset was found"),
+    "taken": ("string", "method by which the offset was found"),
     "recorded_at": ("timestamp", "when the cut was recorded"),
-    "cluster_id": ("string", "Kafka cluster id; null where it was not known, and for cuts of releases before it"),
+    "cluster_id": ("string", "Kafka cluster id; null if it was not known, and for cuts of earlier releases"),
 }
 COMMIT_COLUMNS = {
     "table": ("string", "lake table, as its path below the lake root"),
@@ -61,12 +61,12 @@ COMMIT_COLUMNS = {
     "rows": ("long", "rows of this partition"),
     "first_offset": ("long", "lowest offset that has a row"),
     "last_offset": ("long", "highest offset that has a row"),
-    "holes": ("string", "of the whole window, JSON: offsets without a row by kind; null while the broker was not asked"),
-    "proved_by": ("string", "what proved the window: load digest, broker evidence or reading its files again"),
-    "proved_at": ("timestamp", "when it was proved last; null while it is open"),
+    "holes": ("string", "of the whole window, JSON: offsets without a row by kind; null until the broker is asked"),
+    "proved_by": ("string", "proof of the window: load digest, broker evidence or reading its files again"),
+    "proved_at": ("timestamp", "time of the last proof; null if there is none yet"),
     "offsets_digest": ("string", "of the whole window: decimal sum of xxhash64(partition, offset)"),
     "content_digest": ("string", "of the whole window: decimal sum of xxhash64 over every column"),
-    "duplicates": ("long", "of the whole window: rows whose offset another row has too, as the load proved"),
+    "duplicates": ("long", "of the whole window: rows whose offset another row also has, according to the load"),
     "bytes": ("long", "size of the window's files"),
     "table_version": ("long", "Delta version of the commit; null for a window without offsets"),
     "files_digest": ("string", "digest of the window's data files as committed"),
@@ -74,11 +74,11 @@ COMMIT_COLUMNS = {
     "run_id": ("string", "Dagster run"),
     "seconds": ("double", "duration of the load"),
     "recorded_at": ("timestamp", "when this entry was written"),
-    "made_from": ("string", "JSON: the load of another table that the window was made from; null: the offsets themselves"),
-    "engine": ("string", "what read Kafka: columnar or connector; null without offsets, and for loads of releases before it"),
-    "confirmed_by": ("string", "the other engine, where it has read the window from Kafka too and found the same rows; else null"),
-    "table_id": ("string", "Delta's id of the table: that of its life; null without offsets, and for loads of releases before it"),
-    "expectations": ("string", "of the whole window, in the row of its first partition, JSON: rows judged and failing by expectation"),
+    "made_from": ("string", "JSON: load of another table from which the window was made; null if it was made from the offsets"),
+    "engine": ("string", "engine that read Kafka: columnar or connector; null without offsets, and for loads of earlier releases"),
+    "confirmed_by": ("string", "the other engine, if it has also read the window from Kafka and found the same rows; else null"),
+    "table_id": ("string", "Delta's id of the table, new if it is created again; null without offsets and for earlier releases"),
+    "expectations": ("string", "of the whole window, in its first partition's row, JSON: rows checked and failing by expectation"),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from platform_assets_tests.support import tables
 
 
 def given(patch: pytest.MonkeyPatch) -> None:
-    """Have the checks of this process answered."""
+    """Give these answers to the checks of this process."""
     patch.setattr(measure, "_read", _read)
     patch.setattr(gathering, "gather_evidence", _dense)
     patch.setattr(Cluster, "topic_config", lambda cluster, topic: {"cleanup.policy": "delete"})
@@ -47,18 +47,18 @@ def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
 
 
 def nothing_answers() -> NoReturn:
-    """Nobody is there."""
+    """Raise the errors of missing services."""
     raise SparkUnreachableError("sc://nowhere", "connection refused")
 
 
 def _read(spark: object, lake: Lake, table: TableRef, keys: list[str], version: int) -> dict[str, Measured]:
-    """The files as they are; `samples` has content digests follow from those of the offsets."""
+    """Read the files; as in `samples`, content digests follow from those of the offsets."""
     found = {key: digest_of(rows.offsets_of(lake.table(table), key, version)) for key in keys}
     return {key: Measured(digest, Digest(digest.rows, digest.total + 1)) for key, digest in found.items()}
 
 
 def _dense(settings: object, topic: str, topic_id: str, ranges: TopicRanges, **more: Any) -> Evidence:
-    """The topic holds a committed record at each offset, which is so in the windows that were damaged."""
+    """Return evidence of a committed record at each offset, as in the damaged windows."""
     return Evidence(topic, topic_id, False, {p: _full(p, r) for p, r in ranges.items()})
 
 

@@ -1,4 +1,4 @@
-"""`make audit`: compare what is locked with the advisories of `infra/advisories.toml`, and their assessments with the locks."""
+"""`make audit`: compare locked packages with the advisories of `infra/advisories.toml`, and assessments with the locks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Component:
 
 
 def installed() -> list[Component]:
-    """All that the locks install, with the jars that pyspark brings."""
+    """Return everything that the locks install, including pyspark's jars."""
     found = [
         Component("python", name, version)
         for lock in (REQUIREMENTS, UV)
@@ -47,7 +47,7 @@ def installed() -> list[Component]:
 
 
 def version_of(jar: Path) -> tuple[str, str]:
-    """The name and the version that the name of a jar's file holds. Raises ValueError."""
+    """Return the name and the version in the name of a jar file. Raises ValueError."""
     parts = _JAR.fullmatch(jar.name)
     if parts is None:
         raise ValueError(f"the version of {jar.name} cannot be told from its name")
@@ -55,7 +55,7 @@ def version_of(jar: Path) -> tuple[str, str]:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, by which versions are compared; `.Final` and the like do not count."""
+    """Return the leading numbers of a version, for comparisons; suffixes such as `.Final` do not count."""
     leading = re.match(r"\d+(?:\.\d+)*", version)
     if leading is None:
         raise ValueError(f"{version!r} does not begin with a number")
@@ -63,7 +63,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def concerns(advisory: Mapping[str, Any], component: Component) -> bool:
-    """Return whether an advisory names this component in this version."""
+    """Return True if an advisory names this component in this version."""
     kind = "python" if component.place == "python" else "jar"
     if advisory.get(kind) != component.name:
         return False
@@ -82,7 +82,7 @@ def problems(listed: Mapping[str, Sequence[Mapping[str, Any]]], components: Iter
 
 
 def main(path: Path = ADVISORIES) -> int:
-    """Print what is wrong. Returns 1 if anything is."""
+    """Print the problems. Returns 1 if there are any."""
     components = installed()
     listed = tomllib.loads(path.read_text("utf-8"))
     found = list(problems(listed, components))

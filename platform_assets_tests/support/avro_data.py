@@ -1,4 +1,4 @@
-"""Schemas and values of Avro for tests, written by fastavro, which shares nothing with the decoder."""
+"""Schemas and values of Avro for tests, written by fastavro, which shares no code with the decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schema = dict[str, Any] | list[Any] | str
 
 
 def record(**fields: Any) -> dict[str, Any]:
-    """A record of these fields; one that is a pair has a default."""
+    """Return the schema of a record with these fields; a pair is a type with a default."""
     listed = [
         {"name": name, "type": of[0], "default": of[1]} if isinstance(of, tuple) else {"name": name, "type": of}
         for name, of in fields.items()
@@ -26,7 +26,7 @@ def record(**fields: Any) -> dict[str, Any]:
 
 
 def written(schema: Schema, value: Any) -> bytes:
-    """One datum."""
+    """Return one datum."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
     return stream.getvalue()
@@ -40,6 +40,6 @@ def avro(schema: Schema, writer: Schema | None = None, **options: Any) -> AvroDe
 
 
 def decoded(of: AvroDecoder, values: Sequence[bytes | None]) -> tuple[list[Any], list[Any], list[Any]]:
-    """Rows, rescued and dead letters of both paths, which are the same."""
+    """Return rows, rescued fields and dead letters of both paths, which must agree."""
     found = decoding.decoded(of, values)
     return found.columns.to_pylist(), found.rescued.to_pylist(), found.dead.to_pylist()

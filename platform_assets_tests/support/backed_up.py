@@ -25,7 +25,7 @@ ORDERS = TableRef.raw("orders")
 
 @dataclass
 class BackedUp:
-    """The lake, the home and the folder of backups below `folder`; `now` moves on with each backup."""
+    """Lake, home and backup folder below `folder`; `now` advances with each backup."""
 
     folder: Path
     now: datetime = datetime(2026, 1, 2, tzinfo=UTC)
@@ -47,7 +47,7 @@ class BackedUp:
         return self.folder / "backups"
 
     def seal(self, count: int = 1) -> None:
-        """Cut so many hours more, with two offsets each."""
+        """Cut further hours, with two offsets each."""
         ledger = self.ledger
         ledger.create()
         newest = ledger.newest_cut("orders")
@@ -86,7 +86,7 @@ class BackedUp:
 
     @property
     def state(self) -> dict[str, Any]:
-        """All that counts: rows, cuts, receipts, and what Dagster has on record."""
+        """Everything that matters: rows, cuts, receipts, and Dagster's records."""
         return dict(self._state())
 
     def _state(self) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""The browser of the tests that drive Dagster's UI: what becomes of them without one, and the pictures that they keep."""
+"""Browser for tests of Dagster's UI, behavior without a browser, and screenshots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCREENSHOTS_VARIABLE: Final = "PLATFORM_SCREENSHOTS"
 
 
 def executable(environ: Mapping[str, str] = os.environ) -> str:
-    """The path of the browser. Where there is none, the test is skipped, or fails if `REQUIRE_BROWSER` is set."""
+    """Return the path of the browser. Without one, the test is skipped, or fails if `REQUIRE_BROWSER` is set."""
     if (found := browser.executable(environ)) is not None:
         return found
     if given := environ.get(browser.VARIABLE):
@@ -31,7 +31,7 @@ def executable(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def screenshot(page: Page, name: str) -> None:
-    """Keep a picture of the page as it is, where `PLATFORM_SCREENSHOTS` names a folder."""
+    """Keep a screenshot of the page if `PLATFORM_SCREENSHOTS` names a folder."""
     if folder := os.environ.get(SCREENSHOTS_VARIABLE):
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(folder) / f"{name}.png")

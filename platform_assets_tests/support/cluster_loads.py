@@ -1,4 +1,4 @@
-"""Loads on a cluster that is slow on purpose, so that what happens in the middle of a load does."""
+"""Loads on a deliberately slow cluster, so that events happen in the middle of a load."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from testbed.loads import Record, TopicLake, records, wait_until
 from testbed.spark_cluster import SparkCluster, frozen
 
 RECORDS: Final = 40_000
-"""Of a large window, of 1,020 bytes each."""
+"""Records of a large window, of 1,020 bytes each."""
 SLOW: Final = 512 << 10
-"""Bytes a second that a task gets of Kafka: after its first fetch, which is larger, it has to wait for some seconds."""
+"""Bytes per second that a task gets from Kafka: after its first, larger fetch it must wait for some seconds."""
 
 SPECULATION: Final[Mapping[str, str]] = {
     "spark.speculation": "true",
@@ -30,17 +30,17 @@ SPECULATION: Final[Mapping[str, str]] = {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.interval": "100ms",
     "spark.speculation.task.duration.threshold": "2s",
-    # A copy fetches the code of its task from an executor that has it, also from one that is frozen, and waits so long for it.
+    # A copy fetches its task's code from an executor that has it, even from a frozen one, and waits that long for it.
     "spark.network.timeout": "30s",
     "spark.network.timeoutInterval": "5s",
     "spark.executor.heartbeatInterval": "5s",
 }
-"""Settings of a server: copies as soon as one of two tasks is done, and where there is but one task that takes long."""
+"""Server settings: copy a task as soon as one of two is done, or if the only task takes long."""
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A load that is under way, and a process of an executor that was frozen while it wrote `file`, which is not whole."""
+    """A load in progress, and a process of an executor that was frozen while it wrote `file`, which is incomplete."""
 
     loading: Future[Loaded]
     writer: psutil.Process
@@ -48,15 +48,16 @@ class UnderWay:
 
 
 def large_window(lk: TopicLake) -> str:
-    """A window of two partitions, of each of which a task fetches several times, and writes before it has fetched all."""
+    """Make a window of two partitions, which tasks fetch in several requests, writing before they have fetched
+    everything.
+    """
     return lk.window_of(Record(b"%06d" % n * 170, partition=n % 2) for n in range(RECORDS))
 
 
 @contextmanager
 def in_the_middle_of_a_load(cluster: SparkCluster, lk: TopicLake, key: str) -> Iterator[UnderWay]:
-    """Within the block a load is under way, one of whose writers is frozen. The block ends when the load has ended.
-
-    Kafka is slow, so that tasks take their time to write.
+    """Run a load within the block, with one of its writers frozen. The block ends when the load has ended. Kafka is
+    slow, so that tasks write slowly.
     """
     with ExitStack() as until_it_is_loaded, ThreadPoolExecutor(1) as pool:
         found: list[tuple[psutil.Process, Path]] = []
@@ -65,7 +66,7 @@ def in_the_middle_of_a_load(cluster: SparkCluster, lk: TopicLake, key: str) -> I
             for one in cluster.writers(lk.table):
                 held = ExitStack()
                 held.enter_context(frozen(one))
-                # What was open a moment ago may have been closed by now, before it was frozen.
+                # The file may have been closed just before the process was frozen.
                 if (file := cluster.writers(lk.table).get(one)) is not None:
                     until_it_is_loaded.push(held)
                     found.append((one, file))
@@ -81,7 +82,7 @@ def in_the_middle_of_a_load(cluster: SparkCluster, lk: TopicLake, key: str) -> I
 
 
 def assert_exact(lk: TopicLake, key: str) -> None:
-    """The table has each record once, its folder no other file, and a second load finds nothing to do."""
+    """Check that the table has each record once, its folder no other file, and that a second load has nothing to do."""
     assert records(lk.rows()) == records(lk.committed())
     assert lk.orphans() == []
     version = lk.version()

@@ -25,7 +25,7 @@ _MADE_BY_GIT: Final = ("Merge ", "Revert ", "fixup! ", "squash! ")
 
 
 def fault(message: str) -> str | None:
-    """Return what is wrong with the subject of a commit message, or None."""
+    """Return the fault in the subject of a commit message, or None."""
     lines = [line for line in message.splitlines() if not line.startswith("#")] or [""]
     subject = lines[0]
     if subject.startswith(_MADE_BY_GIT):
@@ -45,7 +45,7 @@ def fault(message: str) -> str | None:
 
 
 def new_subjects(checkout: Path) -> list[str]:
-    """Return the subjects of commits that are not on `origin/main` yet: those that are can no longer be changed.
+    """Return the subjects of commits that are not on `origin/main` yet: published ones can no longer be changed.
 
     Without a remote, those after the newest change of the hook's line; none outside of a Git checkout.
     """
@@ -60,7 +60,7 @@ def _git(checkout: Path, *arguments: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what is wrong, and return the exit code."""
+    """Print the faults, and return the exit code."""
     messages = [Path(path).read_text("utf-8") for path in arguments] or new_subjects(CHECKOUT)
     found = [(message.partition("\n")[0], why) for message in messages if (why := fault(message)) is not None]
     for subject, why in found:

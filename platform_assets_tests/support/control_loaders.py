@@ -1,14 +1,12 @@
-"""Two loaders as they are commonly written, at most once and at least once: for tests and documents, and nothing else.
+"""Two loaders as they are commonly written, at most once and at least once, only for tests and documents. Both keep a
+position, the offset before which everything counts as loaded, read from it up to the cut of the requested window, and
+append. They read, write and crash as the platform's loader does, through the same Spark, Delta and Kafka. They differ
+in one thing, the order of the two writes: the position before the data, or the data before the position.
 
-Both keep a position, the offset below which all is taken for loaded, read from it up to the cut of the window asked
-for, and append. They read, write and crash as the platform's loader does, through the same Spark, Delta and Kafka.
-They differ in one thing, the order of the two writes: the position before the data, or the data before the position.
-
-A position is kept as a receipt in the ledger, so that a check has something to hold the table against. It says what
-such a sink believes: that the range up to the position is loaded, with the rows that it counted when it planned the
-batch, in the files that it knows itself to have written. The last is nothing at all for the one that stores its
-position first, so every window of it is read again by the checks; and it is the files of its last append for the
-other, which is how the checks come to look at a window that was appended to twice.
+A position is kept as a receipt in the ledger, so that checks can compare the table with it. It states the sink's
+belief: the range up to the position is loaded, with the rows counted when the batch was planned, in the files that the
+sink wrote. A sink that stores its position first has no files then, so checks read each of its windows again. The other
+has the files of its last append, so checks also read a window that was appended twice.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class ControlLoader:
     faults: Faults
 
     def load(self, key: str) -> str:
-        """Load from the position to the end of window `key`, and give the outcome."""
+        """Load from the position to the end of window `key`, and return the outcome."""
         self.faults.reach("before the plan")
         lake = self.lake
         lake.ledger.create()
@@ -74,7 +72,7 @@ class ControlLoader:
         return "loaded"
 
     def _from_position(self, sealed: SealedWindow) -> TopicRanges:
-        """From the position to the window's cut; without one, from the window's start."""
+        """Return the ranges from the position, or from the window's start without one, to the window's cut."""
         position: dict[int, int] = {}
         for receipt in self.lake.ledger.receipts(self.lake.declaration.raw_table).values():
             for partition, r in receipt.ranges.items():

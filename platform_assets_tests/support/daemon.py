@@ -1,4 +1,4 @@
-"""Dagster's daemon of one topic, in process: ticks at any time that a test likes, and the runs that they ask for."""
+"""Dagster's daemon for one topic, in process: ticks at any time that a test chooses, and the runs that they request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Daemon:
     results: list[dg.ExecuteInProcessResult] = field(default_factory=list)
 
     def tick(self) -> int:
-        """One tick and its runs; gives their number."""
+        """Run one tick and its runs; return their number."""
         lk = self.lake
         result = Tick(Group.of(self.declaration), lk.cluster, lk.ledger, self.instance, self.now).plan(self.cursor)
         for event in result.asset_events:
@@ -56,7 +56,7 @@ class Daemon:
         return len(result.run_requests or [])
 
     def ticks(self, until: timedelta) -> int:
-        """Ticks at the sensor's interval for so long; gives the number of runs."""
+        """Run ticks at the sensor's interval for a duration; return the number of runs."""
         end, number = self.now + until, 0
         while self.now < end:
             self.now += self.declaration.sensor_interval
@@ -76,5 +76,5 @@ class Daemon:
         return self.results[-1].success
 
     def check_results(self) -> dict[str, bool]:
-        """Of the newest run."""
+        """Return the check results of the newest run."""
         return {e.check_name: e.passed for e in self.results[-1].get_asset_check_evaluations()}

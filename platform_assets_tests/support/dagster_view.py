@@ -36,7 +36,7 @@ _PARTITIONS: Final = dg.StaticPartitionsDefinition(list(KEYS))
 
 
 class Breaks(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Which windows fail to load, and which fail their check."""
+    """Windows that fail to load, and windows that fail their check."""
 
     loads: list[str] = Field(default=[])
     checks: list[str] = Field(default=[])
@@ -87,7 +87,7 @@ def load(
     location: str = LOCATION,
     report: bool = True,
 ) -> dg.ExecuteInProcessResult:
-    """A run that loads one window, as the topic's sensor asks for it: with the window reported before."""
+    """Run a load of one window as the topic's sensor requests it, after reporting the window."""
     if report:
         instance.report_runless_asset_event(dg.AssetMaterialization(SOURCE, partition=key))
     found = dg.Definitions.merge(DEFINITIONS) if breaks is None else _with(breaks)
@@ -112,14 +112,14 @@ def _with(breaks: Breaks) -> dg.Definitions:
 
 
 def view(instance: dg.DagsterInstance) -> dict[str, Any]:
-    """All that Dagster and the platform tell of these assets, with no cached status to tell it from."""
+    """Return everything that Dagster and the platform show about these assets, without cached status."""
     instance.wipe_asset_cached_status([SOURCE, TABLE, DECODED])
     found: dict[str, Any] = {str(asset.path): _of_asset(instance, asset) for asset in (SOURCE, TABLE, DECODED)}
     found["checks"] = health.latest_checks(instance, [CHECK])
     found["evaluation"] = _evaluation(instance)
     found["stale"] = _stale(instance)
     found["loads"] = dagster_records.reported_loads(instance, TABLE, list(KEYS))
-    # Only of windows that are not loaded does anybody ask how often they were tried.
+    # The number of attempts is only asked for windows that are not loaded.
     unloaded = [key for key in KEYS if key not in found["loads"]]
     found["tries"] = tries_of(unloaded, dagster_records.failed_runs(instance, DECLARED.raw_table, unloaded))
     return found

@@ -1,4 +1,4 @@
-"""Damage to a table, and what to look at it by."""
+"""Damage to a table, and its inspection."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from testbed.loads import TopicLake
 
 
 def delete_rows(lk: TopicLake, key: str) -> None:
-    """Delete the rows of the window's offsets 3 and 5, as somebody with a Delta client may."""
+    """Delete the rows at the window's offsets 3 and 5, as anyone with a Delta client could."""
     DeltaTable(lk.table).delete(f"window = '{key}' AND kafka_offset IN (3, 5)")
 
 
 def data_files(lk: TopicLake, key: str) -> list[Path]:
-    """Files of a window that lie in the table's folder, committed or not."""
+    """Return the files of a window in the table's folder, committed or not."""
     return list((lk.table / window_folder(key)).rglob("*.parquet"))

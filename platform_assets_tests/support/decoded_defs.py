@@ -14,7 +14,7 @@ from platform_assets.orchestration.resources import KafkaResource, LakeResource,
 from platform_assets_tests.support import tables
 
 FAILING, CORRECTED = "orders", "refunds"
-"""A topic whose declaration has records fail that its producer means so; and one whose declaration was corrected since."""
+"""A topic whose declaration makes valid records fail, and a topic whose declaration was corrected since."""
 STRICT: Final = DecodeDeclaration(
     FormatSpec("json", {"schema": "id BIGINT NOT NULL, amount DECIMAL(12, 2) NOT NULL"}),
     key=FormatSpec("string"),
@@ -33,7 +33,7 @@ def declaration(topic: str, declared: DecodeDeclaration) -> TopicDeclaration:
 
 
 def of_declared(declared: dict[str, DecodeDeclaration]) -> dg.Definitions:
-    """The code location of these topics; neither broker nor Spark answers there."""
+    """Return the code location of these topics, in which neither broker nor Spark answers."""
     return dg.Definitions.merge(
         *(
             build_definitions(
@@ -59,5 +59,5 @@ def of_declared(declared: dict[str, DecodeDeclaration]) -> dg.Definitions:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Both topics, as they are declared today."""
+    """Return the definitions of both topics, as currently declared."""
     return of_declared(DECLARED)

@@ -1,4 +1,4 @@
-"""A topic's lake with decoded tables, made by the code that decodes: its tasks run in this process, and Spark in none."""
+"""A topic's lake with decoded tables, made by the real decoding code: its tasks run in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ORDERS: Final = DecodeDeclaration(
 
 
 class InProcessEngine(DecodeEngine):
-    """Decodes as Spark's workers do, in this process, and reads tables without Spark."""
+    """Decodes like Spark's workers, but in this process, and reads tables without Spark."""
 
     def _parallelism(self) -> int:
         return 2
@@ -72,7 +72,7 @@ class DecodedTopic:
 
     @property
     def declaration(self) -> TopicDeclaration:
-        """As it is declared now."""
+        """The current declaration."""
         made = tables.declaration(self.topic)
         return replace(made, decode=self.declared, records_per_file=self.records_per_file)
 
@@ -82,7 +82,7 @@ class DecodedTopic:
         return WindowDecoder(self.declaration, self.ledger, InProcessEngine(self.lake, tables_without_spark))
 
     def load(self, *windows: Sequence[bytes | None]) -> list[str]:
-        """Have the raw table hold these values, a window each, in turn in each of the partitions; gives the windows' keys."""
+        """Load these values into the raw table, one window each, in alternating partitions; return the windows' keys."""
         ends = [dict.fromkeys(range(self.partitions), 0)]
         for values in windows:
             ends.append({p: end + len(values[p :: self.partitions]) for p, end in ends[-1].items()})
@@ -100,7 +100,7 @@ class DecodedTopic:
         return [window.key for window in self.windows]
 
     def decode(self, *keys: str, instance: dg.DagsterInstance | None = None) -> list[DecodedWindow]:
-        """Decode windows, all by default; with an `instance`, it is told of them, and the checks are evaluated."""
+        """Decode windows, by default all; with an `instance`, report them and evaluate the checks."""
         wanted = keys or tuple(window.key for window in self.windows)
         decoder = self.decoder
         if instance is None:
@@ -117,17 +117,17 @@ class DecodedTopic:
         return done
 
     def evaluate_checks(self, instance: dg.DagsterInstance, *keys: str) -> None:
-        """Evaluate the checks of these windows, and tell `instance`."""
+        """Evaluate the checks of these windows, and report them to `instance`."""
         d = self.decoder
         for found in decoded_checks.results(d.declaration, d.declared, d.ledger, instance, list(keys)):
             instance.report_runless_asset_event(as_event(found))
 
 
 def tables_without_spark() -> None:
-    """Nobody asks for a session here."""
+    """Fail if a Spark session is requested within the block."""
     raise AssertionError("unreachable: tables are read without Spark")
 
 
 def order(number: int) -> bytes:
-    """A value that can be decoded."""
+    """Return a value that can be decoded."""
     return b'{"id": %d, "amount": %d.50}' % (number, number)

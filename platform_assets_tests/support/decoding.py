@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from platform_assets.decoding.decoder import Decoded, Decoder
 
 UNTIMED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-"""Limits in seconds say nothing on a busy machine."""
+"""Limits in seconds are meaningless on a busy machine."""
 
 BROKEN = [
     b"\x80",
@@ -24,15 +24,14 @@ BROKEN = [
     b"\xe2\x82",
     b"\xf0\x9f\x92",
 ]
-"""Bytes that are not UTF-8, each for a reason of its own."""
+"""Bytes that are not UTF-8, each for a different reason."""
 
 any_bytes = st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | st.sampled_from(BROKEN)
 
 
 def decoded(decoder: Decoder, values: Sequence[bytes | None]) -> Decoded:
-    """The values decoded by the fast path, after what both paths promise was checked: one verdict, and one row a value.
-
-    A decoder that was pickled, and a block that is a slice of a longer one, have to make the same of them.
+    """Decode the values with the fast path, and check that both paths agree, with one row per value. A pickled decoder,
+    and a block that is a slice of a longer one, must give the same result.
     """
     block = pa.array(values, pa.binary())
     fast, exact = decoder.decode(block), decoder.decode_exactly(block)
@@ -54,7 +53,7 @@ def decoded(decoder: Decoder, values: Sequence[bytes | None]) -> Decoded:
 
 
 def assert_same(one: Decoded, other: Decoded) -> None:
-    """They agree on each row, null and dead letter."""
+    """Check that both agree on each row, null and dead letter."""
     for batch in (one, other):
         batch.columns.validate(full=True)
         batch.dead.validate(full=True)

@@ -1,4 +1,4 @@
-"""The digests as docs/DIGEST.md defines them, in plain Python and by its words: what implementations are compared with."""
+"""The digests of docs/DIGEST.md in plain Python: the reference for all implementations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Headers = Sequence[tuple[str | None, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A row and the hashes that it has. `timestamp` in microseconds."""
+    """A row and its hashes. `timestamp` in microseconds."""
 
     partition: int
     offset: int
@@ -48,7 +48,7 @@ def vectors() -> list[Vector]:
 
 
 def offsets_hash(partition: int, offset: int) -> int:
-    """Of a row's place."""
+    """Return the hash of a row's place."""
     return _chain(SEED, _int(partition), _long(offset))
 
 
@@ -56,7 +56,7 @@ def content_hash(
     partition: int, offset: int, timestamp: int, timestamp_type: int, key: bytes | None, value: bytes | None,
     headers: Headers | None,
 ) -> int:  # fmt: skip
-    """Of all that a row holds; `timestamp` in microseconds."""
+    """Return the hash of a row's content; `timestamp` in microseconds."""
     parts = [_int(partition), _long(offset), _long(timestamp), _int(timestamp_type), *_nullable(key), *_nullable(value)]
     return _chain(SEED, *parts, _long(_headers(headers)))
 
@@ -89,7 +89,7 @@ def _chain(seed: int, *values: bytes) -> int:
 
 
 def xxh64(data: bytes, seed: int) -> int:
-    """XXH64 as its specification describes it."""
+    """Compute XXH64 as in its specification."""
     at, left = 0, len(data)
     if left >= 32:
         lanes = [(seed + _P1 + _P2) & _MASK, (seed + _P2) & _MASK, seed, (seed - _P1) & _MASK]
@@ -132,7 +132,9 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def as_json(rows: Sequence[tuple[Any, ...]]) -> str:
-    """Rows (partition, offset, timestamp, type, key, value, headers) with their hashes, in the form of the golden vectors."""
+    """Return rows (partition, offset, timestamp, type, key, value, headers) with their hashes, in the golden vectors'
+    form.
+    """
     found = [
         {
             "partition": p, "offset": o, "timestamp": t, "timestamp_type": kind,

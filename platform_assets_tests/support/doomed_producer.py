@@ -1,8 +1,8 @@
-"""A transactional producer in a process of its own, to be killed: `python -m platform_assets_tests.doomed_producer`.
+"""A transactional producer in a separate process, to be killed: `python -m platform_assets_tests.doomed_producer`.
 
-Reads one line of JSON (settings, topic, records as [partition, text, timestamp], whether to die unheard), then tells a
-line of JSON at each step: each delivery, "delivered", and after a line on standard input "committing". What comes after
-its commit it tells nobody if it is to die unheard: it has committed then, and only Kafka knows.
+Reads one line of JSON (settings, topic, records as [partition, text, timestamp], and a flag to die silently), then
+prints a line of JSON at each step: each delivery, "delivered", and after a line on standard input "committing". If it
+has to die silently, it prints nothing after its commit, so only Kafka knows of the commit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from confluent_kafka import Producer
 
 
 def tell(step: str, **more: Any) -> None:
-    """Tell the parent at once; it may kill this process on hearing it."""
+    """Report to the parent at once, which may then kill this process."""
     print(json.dumps({"step": step, **more}), flush=True)
 
 
 def main() -> None:
-    """Send in a transaction, and commit when told to."""
+    """Send records in a transaction, and commit on request."""
     work = json.loads(sys.stdin.readline())
     producer = Producer(work["settings"])
     producer.init_transactions(30)

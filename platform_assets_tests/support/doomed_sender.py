@@ -1,7 +1,8 @@
-"""A sender of dead letters in a process of its own, to be killed: `python -m platform_assets_tests.support.doomed_sender`.
+"""A sender of dead letters in a separate process, to be killed: `python -m
+platform_assets_tests.support.doomed_sender`.
 
-Reads one line of JSON (bootstrap, source, target, number), then prints each step that it is about to take, and takes it after a
-line on standard input.
+Reads one line of JSON (bootstrap, source, target, number), then prints each next step, and takes it after a line on
+standard input.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from testbed.clients import client_settings
 
 
 def letters(number: int) -> list[Letter]:
-    """Of two partitions, with keys, values and headers of every kind."""
+    """Return letters of two partitions, with keys, values and headers of every kind."""
     return [
         Letter(
             "source-id",
@@ -30,7 +31,7 @@ def letters(number: int) -> list[Letter]:
 
 
 def main() -> None:
-    """Send all; the parent kills this process at some step."""
+    """Send all letters; the parent kills this process at some step."""
     work = json.loads(sys.stdin.readline())
 
     def before_step(step: str) -> None:

@@ -1,4 +1,4 @@
-"""Which engines a test of loads runs with: both where an engine could differ, else one, and the other in `make test-all`."""
+"""Engines of load tests: both if they could differ, otherwise one, and the other in `make test-all`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 from platform_assets.model.declaration import ENGINES
 
 ONE_ENGINE: Final = ("columnar", pytest.param("connector", marks=pytest.mark.long))
-"""For the fixture `engine_name`. Not `auto`, which would hide that one of them cannot."""
+"""Parameters of the fixture `engine_name`, without `auto`, which would hide the failure of one engine."""
 
 both_engines: Final = pytest.mark.parametrize("engine_name", ENGINES)

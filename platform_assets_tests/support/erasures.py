@@ -1,4 +1,4 @@
-"""A topic whose windows are loaded and decoded by this process alone, and a search of every file of its lake by bytes."""
+"""A topic whose windows this process loads and decodes itself, and a byte search in every file of its lake."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ DECODE = DecodeDeclaration(FormatSpec("string"), key=FormatSpec("string"), expec
 
 @dataclass
 class MadeTopic:
-    """A topic with hourly windows, of which `records` are what Kafka has.
-
-    `address` is that of its lake where an object store keeps it, in the files below `root`.
+    """A topic with hourly windows; `records` are those in Kafka. `address` is that of its lake if an object store,
+    whose files are below `root`, has it.
     """
 
     root: Path
@@ -63,7 +62,9 @@ class MadeTopic:
         raw_table.create(self.lake.table(self.declaration.raw_table), self.topic)
 
     def seal(self, windows: Sequence[Mapping[int, Sequence[tuple[bytes | None, bytes | None]]]]) -> list[SealedWindow]:
-        """Have Kafka hold (key, value) by window and partition, each at the next offset, and record the cuts between windows."""
+        """Put (key, value) into Kafka by window and partition, each at the next offset, and record the cuts between
+        windows.
+        """
         ends: list[dict[int, int]] = [dict.fromkeys(sorted({p for w in windows for p in w}), 0)]
         for number, window in enumerate(windows):
             at = dict(ends[-1])
@@ -98,7 +99,7 @@ class MadeTopic:
         return replacer.again(commit, receipt, metadata, write, before_commit)
 
     def load_many(self, windows: Sequence[SealedWindow], together: int = 50) -> None:
-        """Load windows that never were, some at a time, as a backlog is."""
+        """Load windows for the first time, some at a time, like a backlog."""
         table, rows = self.declaration.raw_table, self.declaration.records_per_file
         for at in range(0, len(windows), together):
             opened, receipts = self.replacer.open(), []
@@ -120,18 +121,18 @@ class MadeTopic:
 
     @property
     def replacer(self) -> WindowReplacer:
-        """That of the raw table."""
+        """The replacer of the raw table."""
         return WindowReplacer(self.declaration.raw_table, self.ledger, self.engine, "run")
 
     def decoder(self, **declared: Any) -> WindowDecoder:
-        """A decoder of windows; `declared` is what differs from `DECODE`."""
+        """Return a decoder of windows; `declared` has the differences to `DECODE`."""
         engine = InProcessEngine(self.lake, tables_without_spark)
         return WindowDecoder(
             replace(self.declaration, decode=replace(DECODE, **declared)), self.ledger, engine, run_id="run"
         )
 
     def fill(self, windows: Sequence[SealedWindow], *, decode: bool = True) -> None:
-        """Load, and decode, all of them."""
+        """Load and decode all windows."""
         for window in windows:
             self.load(window)
             if decode:
@@ -143,7 +144,7 @@ class MadeTopic:
         return Erasure(self.declaration, self.ledger)
 
     def receipts(self, kind: TableKind = "raw") -> dict[str, Receipt]:
-        """By window."""
+        """Receipts by window."""
         return self.ledger.receipts(replace(self.declaration.raw_table, kind=kind))
 
     def values(self, kind: TableKind = "raw") -> list[Any]:
@@ -156,7 +157,7 @@ class MadeTopic:
 
 
 def found_in(root: Path, needle: bytes) -> list[str]:
-    """Every place below `root` that has the bytes: in a file as it lies there, or in any column of a Parquet file, unpacked."""
+    """Return every place below `root` that has the bytes: in a raw file, or in any unpacked column of a Parquet file."""
     places = []
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         content = path.read_bytes()
@@ -179,12 +180,14 @@ def _buffers(column: pa.ChunkedArray) -> Iterator[pa.Buffer]:
 
 
 def shown(places: Sequence[str]) -> str:
-    """For a failing test."""
+    """Text for a failing test."""
     return json.dumps(list(places), indent=1)
 
 
 def proved(topic: MadeTopic) -> None:
-    """Every check of the raw table passes, its files are those of the receipts, and decoded rows and dead letters are its rows."""
+    """Check that every check of the raw table passes, that its files are those of the receipts, and that decoded rows
+    and dead letters match its rows.
+    """
     evaluation = evaluation_of(topic)
     for name, check in CHECKS.items():
         check_result = check.evaluate(evaluation)

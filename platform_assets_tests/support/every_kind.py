@@ -1,4 +1,4 @@
-"""Records with all that records can have."""
+"""Records with everything that a record can have."""
 
 from __future__ import annotations
 

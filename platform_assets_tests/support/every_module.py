@@ -1,4 +1,4 @@
-"""Import every module of the product. `make product-check` runs this where nothing but the product's lock is installed."""
+"""Import every module of the product. `make product-check` runs this with only the product's lock installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PACKAGE = "platform_assets"
 
 
 def main() -> int:
-    """Print what cannot be imported. Returns the number of such modules."""
+    """Print the modules that cannot be imported; return their number."""
     failed = 0
     for module in pkgutil.walk_packages(importlib.import_module(PACKAGE).__path__, f"{PACKAGE}."):
         if module.name.endswith(".__main__"):

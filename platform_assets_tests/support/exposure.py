@@ -1,4 +1,4 @@
-"""Which addresses processes listen on, as the kernel has it, and which files other users can reach.
+"""Addresses on which processes listen, from the kernel, and files that other users can reach.
 
     python -m platform_assets_tests.support.exposure
 
@@ -49,7 +49,7 @@ class Exposure:
 
     @property
     def beyond(self) -> list[str]:
-        """The addresses that are not on loopback."""
+        """Addresses that are not on loopback."""
         return sorted(each for each in self.listens if not ip_address(each.rpartition(":")[0]).is_loopback)
 
     @property
@@ -58,7 +58,7 @@ class Exposure:
         return not self.beyond and not self.sockets and not self.readable
 
     def line(self) -> str:
-        """One row of a table in Markdown."""
+        """Row of a Markdown table."""
         hosts = sorted({each.rpartition(":")[0] for each in self.listens})
         ports = ", ".join(f"{sum(e.rpartition(':')[0] == h for e in self.listens)} ports of {h}" for h in hosts)
         open_to_others = sorted(map(str, self.readable))
@@ -96,7 +96,7 @@ def exposure(service: str, processes: Iterable[psutil.Process], folder: Path) ->
 
 
 def reachable(folder: Path) -> Iterator[Path]:
-    """The files and folders below a folder whose mode lets other users read or write, as far as they can get."""
+    """Return the files and folders below a folder that other users can reach and may read or write."""
     for path in sorted(folder.iterdir()):
         try:
             mode = path.lstat().st_mode
@@ -117,23 +117,26 @@ def _others_connect(path: str) -> bool:
 
 
 def of_the_object_store(root: Path) -> Exposure:
-    """s3proxy, as `make test-cluster` starts it."""
+    """Return the exposure of s3proxy, as `make test-cluster` starts it."""
     with object_store(home_at(root / "home"), root, "a secret") as store:
         return exposure("object store", [psutil.Process(store.pid)], root)
 
 
 def of_postgres(root: Path) -> Exposure:
-    """PostgreSQL, as `make test-cluster` starts it. `root` has to be a folder that anybody may enter."""
+    """Return the exposure of PostgreSQL, as `make test-cluster` starts it.
+
+    `root` must be a folder that anybody may enter.
+    """
     with postgres.server(root) as server:
         return exposure("PostgreSQL", [server.main_process()], root)
 
 
 def of_the_spark_cluster(root: Path) -> list[Exposure]:
-    """Master, workers with an executor each, and the Connect server of a cluster."""
+    """Return the exposure of a cluster: master, workers with one executor each, and Connect server."""
     with spark_cluster(root) as cluster, cluster.server(root / "connect") as server:
         session = connect(server.remote)
         try:
-            # A task of Python has each executor start the processes that do such tasks.
+            # A Python task makes each executor start the processes that run such tasks.
             assert len(session.range(64, numPartitions=8).mapInPandas(lambda frames: frames, "id long").collect()) == 64
         finally:
             end(session)
@@ -145,7 +148,7 @@ def of_the_spark_cluster(root: Path) -> list[Exposure]:
 
 
 def of_the_platform(root: Path, services: Sequence[platform.Service], *, three: bool = False) -> list[Exposure]:
-    """These services, as `up --registry` starts them; the brokers may be three secured ones."""
+    """Return the exposure of these services, as `up --registry` starts them; the brokers may be three secured ones."""
     home = home_at(root / "home")
     workspace = root / "workspace"
     workspace.mkdir(mode=0o700)
@@ -168,14 +171,14 @@ def of_the_platform(root: Path, services: Sequence[platform.Service], *, three: 
 
 
 def main() -> int:
-    """Start each kind, and print the table; 1 where something is open to others."""
+    """Start each kind, and print the table; return 1 if anything is open to others."""
     os.umask(0o022)
     found: list[Exposure] = []
     with ExitStack() as stack:
 
         def folder(name: str) -> Path:
             made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"exposure-{name}-")))
-            # Else nothing below it would be within reach of others.
+            # Otherwise others could reach nothing below it.
             made.chmod(0o755)
             return made
 

@@ -1,4 +1,4 @@
-"""A registry of a few lines, that misbehaves on request. What a real one does is tested on a real one."""
+"""A registry of a few lines that misbehaves on request. Other tests use a real registry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class FakeRegistry:
-    """Answers each path by `answers`, else by `unknown`, as for an unknown id; `asked` are the paths and headers of all requests."""
+    """Answers each path from `answers`, otherwise with `unknown`, as for an unknown id; `asked` has the paths and
+    headers of all requests.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Callable[[], Answer]] = {}
@@ -22,7 +24,7 @@ class FakeRegistry:
         self.unknown: Answer = (404, {}, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode())
 
     def has(self, path: str, document: Any, status: int = 200, **headers: str) -> None:
-        """Answer a path by this JSON."""
+        """Answer a path with this JSON."""
         self.answers[path] = lambda: (status, headers, json.dumps(document).encode())
 
     def answer(self, path: str, headers: dict[str, str]) -> Answer:
@@ -33,7 +35,7 @@ class FakeRegistry:
 
 @contextmanager
 def fake_registry() -> Iterator[FakeRegistry]:
-    """One on a free port of loopback."""
+    """Run a fake registry on a free loopback port."""
     registry = FakeRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,7 +48,7 @@ def fake_registry() -> Iterator[FakeRegistry]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            # One that reads no more than it wants closes the connection early.
+            # A client with a size limit closes the connection early.
             try:
                 self.wfile.write(content)
             except ConnectionError:

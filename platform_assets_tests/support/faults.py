@@ -1,7 +1,6 @@
-"""Crashes at chosen points of a load, for the platform's loader and for those that it is compared with.
-
-A crash is an exception that no handler of the platform's catches, so that nothing after the point is done: what a
-killed process leaves on disk is left here too.
+"""Crashes at chosen points of a load, for the platform's loader and its control loaders. A crash is an exception that
+no handler of the platform catches, so nothing after the point happens: the files on disk are those that a killed
+process would leave.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ POINTS: tuple[Point, ...] = get_args(Point)
 
 
 class Crash(BaseException):
-    """The process is gone, as far as what it was doing is concerned."""
+    """The simulated end of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +39,12 @@ class Faults:
     point: Point | None = None
 
     def reach(self, point: Point) -> None:
-        """Say that the attempt has come to `point`. Raises Crash where it ends there."""
+        """Report that the attempt has reached `point`. Raises Crash if it must end there."""
         if point == self.point:
             raise Crash(point)
 
     def reach_plan(self, lake: TopicLake, key: str) -> None:
-        """Say that the attempt knows what to read of window `key`, and is about to write."""
+        """Report that the attempt has planned its reads of window `key`, and is about to write."""
         self.reach("after the plan")
         if self.point == "files written":
             leave_files(lake, key)
@@ -53,7 +52,7 @@ class Faults:
 
 
 def leave_files(lake: TopicLake, key: str) -> None:
-    """Data files of a window in the table's folder that no commit names: what a writer that was killed leaves."""
+    """Write data files of a window that no commit names, as a killed writer would leave them."""
     sealed = lake.ledger.window(lake.topic, key)
     assert sealed is not None
     ranges = sealed.ranges.non_empty()
@@ -63,32 +62,32 @@ def leave_files(lake: TopicLake, key: str) -> None:
 
 
 class InterruptedLedger(Ledger):
-    """A ledger whose caller may crash when it begins, and between a data commit and its entry."""
+    """A ledger whose caller may crash at the beginning, and between a data commit and its entry."""
 
     def __init__(self, lake: TopicLake, faults: Faults) -> None:
         super().__init__(lake.lake)
         self._faults = faults
 
     def create(self) -> None:
-        """The first thing that a load does."""
+        """Run the first step of a load."""
         self._faults.reach("before the plan")
         super().create()
 
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
-        """The last thing that a load does."""
+        """Run the last step of a load."""
         self._faults.reach("between the writes")
         super().record_receipts(receipts)
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedLoader:
-    """The platform's loader, whose session is asked for when it knows what to read."""
+    """The platform's loader, which requests its session once its plan is known."""
 
     lake: TopicLake
     faults: Faults
 
     def load(self, key: str) -> str:
-        """Load one window, and give the outcome."""
+        """Load one window, and return the outcome."""
 
         def session() -> SparkSession:
             self.faults.reach_plan(self.lake, key)

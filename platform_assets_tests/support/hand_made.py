@@ -34,7 +34,7 @@ def offsets(key: str, partition: int) -> list[int]:
 
 
 def recorded(key: str) -> Recorded:
-    """The receipt of a load that went well."""
+    """Return the receipt of a successful load."""
     rows = {p: offsets(key, p) for p in RANGES[key].by_partition}
     return Recorded(
         key=key,
@@ -52,7 +52,7 @@ def recorded(key: str) -> Recorded:
 
 
 def sound(**changes: Any) -> Facts:
-    """Four windows in three partitions, all loaded: with holes in the second, and the third without offsets."""
+    """Return four loaded windows in three partitions: the second has holes, and the third no offsets."""
     facts = Facts(
         table=TableRef.raw("t"),
         windows=RANGES,
@@ -66,11 +66,11 @@ def sound(**changes: Any) -> Facts:
 
 
 def changed(*more: tuple[str, Mapping[int, list[int]]]) -> dict[str, dict[int, HeldOffsets]]:
-    """Windows that were read because their files changed: the offsets found in each, by partition."""
+    """Return windows that were read because their files changed: the offsets found in each, by partition."""
     return {k: {p: HeldOffsets.of(np.array(sorted(o), dtype=np.int64)) for p, o in found.items()} for k, found in more}
 
 
 def rows_of(key: str, **changes: list[int]) -> dict[int, list[int]]:
-    """The rows of a window as loaded, but for the partitions named: `rows_of(A, p0=[5, 6])`."""
+    """Return the rows of a window as loaded, except for the named partitions: `rows_of(A, p0=[5, 6])`."""
     found = {p: offsets(key, p) for p in RANGES[key].by_partition if offsets(key, p)}
     return {**found, **{int(name[1:]): some for name, some in changes.items()}}

@@ -1,13 +1,14 @@
 """Checker of histories: compares all sends with a table's rows in the loaded offset ranges.
 
-The idea is that of Jepsen's workload for Kafka: every value is unique, every send ends as acknowledged, failed or unknown, and
-one pure function names the anomalies. It does not depend on the platform, Kafka or Delta. One fault may cause several anomalies:
+The idea comes from Jepsen's workload for Kafka: every value is unique, every send ends as acknowledged, failed or
+unknown, and one pure function names the anomalies. It does not depend on the platform, Kafka or Delta. One fault may
+cause several anomalies:
 
 * `lost-write`: an acknowledged send whose offset lies in a covered range, and whose value is nowhere in the table.
 * `duplicate`: one value in several rows, or several rows at one (partition, offset).
 * `aborted-read`: a row whose value was sent and failed (an aborted transaction, a record refused by the client).
-* `inconsistent-offset`: a row at another place than the one its send was acknowledged at, or in another partition than
-  it was sent to; or two values at one (partition, offset), in rows or in acknowledgements.
+* `inconsistent-offset`: a row at a place other than that of its acknowledgement, or in a partition other than its
+send's; or two values at one (partition, offset), in rows or in acknowledgements.
 * `unseen`: a row or a send without a counterpart: a row whose value nobody sent; a row at an offset that no range covers; an
   acknowledged send that no range covers. The last is not a fault while the history continues, so cover the last send with a range
   before you check the history.
@@ -32,7 +33,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One value sent to `partition`, once. `offset` is what the broker told, which it may do for any outcome."""
+    """One value sent to `partition`, once. `offset` is the broker's answer, which can come with any outcome."""
 
     value: bytes
     partition: int
@@ -55,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Anomaly:
-    """Something that must not be, about `value` at `offset` of `partition`; `offset` is None where none is known."""
+    """A violation that concerns `value` at `offset` of `partition`; `offset` is None if unknown."""
 
     name: Name
     value: bytes

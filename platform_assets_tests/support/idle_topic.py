@@ -1,4 +1,4 @@
-"""A table in order whose topic goes idle: each tick seals one window without offsets. No broker, no Spark."""
+"""A sound table whose topic becomes idle: each tick seals one window without offsets. Without broker and Spark."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from testbed import samples
 from testbed.samples import edge
 
 LOADED: Final = 4
-"""Windows that are loaded, with ten records in each of two partitions."""
+"""Number of loaded windows, with ten records in each of two partitions."""
 
 
 class IdleTopic:
-    """The topic, its table under `root`, and a Dagster instance that has all loads on record."""
+    """The topic, its table under `root`, and a Dagster instance that knows all loads."""
 
     def __init__(self, root: Path, topic: str, instance: dg.DagsterInstance) -> None:
         self.root, self.topic, self.instance = root, topic, instance
@@ -48,13 +48,13 @@ class IdleTopic:
         return dict.fromkeys((0, 1), min(number, LOADED) * 10)
 
     def tick(self) -> dg.SensorResult:
-        """Seal the next window, and evaluate the sensor; what it reports is written down as the daemon does."""
+        """Seal the next window, and evaluate the sensor; store its reports as the daemon does."""
         result = self.evaluate()
         self.keep(result.asset_events)
         return result
 
     def evaluate(self) -> dg.SensorResult:
-        """Seal the next window, and evaluate the sensor; nothing of its result is kept yet."""
+        """Seal the next window, and evaluate the sensor, without storing its result."""
         before, self.ticked = edge(self.ticked), self.ticked + 1
         self.ledger.record_cuts([samples.cut(self.topic, edge(self.ticked), self._end(self.ticked))], before)
         cluster = Cluster(None, ClientSettings("127.0.0.1:1"))
@@ -62,7 +62,7 @@ class IdleTopic:
         return tick.plan(Position({self.topic: before}).to_cursor())
 
     def keep(self, events: Sequence[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation]) -> None:
-        """Write events down."""
+        """Store events."""
         for event in events:
             self.instance.report_runless_asset_event(event)
 
