@@ -61,7 +61,7 @@ def make(
 
     Window `n` holds offset `n` of each partition, in one file, which does not exist. The newest `one_by_one` windows
     have commits of their own. With `a_file`, the table is flat, and upkeep has merged so many older windows into each file, which
-    does exist, and whose contents are written down; its log has no more commits than it has after a clean-up.
+    does exist, and whose contents are written down; its log has only the commits that a clean-up would leave.
     """
     ledger = Ledger(Lake.at(root))
     ledger.create()

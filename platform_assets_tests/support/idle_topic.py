@@ -67,23 +67,23 @@ class IdleTopic:
             self.instance.report_runless_asset_event(event)
 
     def audit(self) -> None:
-        """Read all files again, as the deep audit's run does."""
+        """Read all files again, like a deep audit."""
         with pytest.MonkeyPatch.context() as patch:
             answers.given(patch)
             DEEP_AUDIT.evaluate(answers.unanswered(self.root, self.topic))
 
     def unbalance(self, number: int) -> None:
-        """Write more holes into the receipt of a window than its offsets leave."""
+        """Write more holes into a window's receipt than its offsets allow."""
         key = self.windows[number].key
         receipt = self.ledger.receipts(self.table, [key])[key]
         self.ledger.record_receipts([replace(receipt, holes={"commit markers": 3})])
 
     def delete(self, predicate: str) -> None:
-        """Delete rows, which the table's log tells of."""
+        """Delete rows with a commit in the table's log."""
         DeltaTable(self.root / "raw" / self.topic).delete(predicate)
 
     def shorten(self, number: int) -> None:
-        """Take the last row out of a window's file, which no log tells of: the file keeps its name and its size."""
+        """Remove the last row from a window's file without a trace in the log: the file keeps its name and size."""
         folder = self.ledger.lake.table(self.table)
         (path,) = holdings.files_of(folder, self.windows[number].key).paths
         file = folder.path / unquote(path)
@@ -91,7 +91,7 @@ class IdleTopic:
         found = pq.ParquetFile(file).read()
         pq.write_table(found.slice(0, found.num_rows - 1), file, compression="zstd", store_schema=False)
         written = file.read_bytes()
-        # Between data and footer, zeros do no harm.
+        # Zeros between data and footer do no harm.
         footer = len(written) - 8 - int.from_bytes(written[-8:-4], "little")
         assert len(written) <= size
         file.write_bytes(written[:footer] + bytes(size - len(written)) + written[footer:])

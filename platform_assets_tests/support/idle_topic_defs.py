@@ -1,4 +1,4 @@
-"""The code location of the browser tests of idle topics, whose lake is `LAKE_ROOT`."""
+"""Code location for the browser tests of idle topics, in the lake `LAKE_ROOT`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import dagster as dg
 from platform_assets_tests.support import report_defs
 
 SOUND, DAMAGED, UNSAID = "orders", "refunds", "visits"
-"""In order; with a receipt and a file that are not; and in order, of which a window is reported without its checks."""
+"""A sound topic; one with a damaged receipt and file; and a sound one with a window that is reported without its
+checks.
+"""
 TOPICS: Final = (SOUND, DAMAGED, UNSAID)
 
 

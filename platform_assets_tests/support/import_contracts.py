@@ -7,12 +7,12 @@ from importlinter import Contract, ContractCheck, fields, output
 
 
 class NobodyImportsTests(Contract):
-    """Modules named `test_*` of `package` are imported by none: what two tests need is a helper's."""
+    """Forbids imports of modules named `test_*` of `package`: code that two tests need belongs in a helper."""
 
     package = fields.StringField()
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        """Find each import of such a module."""
+        """Find each forbidden import."""
         package = str(self.package)
         tests = {m for m in graph.modules if m.startswith(f"{package}.") and m.rpartition(".")[2].startswith("test_")}
         found = [
@@ -24,6 +24,6 @@ class NobodyImportsTests(Contract):
         return ContractCheck(kept=not found, metadata={"found": found})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """One line an import."""
+        """Print one line per import."""
         for importer, imported, line in check.metadata["found"]:
             output.print_error(f"{importer} -> {imported} (l.{line}): move what both need to a helper.")

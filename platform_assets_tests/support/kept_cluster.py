@@ -1,4 +1,4 @@
-"""A cluster without brokers: one topic, whose log has what a test says."""
+"""A cluster without brokers: one topic, whose log a test describes."""
 
 from __future__ import annotations
 

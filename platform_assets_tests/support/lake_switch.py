@@ -1,8 +1,7 @@
-"""The switch that has a session's lakes lie in an object store: `PLATFORM_TEST_LAKE=s3`.
-
-The store keeps objects as files, and a test's folder is among them: what a test does to files of its lake, it does behind the
-store's back, as with a folder. Whoever asks `Lake.at` or `Folder.at` for a path there gets the store's address of it, so all that the
-platform itself does goes through the store; processes of their own are given the address (`TopicLake.address`).
+"""Switch that puts a session's lakes into an object store: `PLATFORM_TEST_LAKE=s3`. The store keeps objects as files,
+and a test's folder is among them, so a test can change files of its lake without using the store. `Lake.at` and
+`Folder.at` turn a path there into the store's address, so the platform always uses the store; separate processes get
+the address (`TopicLake.address`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from testbed.object_store import ObjectStore, object_store
 
 @contextmanager
 def lakes_in(store: ObjectStore) -> Iterator[None]:
-    """Within the block, paths below the store's folder are addresses in it, and this process's environment that of its client."""
+    """Within the block, turn paths below the store's folder into its addresses, and use its client environment."""
     lake_at, folder_at = Lake.at, Folder.at
 
     def address(path: str | Path) -> str:
@@ -48,7 +47,7 @@ def lakes_in(store: ObjectStore) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def session_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The store that all lakes of the session are in; None where they are in folders."""
+    """The store of all lakes of the session; None if they are in folders."""
     if LAKE.chosen() != "s3":
         yield None
         return
@@ -59,7 +58,7 @@ def session_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def tmp_path(tmp_path: Path, session_store: ObjectStore | None) -> Path:
-    """As pytest has it, and below the store's folder where lakes are in a store."""
+    """pytest's `tmp_path`, but below the store's folder if lakes are in a store."""
     if session_store is None:
         return tmp_path
     folder = session_store.bucket / tmp_path.name
@@ -68,14 +67,14 @@ def tmp_path(tmp_path: Path, session_store: ObjectStore | None) -> Path:
 
 
 SPARK: Final = {
-    # s3proxy has no ETag for a file that a test has put there itself.
+    # s3proxy has no ETag for a file that a test has written directly.
     "spark.hadoop.fs.s3a.change.detection.version.required": "false",
 }
-"""Settings of a Spark server that reads lakes which tests tamper with."""
+"""Settings of a Spark server that reads lakes whose files tests change."""
 
 
 def in_store(home: Home, store: ObjectStore | None) -> Home:
-    """The home of services that read and write lakes of the session."""
+    """Home of services that read and write lakes of the session."""
     if store is not None:
         return Home(home.root, home.jars, store.root("any"), home.dagster)
     return home

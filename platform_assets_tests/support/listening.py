@@ -17,7 +17,7 @@ _VERIFIER: Final = b"endpoint-verifier"
 
 
 def listening(record: ProcessRecord) -> set[tuple[str, int]]:
-    """Address and port of each TCP socket on which a service or a descendant listens."""
+    """Return address and port of each TCP socket on which a service or a descendant listens."""
     return {
         (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
         for process in family(record)
@@ -29,7 +29,7 @@ def listening(record: ProcessRecord) -> set[tuple[str, int]]:
 def answers_to_a_stranger(port: int, times: int = 2) -> list[bytes]:
     """Return a port's answers to Spark RPC calls without a login, until it closes the connection.
 
-    Each call holds bytes where Spark expects a serialised Java object.
+    Each call has bytes where Spark expects a serialized Java object.
     """
     content = b"\0\0" + struct.pack(">H", len(_VERIFIER)) + _VERIFIER + b"no object"
     found = []

@@ -1,7 +1,7 @@
-"""A run in a process of its own, for tests that race or kill it.
+"""A run in a separate process, for tests that race or kill it.
 
 `python -m platform_assets_tests.load_process '{"topic": …, "root": …, "closed": …, "key": …}'`, with the brokers and
-the Spark server in the environment. Its last line of output is a JSON object that says what came of it.
+the Spark server in the environment. Its last line of output is a JSON object with the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from testbed.loads import TopicLake
 
 
 class LoadProcess:
-    """Such a process, as its parent has it; it ends with the block. With `hold`, it waits for `go` before it commits."""
+    """Parent's handle of such a process, which ends with the block.
+
+    With `hold`, it waits for `go` before it commits.
+    """
 
     def __init__(self, lake: TopicLake, key: str, remote: str, *, hold: bool = False, dagster: bool = False) -> None:
         settings = {
@@ -56,11 +59,11 @@ class LoadProcess:
             self.kill()
 
     def wait_for_hold(self) -> None:
-        """Return once it waits."""
+        """Wait until the process holds before its commit."""
         assert self._stdout.readline() == "holding\n"
 
     def go(self) -> None:
-        """Let it write."""
+        """Let the process commit."""
         self._stdin.write("go\n")
         self._stdin.flush()
 
@@ -72,13 +75,13 @@ class LoadProcess:
         return found
 
     def kill(self) -> None:
-        """End it as the system would: no handler runs."""
+        """Kill it, as the system would: no handler runs."""
         self.process.kill()
         self.process.communicate(timeout=30)
 
 
 def _hold() -> None:
-    """Wait for the parent's word at the last moment before a load commits."""
+    """Wait for the parent's signal just before a load commits."""
     from platform_assets.lake.commits import WindowCommit
 
     commit = WindowCommit.replace
@@ -113,7 +116,7 @@ def _load(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _materialize(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same through Dagster, with its own retries."""
+    """Load through Dagster, with its own retries."""
     import dagster as dg
 
     from platform_assets_tests.support.runs_of import failure_of, materialize
@@ -126,7 +129,7 @@ def _materialize(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Load one window and say what came of it."""
+    """Load one window and print the result."""
     settings = json.loads(sys.argv[1])
     if settings["hold"]:
         _hold()

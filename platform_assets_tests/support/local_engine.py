@@ -56,7 +56,7 @@ class LocalEngine:
     name: str = "columnar"
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
-        """As LoadEngine has it."""
+        """See `LoadEngine`."""
         below = load_folder(records.window, load_id)
         window = records.window if records.window_column else None
         series = FileSeries(
@@ -78,14 +78,14 @@ class LocalEngine:
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[StagedFiles | PlatformError, None, None]:
-        """As LoadEngine has it."""
+        """See `LoadEngine`."""
         for order in orders:
             yield self.write(order.records, order.table, order.load_id, records_per_file)
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As LoadEngine has it."""
+        """See `LoadEngine`."""
         folder = self.lake.table(table)
         for key in keys:
             try:

@@ -21,7 +21,7 @@ _ENTRY: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One package of a lock: its version, or one for each range of Pythons, and the hashes of its archives."""
+    """One package of a lock: its version, or one per range of Python versions, and the hashes of its archives."""
 
     versions: frozenset[str]
     hashes: frozenset[str]
@@ -31,12 +31,12 @@ class Locked:
 
 
 def normal(name: str) -> str:
-    """A package's name as indexes compare it."""
+    """Return a package's name in the normalized form of indexes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def locked(lock: Path) -> dict[str, Locked]:
-    """The packages of a lock, by name."""
+    """Return the packages of a lock, by name."""
     found = dict[str, Locked]()
     for name, version, _, hashes in _ENTRY.findall(lock.read_text("utf-8")):
         before = found.get(normal(name), Locked(frozenset(), frozenset()))
@@ -46,6 +46,6 @@ def locked(lock: Path) -> dict[str, Locked]:
 
 
 def locked_python(name: str) -> str:
-    """The version of a Python package in the lock file."""
+    """Return the version of a Python package in the lock file."""
     (version,) = locked(REQUIREMENTS)[normal(name)].versions
     return version

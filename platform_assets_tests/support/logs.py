@@ -1,4 +1,4 @@
-"""Logs of a broker that does not run, on its disk."""
+"""Logs of a stopped broker, on its disk."""
 
 from __future__ import annotations
 

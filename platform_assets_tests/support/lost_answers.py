@@ -1,6 +1,5 @@
-"""A proxy before an object store that hands requests on and, where it is asked to, keeps one or its answer: lost on its way.
-
-It is a process of its own: some calls of delta-rs hold the interpreter's lock while they wait for an answer.
+"""A proxy for an object store that forwards requests and, on demand, loses a request or its answer. It is a separate
+process, because some calls of delta-rs hold the interpreter's lock while they wait for an answer.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class LostAnswers:
-    """The proxy as a test has it, at `port` of loopback."""
+    """A test's handle of the proxy, which listens on loopback at `port`."""
 
     port: int
     _process: subprocess.Popen[str]
@@ -49,17 +48,17 @@ class LostAnswers:
         self.lose(Loss(ending))
 
     def lose(self, *losses: Loss) -> None:
-        """Carry these out from now on, in the place of those that were not yet."""
+        """Apply these losses from now on, instead of the pending ones."""
         assert self._asked([asdict(loss) for loss in losses]) == "ok"
 
     @property
     def lost(self) -> int:
-        """How many answers and requests were lost."""
+        """Return the number of lost answers and requests."""
         return sum(self.counts.values())
 
     @property
     def counts(self) -> dict[What, int]:
-        """How many of each."""
+        """Return the number of losses of each kind."""
         found: dict[What, int] = self._asked("counts")
         return found
 
@@ -73,7 +72,7 @@ class LostAnswers:
 
 @contextmanager
 def losing_answers(target: int) -> Iterator[LostAnswers]:
-    """A proxy before the port `target` of loopback, within the block."""
+    """Run a proxy for the loopback port `target` within the block."""
     command = [sys.executable, "-m", __name__, str(target)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -142,7 +141,7 @@ def _handler(state: _State) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(body)
             except ConnectionError:
-                self.close_connection = True  # whoever asked has given up
+                self.close_connection = True  # the client has given up
 
     return Handler
 

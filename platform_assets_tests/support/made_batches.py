@@ -26,7 +26,7 @@ class Made:
     timestamp: int = 1_700_000_000_000
 
     def row(self, timestamp_type: int = 0) -> dict[str, Any]:
-        """As a row of a raw table, timestamps in microseconds; header keys have to be UTF-8."""
+        """Return it as a row of a raw table, with timestamps in microseconds; header keys must be UTF-8."""
         return {
             "kafka_offset": self.offset,
             "kafka_timestamp": self.timestamp * 1000,
@@ -38,7 +38,7 @@ class Made:
 
 
 def varint(value: int) -> bytes:
-    """A zigzag varint of 64 bits; what does not fit wraps around, as it does in Java."""
+    """Return a zigzag varint of 64 bits; larger numbers wrap around, as in Java."""
     value = (value + (1 << 63)) % (1 << 64) - (1 << 63)
     value = (value << 1) ^ (value >> 63)
     value &= (1 << 64) - 1
@@ -50,12 +50,12 @@ def varint(value: int) -> bytes:
 
 
 def sized(value: bytes | None) -> bytes:
-    """Length and bytes; -1 for a null."""
+    """Return length and bytes; -1 for a null."""
     return varint(-1) if value is None else varint(len(value)) + value
 
 
 def body(records: Sequence[Made], base: int, stamp: int) -> bytes:
-    """The records of a batch, not compressed."""
+    """Return the uncompressed records of a batch."""
     found = b""
     for r in records:
         headers = b"".join(varint(len(k)) + k + sized(v) for k, v in r.headers)
@@ -78,10 +78,10 @@ def made_batch(
     altered: bytes | None = None,
     count: int | None = None,
 ) -> bytes:
-    """A batch of magic 2 over the offsets `[base, last]`, by default those of its records.
+    """Return a batch of magic 2 over the offsets `[base, last]`, by default those of its records.
 
-    `appended_at`: the broker's timestamp for all records. `altered` and `count` are a body, packed or not, and a number
-    of records that are not those of `records`.
+    `appended_at`: the broker's timestamp for all records. `altered` and `count` replace the body, packed or not, and
+    the number of records.
     """
     first = (records[0].offset if records else 0) if base is None else base
     end = (records[-1].offset if records else first) if last is None else last
@@ -98,13 +98,13 @@ def made_batch(
 
 
 def made_marker(offset: int, producer: int, *, commit: bool) -> bytes:
-    """The control batch that ends a transaction."""
+    """Return the control batch that ends a transaction."""
     record = Made(offset, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 7))
     return made_batch([record], producer=producer, control=True)
 
 
 def random_record(rng: random.Random, offset: int) -> Made:
-    """A record with any of what records can have."""
+    """Return a random record with any of the parts that records can have."""
 
     def some(longest: int) -> bytes | None:
         if rng.random() < 0.1:
@@ -119,13 +119,13 @@ def random_record(rng: random.Random, offset: int) -> Made:
 
 
 def random_records(rng: random.Random, offsets: Sequence[int]) -> list[Made]:
-    """One at each of `offsets`."""
+    """Return a random record at each of `offsets`."""
     return [random_record(rng, o) for o in offsets]
 
 
 @dataclass
 class MadeLog:
-    """A partition's log at random: transactions that end in either way, emptied markers, holes, compression, all in one.
+    """A random log of a partition: transactions that end either way, emptied markers, holes, and compression.
 
     `batches` are its batches in order, `rows` what a read_committed consumer gets, `aborted` each aborted transaction
     as (producer, first offset, offset of its marker). It ends at `end`, exclusive, with every transaction ended.
@@ -140,7 +140,7 @@ class MadeLog:
 
     @classmethod
     def at_random(cls, rng: random.Random, size: int = 60, start: int = 0) -> MadeLog:
-        """About `size` batches from offset `start` on."""
+        """Make about `size` batches from offset `start` on."""
         log = cls([], [], [], [], [], start)
         open_since: dict[int, int] = {}
         waiting: dict[int, list[dict[str, Any]]] = {}
@@ -205,9 +205,10 @@ class MadeLog:
         self.last_offsets.append(self.end - 1)
 
     def fetched(self, offset: int, batches: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """The bytes of as many batches, the first being the first that does not end before `offset`, and the aborted
-        transactions that a broker lists with them: those that end at `offset` or behind and begin before the fetch
-        ends."""
+        """Return the bytes of that many batches from the first one that ends at `offset` or later, and the aborted
+        transactions that a broker lists with them: those that end at `offset` or later and begin before the end of the
+        fetch.
+        """
         at = next(i for i, last in enumerate(self.last_offsets) if last >= offset)
         last = min(at + batches, len(self.batches))
         end = self.first_offsets[last] if last < len(self.batches) else self.end

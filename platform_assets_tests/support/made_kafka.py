@@ -14,35 +14,35 @@ from testbed import samples
 
 @dataclass
 class MadeCluster(Cluster):
-    """One that has the records of `made`; `starts` are where its logs begin by now, by partition."""
+    """A cluster with the records of `made`; `starts` are the current log starts by partition."""
 
     made: MadeTopic
     starts: dict[int, int] = field(default_factory=dict)
 
     @property
     def timeout(self) -> float:
-        """As Cluster has it."""
+        """See `Cluster`."""
         return 1.0
 
     @property
     def deadline(self) -> float | None:
-        """As Cluster has it."""
+        """See `Cluster`."""
         return None
 
     def with_deadline(self, deadline: float) -> Cluster:
-        """As Cluster has it."""
+        """See `Cluster`."""
         return self
 
     def topic(self, name: str) -> TopicState:
-        """As Cluster has it."""
+        """See `Cluster`."""
         return TopicState(name, samples.TOPIC_ID, tuple(sorted(self._ends)))
 
     def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """As Cluster has it."""
+        """See `Cluster`."""
         return {p: FoundOffset(self.starts.get(p, 0), None, -1) for p in topic.partitions}
 
     def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """As Cluster has it."""
+        """See `Cluster`."""
         return {p: FoundOffset(end, None, -1) for p, end in self._ends.items()}
 
     @property
@@ -51,17 +51,17 @@ class MadeCluster(Cluster):
         return {} if newest is None else dict(newest.cut.offsets)
 
     def expire(self, partition: int, before: int) -> None:
-        """Retention: the offsets before this one are gone, for whoever reads as well."""
+        """Imitate retention: offsets before this one no longer exist, also for readers."""
         self.starts[partition] = before
         self.forget(partition, range(before))
 
     def forget(self, partition: int, offsets: range) -> None:
-        """Compaction: there are no records at these offsets any more."""
+        """Imitate compaction: remove the records at these offsets."""
         self.made.records[:] = [r for r in self.made.records if r.partition != partition or r.offset not in offsets]
 
 
 def loader_of(made: MadeTopic, cluster: MadeCluster) -> Loader:
-    """A loader at the time of the newest edge."""
+    """Return a loader whose clock shows the newest edge."""
     newest = made.ledger.newest_cut(made.topic)
     at = samples.START if newest is None else newest.edge
     return Loader(made.declaration, cluster, made.ledger, made.engine, run_id="run", now=lambda: at)

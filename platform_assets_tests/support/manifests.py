@@ -1,4 +1,4 @@
-"""The manifests of infra/kubernetes, as they were parsed."""
+"""The parsed manifests of infra/kubernetes."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from platform_assets.services.home import CHECKOUT
 FOLDER: Final = CHECKOUT / "infra" / "kubernetes"
 BASE: Final = FOLDER / "base"
 KUBERNETES: Final = ("1.31", "1.34")
-"""The versions by whose schemas objects are judged."""
+"""Kubernetes versions against whose schemas objects are validated."""
 Manifest = Mapping[str, Any]
 
 
 def kustomization(folder: Path) -> dict[str, Any]:
-    """The kustomization of a folder."""
+    """Return the kustomization of a folder."""
     found: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
     return found
 
 
 def manifests() -> list[Manifest]:
-    """All objects of the base."""
+    """Return all objects of the base."""
     texts = [(BASE / name).read_text("utf-8") for name in kustomization(BASE)["resources"]]
     return [document for text in texts for document in yaml.safe_load_all(text)]
 
 
 def pods() -> dict[str, Manifest]:
-    """The templates of pods, by the names of what makes them."""
+    """Return the pod templates, by the names of their controllers."""
     return {m["metadata"]["name"]: m["spec"]["template"] for m in manifests() if "template" in m["spec"]}
 
 
 def containers() -> Iterator[tuple[str, Manifest]]:
-    """All containers with the names of their pods, initial ones among them."""
+    """Return all containers with the names of their pods, including init containers."""
     for name, pod in pods().items():
         for container in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
             yield name, container
@@ -54,6 +54,6 @@ def values(node: Any, key: str) -> Iterator[Any]:
 
 
 def settings() -> dict[str, str]:
-    """The environment that is no secret."""
+    """Return the environment without secrets."""
     lines = (BASE / "settings.env").read_text("utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))

@@ -9,7 +9,9 @@ _MOST_BITS, _MOST_DIGITS = 132, 42
 
 
 def wholes(rng: random.Random, count: int) -> list[int]:
-    """Every multiple up to 5 of a power that a 64-bit accumulator may wrap at, and `count` random ones near any power."""
+    """Return every multiple up to 5 of a power at which a 64-bit accumulator may wrap, and `count` random ones near any
+    power.
+    """
     found = [times * (1 << 64) + near for times in range(1, 6) for near in (-1, 0, 1)]
     found += [
         sign * (1 << bits) + near for bits in (31, 32, 53, 63, 64, 127) for sign in (-1, 1) for near in (-1, 0, 1)
@@ -21,7 +23,7 @@ def wholes(rng: random.Random, count: int) -> list[int]:
 
 
 def texts(rng: random.Random, whole: int) -> Iterator[str]:
-    """Ways to write a number with the digits of `whole`: with a point anywhere, more zeros, an exponent."""
+    """Return ways to write a number with the digits of `whole`: with a point anywhere, more zeros, an exponent."""
     sign, digits = ("-" if whole < 0 else ""), str(abs(whole))
     yield sign + digits
     place = rng.randint(1, len(digits))

@@ -1,6 +1,5 @@
-"""Decoded numbers and times, held against what readers that share no code with the decoders make of the same values.
-
-Tests judge some of them, and `make soak SCENARIO=decoders` as many as fit into its time.
+"""Decoded numbers and times, compared with readers that share no code with the decoders. Tests compare some values, and
+`make soak SCENARIO=decoders` as many as fit into its time.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from platform_assets_tests.support.decoding import decoded
 from platform_assets_tests.support.proto_data import proto
 
 DEAD: Final = object()
-"""Stands for a value that no column can hold."""
+"""Stands for a value that does not fit into any column."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def whole(bits: int, places: int = 0) -> Callable[[str], Any]:
-    """The number, times 10 to the power of `places`, where that is a whole one of `bits` bits."""
+    """Return the number times 10 to the power of `places` if that is a whole number of `bits` bits."""
 
     def read(text: str) -> Any:
         number = Fraction(text) * 10**places
@@ -47,7 +46,7 @@ def whole(bits: int, places: int = 0) -> Callable[[str], Any]:
 
 
 def digits(precision: int, scale: int) -> Callable[[str], Any]:
-    """The number, where a decimal of so many digits holds it."""
+    """Return the number if it fits into a decimal with that many digits."""
 
     def read(text: str) -> Any:
         number = Fraction(text) * 10**scale
@@ -57,13 +56,13 @@ def digits(precision: int, scale: int) -> Callable[[str], Any]:
 
 
 def double(text: str) -> Any:
-    """The nearest double."""
+    """Return the nearest double."""
     number = json.loads(text, parse_int=float)
     return DEAD if math.isinf(number) else number
 
 
 def single(text: str) -> Any:
-    """The float that is nearest to the nearest double."""
+    """Return the float nearest to the nearest double."""
     try:
         return struct.unpack("<f", struct.pack("<f", double(text)))[0]
     except (OverflowError, struct.error):
@@ -71,7 +70,7 @@ def single(text: str) -> Any:
 
 
 def instant(places: int) -> Callable[[str], Any]:
-    """The time of so many microseconds, with the point moved by `places`."""
+    """Return the time of that many microseconds, with the point moved by `places`."""
 
     def read(text: str) -> Any:
         micros = whole(64, places)(text)
@@ -100,7 +99,7 @@ def numbers(rng: random.Random) -> list[str]:
 
 
 def hold(options: dict[str, Any], format_name: str, values: Sequence[bytes], expected: Sequence[Any]) -> int:
-    """Both paths give `expected`, and a dead letter where that is DEAD; returns how many values were judged."""
+    """Check that both paths give `expected`, and a dead letter for DEAD; return the number of values compared."""
     found = decoded(decoder_of(FormatSpec(format_name, options)), values)
     dead = set(found.dead["row"].to_pylist())
     for row, (value, mine, theirs) in enumerate(
@@ -115,7 +114,7 @@ def hold(options: dict[str, Any], format_name: str, values: Sequence[bytes], exp
 
 
 def numbers_of_json(column: str, rng: random.Random) -> int:
-    """Numbers near powers, in a column of that type."""
+    """Compare numbers near powers in a column of that type."""
     texts = numbers(rng)
     return hold(
         {"schema": f"a {column}"},
@@ -126,14 +125,14 @@ def numbers_of_json(column: str, rng: random.Random) -> int:
 
 
 def timestamps_of_json(unit: str, rng: random.Random) -> int:
-    """Numbers near powers, as timestamps."""
+    """Compare numbers near powers, as timestamps."""
     texts = numbers(rng)
     values = [b'{"a":%b}' % text.encode() for text in texts]
     return hold({"schema": "a TIMESTAMP", "timestamps": unit}, "json", values, [*map(instant(TIMESTAMPS[unit]), texts)])
 
 
 def doubles_that_wrap(rng: random.Random) -> int:
-    """Numbers at which an accumulator of 64 bits wraps to 0."""
+    """Compare numbers at which a 64-bit accumulator wraps to 0."""
     texts = [f"{times << 64}{tail}" for times in range(1, 6) for tail in ("", ".0", ".000000", "e0", "e-5")]
     texts += [f"{text[:1]}.{text[1:]}" for text in texts[::5]] + [f"0.000{text}00" for text in texts[::5]]
     rng.shuffle(texts)
@@ -145,7 +144,7 @@ def doubles_that_wrap(rng: random.Random) -> int:
 
 
 def digits_alone(bits: int) -> Callable[[str], Any]:
-    """A whole number, which may have no point and no exponent."""
+    """Return the whole number of a text without point and exponent."""
     return lambda text: whole(bits)(text) if text.lstrip("-").isdigit() else DEAD
 
 
@@ -156,13 +155,13 @@ CSV_COLUMNS: Final = {
 
 
 def numbers_of_csv(column: str, rng: random.Random) -> int:
-    """Numbers near powers, in a column of that type."""
+    """Compare numbers near powers in a column of that type."""
     texts = [field for (field,) in csv.reader([f'"{text}"' if rng.random() < 0.5 else text for text in numbers(rng)])]
     return hold({"schema": f"a {column}"}, "csv", [text.encode() for text in texts], [*map(CSV_COLUMNS[column], texts)])
 
 
 def moments(rng: random.Random) -> list[str]:
-    """Times of the years 1 to 9999, most of them near the edges of months, with and without fractions and offsets."""
+    """Return times of the years 1 to 9999, mostly near month ends, with and without fractions and offsets."""
     found = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
     for _ in range(3_000):
         first = datetime(rng.randint(1, 9999), rng.randint(1, 12), 1, tzinfo=UTC)
@@ -176,12 +175,12 @@ def moments(rng: random.Random) -> list[str]:
 
 
 def day(text: str) -> date:
-    """The day that a text begins with."""
+    """Return the day at the start of a text."""
     return date.fromisoformat(text[:10])
 
 
 def times_of_text(format_name: str, rng: random.Random) -> int:
-    """Days and instants."""
+    """Compare days and instants."""
     texts = moments(rng)
     form = '{"a":"%s"}' if format_name == "json" else "%s"
     instants = [datetime.fromisoformat(text).astimezone(UTC) for text in texts]
@@ -204,33 +203,33 @@ def avro_hold(kind: Any, given: Sequence[Any]) -> int:
 
 
 def whole_numbers_of_avro(kind: str, bits: int, rng: random.Random) -> int:
-    """Of int and long."""
+    """Compare int and long."""
     return avro_hold(
         kind, [each for each in near_powers.wholes(rng, 1_000) if -(1 << (bits - 1)) <= each < 1 << (bits - 1)]
     )
 
 
 def reals_of_avro(kind: str, rng: random.Random) -> int:
-    """Of float and double."""
+    """Compare float and double."""
     reals = [each for each in map(COLUMNS[kind.upper()], numbers(rng)) if each is not DEAD]
     return avro_hold(kind, [*reals, math.inf, -math.inf, 5e-324 if kind == "double" else 1e-45])
 
 
 def decimals_of_avro(of: dict[str, Any], scale: int, rng: random.Random) -> int:
-    """Of bytes and fixed."""
+    """Compare decimals of bytes and fixed."""
     units = [each for each in near_powers.wholes(rng, 1_000) if abs(each) < 10**38]
     decimals = [Decimal((int(each < 0), tuple(map(int, str(abs(each)))), -scale)) for each in units]
     return avro_hold({**of, "logicalType": "decimal", "precision": 38, "scale": scale}, decimals)
 
 
 def timestamps_of_avro(unit: str, step: int, rng: random.Random) -> int:
-    """In milliseconds and microseconds."""
+    """Compare timestamps in milliseconds and microseconds."""
     found = [instant(0)(str(each * step)) for each in near_powers.wholes(rng, 1_000)]
     return avro_hold({"type": "long", "logicalType": f"timestamp-{unit}"}, [each for each in found if each is not DEAD])
 
 
 def base_128(number: int) -> bytes:
-    """A varint of Protobuf."""
+    """Return a Protobuf varint."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -258,7 +257,7 @@ PROTOBUF_KINDS: Final[dict[str, tuple[int, bool, int, Callable[[int], bytes]]]] 
 
 
 def whole_numbers_of_protobuf(rng: random.Random) -> int:
-    """The decoder has the Protobuf library read values, so the bytes are put together here by its specification."""
+    """Compare whole numbers. The decoder uses the Protobuf library, so this builds the bytes by the specification."""
     candidates = near_powers.wholes(rng, 1_000)
     fields = " ".join(f"{kind} {kind}_ = {number};" for number, kind in enumerate(PROTOBUF_KINDS, 1))
     content = descriptor_set(proto(f"message All {{ {fields} }}"), {})
@@ -302,4 +301,4 @@ JUDGES: Final[dict[str, Callable[[random.Random], int]]] = {
     },
     "protobuf whole numbers": whole_numbers_of_protobuf,
 }
-"""Each judges values that random numbers choose: it gives how many, and raises AssertionError over one that is wrong."""
+"""Functions that compare random values: each returns how many, and raises AssertionError for a wrong one."""

@@ -1,6 +1,6 @@
 """`make test-cluster`: the tests that need a cluster, then the portable ones on each kind of lake root, Spark and brokers.
 
-Each run is a pytest of its own. All are done, also behind one that failed; what is given on the command line goes to each.
+Each run is a separate pytest. All of them run, even after a failed one; command-line arguments are passed to each.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def outcome(code: int, arguments: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str], runs: Sequence[Run] = RUNS) -> int:
-    """Do all runs; 1 where one of them failed, or none had a test."""
+    """Do all runs; return 1 if one of them failed, or none had a test."""
     said: list[str] = []
     found: list[str] = []
     for run in runs:

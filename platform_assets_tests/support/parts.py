@@ -1,6 +1,5 @@
-"""Which kinds of lake root, Spark and brokers a session of tests has, and which tests hold on each of them.
-
-Environment variables choose. A fixture that can give another kind asks `chosen`, and names the kind here.
+"""Kinds of lake root, Spark and brokers of a test session, selected by environment variables, and tests that hold on
+each kind. A fixture that can provide another kind calls `chosen`, and the kind is listed here.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part that a session's tests share. The first of its `kinds` is taken where `variable` says nothing."""
+    """A part that a session's tests share. The first of its `kinds` is the default if `variable` is not set."""
 
     what: str
     variable: str
     kinds: tuple[str, ...]
 
     def chosen(self, environ: Mapping[str, str] = os.environ) -> str:
-        """The kind that the session has. Raises ValueError for one that no fixture gives."""
+        """Return the session's kind. Raises ValueError for a kind that no fixture provides."""
         found = environ.get(self.variable) or self.kinds[0]
         if found not in self.kinds:
             raise ValueError(f"{self.variable}={found!r} is none of the kinds that there are: {', '.join(self.kinds)}")
@@ -53,17 +52,22 @@ PORTABLE: Final = frozenset(
         "windows/test_rivals.py",
     )
 )
-"""Modules of loads, conflicts, crashes and audits, below the tests' folder. What uses the session's services there is `portable`: it
-holds on each kind of part."""
+"""Modules of loads, conflicts, crashes and audits, below the tests' folder.
+
+Tests there that use the session's services are `portable`: they hold on each kind of part.
+"""
 
 
 def line(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the session's selection of services, for its report. Raises ValueError for a kind that no fixture gives."""
+    """Return the session's selection of services, for its report.
+
+    Raises ValueError for a kind that no fixture provides.
+    """
     return ", ".join(f"{part.what}: {part.chosen(environ)}" for part in PARTS)
 
 
 def together(processes: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ValueError where so many processes of pytest cannot share the parts that were chosen."""
+    """Raise ValueError if that many pytest processes cannot share the chosen parts."""
     for part, kind in ((SPARK, "cluster"), (LAKE, "s3")):
         if processes and part.chosen(environ) == kind:
             raise ValueError(f"{part.variable}={kind} is for one process of pytest: leave out -n")

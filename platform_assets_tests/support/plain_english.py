@@ -64,7 +64,7 @@ class Finding:
 
 
 def of_page(path: str, text: str) -> Iterator[Finding]:
-    """Yield the findings of a Markdown page. Code is left alone, and so are parts that are written from code."""
+    """Yield the findings of a Markdown page. Code and parts generated from code are left alone."""
     prose = text
     for skipped in (_GENERATED, _FENCE, _CODE_SPAN):
         prose = skipped.sub(lambda match: re.sub(r"[^\n]", "x", match.group()), prose)

@@ -1,4 +1,4 @@
-"""Schemas and values of Protobuf by registry, for tests."""
+"""Protobuf schemas and values with a registry, for tests."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from platform_assets.decoding.protobuf.compiler import descriptor_set
 
 
 def proto(*messages: str, imports: tuple[str, ...] = (), package: str = "shop", syntax: str = "proto3") -> str:
-    """The text of a file."""
+    """Return the text of a file."""
     lines = [f'syntax = "{syntax}";', f"package {package};", *(f'import "{name}";' for name in imports), *messages]
     return "\n".join(lines)
 
 
 def class_of(text: str, name: str, references: Mapping[str, str] | None = None) -> Any:
-    """The class of messages of a full name."""
+    """Return the message class with a full name."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set(text, references or {})).file:
         pool.Add(file)
@@ -34,7 +34,7 @@ def varint(number: int) -> bytes:
 
 
 def indexed(message: Any, *path: int) -> bytes:
-    """A message behind its indexes, `[0]` where none are given."""
+    """Return a message after its indexes, by default `[0]`."""
     if not path:
         return b"\0" + bytes(message.SerializeToString())
     return b"".join(map(varint, (len(path), *path))) + bytes(message.SerializeToString())

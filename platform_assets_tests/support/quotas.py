@@ -15,9 +15,8 @@ _VERSION = 1
 
 @contextmanager
 def fetch_quota(bootstrap: str, client_id: str | None, bytes_a_second: int) -> Iterator[None]:
-    """While it lasts, consumers that call themselves `client_id` get this many bytes a second between them.
-
-    None is for each of those that have no quota of their own.
+    """Within the block, limit all consumers with `client_id` together to this many bytes per second. None limits each
+    client without its own quota.
     """
     _alter(bootstrap, client_id, bytes_a_second, remove=False)
     try:

@@ -1,7 +1,6 @@
-"""Producers that do at random what producers do, and write down what became of each value they sent.
-
-Several are at work at a time, a step each in turn. Every value is unique. A send is acknowledged, has failed for
-certain, or its outcome is not known to whoever sent it, which is told from the client's answers alone.
+"""Producers that act at random, and record the fate of each value they sent. Several work in turn, one step each. Every
+value is unique. A send is acknowledged, has certainly failed, or its outcome is unknown, according to the client's
+answers only.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _NEVER_LEFT = (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE)
 
 @dataclass
 class Attempt:
-    """A value on its way; `offset` and `error` are what its delivery report said, `reported` whether there was one."""
+    """A value being sent; `offset` and `error` come from its delivery report, and `reported` is true if there was one."""
 
     value: bytes
     partition: int
@@ -41,13 +40,13 @@ class Attempt:
     reported: bool = False
 
     def delivered(self, error: KafkaError | None, message: Any) -> None:
-        """The client's delivery report."""
+        """Take the client's delivery report."""
         self.reported, self.error = True, error
         self.offset = message.offset() if error is None else None
 
 
 class RandomProducers:
-    """`run` sends; `sends` has what became of it. Every kind of producer is at work."""
+    """`run` sends values, and `sends` has their fates. Every kind of producer takes part."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rng: random.Random) -> None:
         self.sends: list[Send] = []
@@ -56,7 +55,7 @@ class RandomProducers:
         self._names = 0
 
     def run(self, stepped: Callable[[], None]) -> None:
-        """Let all producers do their work, and call `stepped` after each step of one. No transaction is left open."""
+        """Run all producers, and call `stepped` after each step. No transaction is left open."""
         kinds: list[Callable[[], Iterator[None]]] = [
             *[self._plain] * 8, *[self._purged] * 3, *[self._committed] * 6, *[self._aborted] * 4,
             *[self._fenced] * 2, *[self._raced] * 2,
@@ -81,7 +80,7 @@ class RandomProducers:
             yield
 
     def _purged(self) -> Iterator[None]:
-        """Gives up on what is in its queue (it has failed for certain) and on what is in flight (nobody can tell)."""
+        """Purge queued values, which have certainly failed, and values in flight, whose outcome is unknown."""
         linger = self._rng.choice((0, 1, 5))
         producer = self._producer(changes={"enable.idempotence": False, "retries": 0, "linger.ms": linger})
         attempts = self._produced(producer, self._rng.randint(20, 60))
@@ -102,7 +101,7 @@ class RandomProducers:
         self._note_outcome(attempts, "failed")
 
     def _fenced(self) -> Iterator[None]:
-        """Finds at its commit that another with its name was started, and can tell nothing from that."""
+        """Commit after another producer with the same name was started: the outcome is unknown."""
         producer, attempts = yield from self._transaction(name := self._name())
         self._restarted(name)
         yield
@@ -114,7 +113,7 @@ class RandomProducers:
             assert not attempts, "a fenced producer committed"  # a client with nothing to commit does not ask
 
     def _raced(self) -> Iterator[None]:
-        """Commits while another with its name is started: one of the two is first."""
+        """Commit while another producer with the same name starts: either can be first."""
         producer, attempts = yield from self._transaction(name := self._name())
         with ThreadPoolExecutor(1) as pool:
             commit = pool.submit(producer.commit_transaction, 30)
@@ -125,9 +124,8 @@ class RandomProducers:
         self._note_outcome(attempts, "ok" if error is None else "unknown")
 
     def _killed(self, when: Literal["delivered", "committing", "unheard"]) -> Iterator[None]:
-        """Is killed in a transaction: before its commit, in it, or after it and before it could say so.
-
-        Where the transaction is open it hangs, and the last stable offset with it, until the producer is started again.
+        """Kill a producer in a transaction: before, during or after its commit, but before it could report it. An open
+        transaction holds back the last stable offset until the producer is restarted.
         """
         name = self._name()
         attempts = [self._attempt() for _ in range(self._rng.randint(2, 12))]
@@ -198,13 +196,13 @@ class RandomProducers:
 
     def _attempt(self) -> Attempt:
         self._number += 1
-        # Clocks that run by minutes against each other, and some that are off by years.
+        # Clocks that differ by minutes, and some that are off by years.
         minutes = self._rng.randint(-3, 40) if self._rng.random() < 0.95 else -20_000_000
         value = f"{self._number}".encode() + b"." * self._rng.choice((0, 10, 300))
         return Attempt(value, self._rng.randrange(self._partitions), milliseconds(START + timedelta(minutes=minutes)))
 
     def _note_outcome(self, attempts: Sequence[Attempt], outcome: Outcome) -> None:
-        """Write down `outcome` for all that was delivered, and for the rest what its report says."""
+        """Record `outcome` for all delivered values, and the reported error for the others."""
         for a in attempts:
             assert a.reported
             ended = outcome

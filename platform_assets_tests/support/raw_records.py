@@ -11,7 +11,7 @@ from platform_assets.lake import dead_letter_table
 
 
 def raw(*records: tuple[int, int, bytes | None, bytes | None]) -> pa.RecordBatch:
-    """Records of partition, offset, key and value."""
+    """Return records with partition, offset, key and value."""
     kinds = {f.name: f.type for f in dead_letter_table.columns()}
     now = datetime(2026, 3, 1, tzinfo=UTC)
     rows = [

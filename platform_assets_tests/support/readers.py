@@ -1,4 +1,4 @@
-"""Readers of raw tables that are not the platform's: what each finds, in one form."""
+"""Other readers of raw tables: their rows in a common form."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ COLUMNS: Final = (
     "window",
 )
 Read = Callable[[str, int], Iterable[Mapping[str, Any]]]
-"""Rows of the table at a path, at a version."""
+"""Reads rows of the table at a path, at a version."""
 
 
 def by_delta_rs(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-    """delta-rs and pyarrow."""
+    """Read with delta-rs and pyarrow."""
     rows: list[dict[str, Any]] = DeltaTable(path, version=version).to_pyarrow_table().to_pylist()
     return rows
 
 
 def by_polars(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-    """polars, whose Parquet reader is its own."""
+    """Read with polars, which has its own Parquet reader."""
     return pl.scan_delta(path, version=version).collect().to_dicts()
 
 
 def by_duckdb(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-    """DuckDB over delta-rs's dataset; its own extension is in no package registry."""
+    """Read with DuckDB from delta-rs's dataset, because its own Delta extension is in no package registry."""
     with duckdb.connect() as connection:
         connection.register("rows", DeltaTable(path, version=version).to_pyarrow_dataset())
         found: list[dict[str, Any]] = connection.sql("SELECT * FROM rows").to_arrow_table().to_pylist()
@@ -48,7 +48,7 @@ def by_duckdb(path: str, version: int) -> Iterable[Mapping[str, Any]]:
 
 
 def by_spark(spark: SparkSession) -> Read:
-    """Spark, with Delta's own reader."""
+    """Read with Spark and Delta's own reader."""
 
     def read(path: str, version: int) -> Iterable[Mapping[str, Any]]:
         frame = spark.read.format("delta").option("versionAsOf", version).load(path)
@@ -58,7 +58,7 @@ def by_spark(spark: SparkSession) -> Read:
 
 
 def plain(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """One row in one form, whichever reader it comes from: times in UTC, bytes as bytes."""
+    """Return a row of any reader in the common form: times in UTC, bytes as bytes."""
     found = dict(row)
     moment: datetime = found["kafka_timestamp"]
     found["kafka_timestamp"] = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -71,10 +71,10 @@ def plain(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """Rows as `plain` has them, by partition and offset."""
+    """Return rows in the form of `plain`, by partition and offset."""
     return sorted(map(plain, rows), key=lambda row: row[1:3])
 
 
 def readers(spark: SparkSession) -> dict[str, Read]:
-    """Each of them by its name."""
+    """Return each reader by its name."""
     return {"delta-rs": by_delta_rs, "polars": by_polars, "DuckDB": by_duckdb, "Spark": by_spark(spark)}

@@ -23,7 +23,7 @@ PACKERS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def xerial(data: bytes) -> bytes:
-    """Snappy as Java producers frame it, in two blocks."""
+    """Return Snappy data in two blocks, framed as by Java producers."""
     blocks = [bytes(cramjam.snappy.compress_raw(part)) for part in (data[:10], data[10:])]
     framed = b"".join(struct.pack(">i", len(b)) + b for b in blocks)
     return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + framed
@@ -44,7 +44,8 @@ def batch(
     append_time: bool = False,
 ) -> bytes:
     """A batch of magic 2 at offset `base` with records at `base + delta`, spanning `span` offsets; kafka-python's
-    builder makes it, and what the builder cannot do is written over it. Timestamps are `stamp + delta`."""
+    builder makes it, and the other settings are written into its bytes. Timestamps are `stamp + delta`.
+    """
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,

@@ -1,6 +1,5 @@
-"""Histories of a topic's lake in which maintenance, damage and lost ledgers are normal life, judged at their end.
-
-The judge has the producer's notes and reads tables by delta-rs alone. No Kafka, no Spark.
+"""Histories of a topic's lake with maintenance, damage and lost ledgers, checked at their end against the producer's
+notes. Tables are read only with delta-rs. Without Kafka and Spark.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
 
 ROWS: Final = 20
-"""Of a window, in each of two partitions."""
+"""Rows of a window in each of two partitions."""
 WINDOWS: Final = 4
 Place = tuple[int, int]
 """Partition and offset."""
@@ -62,7 +61,7 @@ def made_topic(root: Path) -> MadeTopic:
 
 
 def loaded_windows(topic: MadeTopic, kafka: MadeCluster, number: int = WINDOWS) -> list[SealedWindow]:
-    """That many windows of it, loaded and not decoded. Each value says its window, partition and number."""
+    """Load that many windows without decoding them. Each value contains its window, partition and number."""
     sealed = topic.seal(
         [{p: [(b"k%d" % i, b"%d/%d/%d" % (w, p, i)) for i in range(ROWS)] for p in (0, 1)} for w in range(number)]
     )
@@ -96,7 +95,7 @@ def clean_log(delta: DeltaTable) -> None:
 
 
 def append_elsewhere(delta: DeltaTable) -> None:
-    """A commit that has nothing to do with any window."""
+    """Make a commit that does not concern any window."""
     delta.alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
 
 
@@ -116,7 +115,7 @@ def rebuilt(topic: MadeTopic) -> Rebuilt:
 
 
 def files_that_may_hold(delta: DeltaTable, key: str) -> list[dict[str, Any]]:
-    """The files of a flat table whose statistics do not rule a window out."""
+    """Return the files of a flat table whose statistics do not exclude a window."""
     files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
     return [f for f in files if f.get("min.window") is None or f["min.window"] <= key <= f["max.window"]]
 
@@ -143,7 +142,7 @@ class History:
         self._backup = self.topic.root.parent / "ledger of before"
 
     def happens(self) -> None:
-        """One thing of normal life, or damage to one window."""
+        """Do one maintenance step, or damage one window."""
         topic, rng, delta = self.topic, self.rng, table(self.topic)
         flat = not delta.metadata().partition_columns
         what, key = (
@@ -152,7 +151,7 @@ class History:
         )
         self.story.append(f"{what} {key}")
         match what:
-            # Those of delta-rs end with an error where a file is lost.
+            # delta-rs's own ends with an error if a file is lost.
             case "compact":
                 with contextlib.suppress(DeltaError):
                     delta.optimize.compact()
@@ -187,7 +186,7 @@ class History:
             case "erase":
                 self._erase(rng.randrange(2), rng.randrange(WINDOWS * ROWS))
             case "upkeep":
-                # A group with a damaged window stays as it is.
+                # A group with a damaged window is left unchanged.
                 upkeep = Upkeep(topic.declaration.raw_table, topic.ledger, target=rng.choice((4_000, 1 << 20)))
                 list(upkeep.run("9999"))
             case "migrate":
@@ -223,7 +222,7 @@ class History:
     # --- the end of it
 
     def ends_well(self) -> None:
-        """Load each window, follow what an error names to its end, and judge the error and the table."""
+        """Load each window, follow each error's remedy to its end, and check the error and the table."""
         for window in self.topic.ledger.windows(self.topic.topic):
             if window.ranges.size:
                 self._judge_load(window)
@@ -245,7 +244,7 @@ class History:
         match loaded:
             case LostForGoodError():
                 anywhere = self._in_kafka() | versions
-                # For a ledger that forgot an erasure, the erased record is a row like any other.
+                # A ledger without the erasure treats the erased record like any other row.
                 assert not wanted | self._of(window) & self.forgotten <= anywhere, said
                 assert not _places(loaded.gone) & anywhere, said
                 assert 0 < loaded.lost <= len(self._of(window) - anywhere), said
@@ -271,7 +270,7 @@ class History:
                 self._accept(window)
                 kafka |= kept
             case OffsetsExpiredError():
-                # Without a receipt. The table has none of the rows that Kafka lacks.
+                # There is no receipt, and the table has none of the rows that Kafka lacks.
                 assert before is not None, said
                 assert not _places(loaded.lost) & (self._in_kafka() | set(before)), said
                 self._accept(window)
@@ -288,7 +287,7 @@ class History:
                     # The next load reports the other records that Kafka has.
                     self._judge_load(window)
                     return
-                # Kafka was not asked for what is left of it.
+                # Kafka was not asked for the remaining records.
                 exact = not (outcome == "kept" and is_found)
         after = self.rows(window.key)
         assert after is not None, said
@@ -318,10 +317,10 @@ class History:
         covered: set[Place] = set().union(*windows.values())
         newest = self.topic.ledger.newest_cut(self.topic.topic)
         if newest is None:
-            # The table was as new when its log was cleaned and its ledger lost: all begins again.
+            # The table was new when its log was cleaned and its ledger lost, so everything starts again.
             return
         for p, o in set(self.notes) - covered:
-            # What lies behind the newest cut comes with the next window.
+            # Records after the newest cut come with the next window.
             assert o >= newest.cut.at(p) or o < self.first.get(p, 0), self.said(None, f"{(p, o)} is in no window")
 
     def _accept(self, window: SealedWindow) -> None:
@@ -340,12 +339,12 @@ class History:
         return {(r.partition, r.offset) for r in self.topic.records}
 
     def _in_versions(self, window: SealedWindow) -> set[Place]:
-        """All places that any version which can be read has a row of in this window."""
+        """Return all places of this window with a row in any readable version."""
         versions = range(table(self.topic).version() + 1)
         return set[Place]().union(*(self.rows(window.key, version) or () for version in versions))
 
     def rows(self, key: str, version: int | None = None) -> dict[Place, bytes] | None:
-        """The rows of a window at a version, by delta-rs and Parquet alone; None where they cannot be read."""
+        """Return the rows of a window at a version, read only with delta-rs and Parquet; None if they cannot be read."""
         folder = self.topic.root / "raw" / self.topic.topic
         columns = ["kafka_partition", "kafka_offset", "value"]
         try:
@@ -371,7 +370,7 @@ def _places(ranges: Iterable[tuple[int, int, int]]) -> set[Place]:
 
 
 def a_history(root: Path, rng: random.Random, events: int = 12) -> History:
-    """A topic below `root` whose windows were loaded, and that much has happened to since."""
+    """Make a topic below `root` with loaded windows and that many later events."""
     topic = made_topic(root / "lake")
     kafka = MadeCluster(topic)
     loaded_windows(topic, kafka)

@@ -1,4 +1,4 @@
-"""The parts of the docs that follow from the code: commands, fields of the YAML, columns, checks.
+"""Parts of the docs that are generated from the code: commands, fields of the YAML, columns, checks.
 
 `python -m platform_assets_tests.support.reference` writes them between their markers; a test compares.
 """
@@ -31,7 +31,7 @@ _WIDTH: Final = 100
 
 
 def commands() -> str:
-    """The help of each command, in the order of their names."""
+    """Return the help of each command, by name."""
     parts = [f"```text\n{_help(())}\n```"]
     for name in sorted(command.list_commands(click.Context(command))):
         parts.append(f"### `{name}`\n\n```text\n{_help((name,))}\n```")
@@ -46,7 +46,7 @@ def _help(arguments: Sequence[str]) -> str:
 
 
 def fields() -> str:
-    """The fields of a topic's YAML, those that must be given first."""
+    """Return the fields of a topic's YAML, required ones first."""
     return _table(("field", "default", "what"), _fields())
 
 
@@ -65,7 +65,7 @@ def _yaml(value: object) -> str:
 
 
 def client_settings() -> str:
-    """The Kafka client settings that are taken from the environment."""
+    """Return the Kafka client settings that are read from the environment."""
     return "\n".join(f"* `KAFKA_{name.upper().replace('.', '_')}`" for name in sorted(settings._ALLOWED))
 
 
@@ -77,7 +77,7 @@ def spark_settings() -> str:
 
 
 def raw_columns() -> str:
-    """The columns of a raw table, as one that was just made has them."""
+    """Return the columns of a newly created raw table."""
     with tempfile.TemporaryDirectory() as place:
         folder = Folder.at(place) / "raw" / "orders"
         raw_table.create(folder, "orders")
@@ -93,17 +93,17 @@ def _type(delta: Any) -> str:
 
 
 def cut_columns() -> str:
-    """The columns of the ledger of cuts."""
+    """Return the columns of the ledger of cuts."""
     return _ledger(CUT_COLUMNS)
 
 
 def commit_columns() -> str:
-    """The columns of the ledger of commits."""
+    """Return the columns of the ledger of commits."""
     return _ledger(COMMIT_COLUMNS)
 
 
 def decision_columns() -> str:
-    """The columns of the ledger of decisions."""
+    """Return the columns of the ledger of decisions."""
     return _ledger(DECISION_COLUMNS)
 
 
@@ -112,7 +112,7 @@ def _ledger(columns: Mapping[str, tuple[str, str]]) -> str:
 
 
 def checks() -> str:
-    """The checks, and what each proves."""
+    """Return the checks, and what each proves."""
     listed = [*CHECKS.values(), DEEP_AUDIT]
     rows = ((f"`{c.name}`", c.description, "after each load" if c.blocking else "by a schedule") for c in listed)
     return _table(("check", "what it proves", "when"), rows)
@@ -134,11 +134,11 @@ SECTIONS: Final[Mapping[str, tuple[Path, Callable[[], str]]]] = {
     "decision columns": (DOCS / "tables.md", decision_columns),
     "checks": (DOCS / "checks.md", checks),
 }
-"""Each section by its name, which its markers carry: the page that has it, and what makes it."""
+"""Sections by the name in their markers: their page, and the function that generates them."""
 
 
 def with_section(page: str, name: str, text: str) -> str:
-    """`page` with `text` between the markers of section `name`. Raises ValueError unless it has just one of it."""
+    """Return `page` with `text` between the markers of section `name`. Raises ValueError unless it has exactly one."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     found = re.findall(f"{re.escape(begin)}.*?{re.escape(end)}", page, re.DOTALL)
     if len(found) != 1:

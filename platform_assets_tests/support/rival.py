@@ -1,8 +1,7 @@
-"""A platform in a process of its own that loads one window after the other, as its parent says, and waits before each commit.
-
-Its parent says a window's key a line, and `go`; it answers by a JSON object a line: that it holds, or what came of the load. Its last
-argument names the topic and lake; brokers and the object store are in its environment. The columnar engine's tasks are done in the
-process itself, in the place of Spark's workers, so that each request of its to the store goes the way that its environment says.
+"""A platform in a separate process that loads windows on its parent's request, and waits before each commit. The parent
+writes lines with a window's key or `go`; the answers are lines of JSON: that it is waiting, or the result of the load.
+Its last argument names the topic and lake; brokers and the object store are in its environment. The columnar engine's
+tasks run in the process itself instead of Spark's workers, so each request to the store follows its environment.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _HOLDING: Final = {"holding": True}
 
 
 class Rival:
-    """Such a process, as its parent has it."""
+    """Parent's handle of such a process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -49,7 +48,7 @@ class Rival:
         self._holds = False
 
     def begin(self, key: str, closed: datetime) -> None:
-        """Have it load this window, when `closed` is the newest edge that has passed."""
+        """Make it load this window, with `closed` as the newest closed edge."""
         self._say(f"{key} {closed.isoformat()}")
 
     def wait(self) -> dict[str, Any] | None:
@@ -77,7 +76,7 @@ class Rival:
 
 @contextmanager
 def rival(lake: TopicLake, environment: Mapping[str, str]) -> Iterator[Rival]:
-    """A rival that loads into `lake` until the block ends."""
+    """Run a rival that loads into `lake` until the block ends."""
     settings = {"topic": lake.topic, "root": str(lake.root), "address": str(lake.lake)}
     with subprocess.Popen(
         [sys.executable, "-m", __name__, json.dumps(settings)],
@@ -128,7 +127,7 @@ def _no_spark() -> Any:
 
 
 def _in_process() -> None:
-    """Have the engine do its tasks here."""
+    """Run the engine's tasks in this process."""
 
     def reports(_: Any, work: Work, __: int) -> Generator[Report, None, None]:
         yield from task.reports(work, range(len(work.shares)))
@@ -148,7 +147,7 @@ def _answer(lake: TopicLake, key: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Load what the parent says, until it says no more."""
+    """Load windows on the parent's request until its input ends."""
     settings = json.loads(sys.argv[1])
     gate = _Gate()
     _in_process()

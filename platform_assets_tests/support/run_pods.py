@@ -1,4 +1,4 @@
-"""The job of Kubernetes that the overlay `runs-in-pods` makes of a run, by Dagster's own launcher."""
+"""The Kubernetes job that Dagster's own launcher creates for a run with the overlay `runs-in-pods`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Job = dict[str, Any]
 
 
 class _Recorder:
-    """Stands for Kubernetes' own server: it keeps what it is asked to start."""
+    """Stands for Kubernetes' server: it stores requested jobs."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -41,14 +41,13 @@ class _Recorder:
 
 @contextmanager
 def instance_of_overlay(folder: Path, *, own_storage: bool = False) -> Iterator[tuple[dg.DagsterInstance, list[Job]]]:
-    """The instance of the overlay's dagster.yaml, which `folder` gets, and the jobs that its launcher has asked for.
-
-    With `own_storage` it has SQLite in `folder` in the place of PostgreSQL.
+    """Return the instance of the overlay's dagster.yaml, which is copied to `folder`, and the jobs that its launcher
+    requests. With `own_storage` it uses SQLite in `folder` instead of PostgreSQL.
     """
     given = yaml.safe_load((OVERLAY / "dagster.yaml").read_text("utf-8"))
     if own_storage:
         del given["storage"]
-    # Outside of a cluster the address of its API is in a file, and nobody is at this one.
+    # Outside of a cluster, its API's address comes from a file; this one does not exist.
     (folder / "kubeconfig").write_text(yaml.safe_dump(_NOBODY))
     given["run_launcher"]["config"] |= {"load_incluster_config": False, "kubeconfig_file": str(folder / "kubeconfig")}
     (folder / "dagster.yaml").write_text(yaml.safe_dump(given))

@@ -15,7 +15,7 @@ from testbed.project import definitions
 
 
 def minutes_ago(minutes: int) -> datetime:
-    """A full minute that lies back by at least `minutes`: Dagster knows partitions by its own clock."""
+    """Return a full minute at least `minutes` ago, because Dagster knows partitions by its own clock."""
     return datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=minutes)
 
 
@@ -30,7 +30,7 @@ def materialize(
     root: Path | None = None,
     timeout_seconds: float = 10,
 ) -> dg.ExecuteInProcessResult:
-    """One run of the windows from the first of `keys` to the last, with its checks; failures are in the result."""
+    """Run the windows from the first of `keys` to the last, with checks; failures are in the result."""
     found = definitions(
         lake.declaration, bootstrap or lake.bootstrap, root or lake.root, remote, downstream, timeout_seconds
     )
@@ -56,7 +56,7 @@ def failure_of(result: dg.ExecuteInProcessResult) -> str:
 
 
 def materializations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Mapping[str, Mapping[str, Any]]:
-    """The metadata of the newest materialisation of each partition of `asset`, as plain values."""
+    """Return the metadata of the newest materialization of each partition of `asset`, as plain values."""
     found: dict[str, Mapping[str, Any]] = {}
     for record in reversed(instance.fetch_materializations(asset, limit=1000).records):
         event = record.asset_materialization
@@ -67,7 +67,7 @@ def materializations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Mappin
 
 
 def plain(value: Any) -> Any:
-    """A metadata value without its Dagster type; tables as lists of rows."""
+    """Return a metadata value without its Dagster type; tables as lists of rows."""
     if isinstance(value, dg.TableMetadataValue):
         return [dict(record.data) for record in value.records]
     return value.value

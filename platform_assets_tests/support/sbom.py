@@ -1,4 +1,4 @@
-"""`make sbom`: write what the product consists of, as CycloneDX JSON: Python packages and jars, with their hashes."""
+"""`make sbom`: write the product's components as CycloneDX JSON: Python packages and jars, with their hashes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from platform_assets_tests.support.audit import version_of
 from platform_assets_tests.support.locks import PRODUCT, locked
 
 PLACE: Final = "platform-assets:place"
-"""The property that says where a component is: "python", a set of jars.lock, "registry", or "pyspark" for the jars in it."""
+"""Property with the place of a component: "python", a set of jars.lock, "registry", or "pyspark" for the jars in it."""
 WRITTEN_TO: Final = CHECKOUT / "build" / "sbom.cdx.json"
 _TESTS_ALONE: Final = "s3proxy"
 
 
 def components() -> Iterator[Component]:
-    """All that an installation of the product has. A Python package has the hashes of all archives that its lock allows."""
+    """Return all components of an installation of the product.
+
+    A Python package has the hashes of all archives in its lock.
+    """
     for name, each in locked(PRODUCT).items():
         for version in each.versions:
             yield _component(name, version, "python", each.hashes, PackageURL("pypi", name=name, version=version))
@@ -46,13 +49,13 @@ def components() -> Iterator[Component]:
 
 
 def sbom() -> str:
-    """The document; two of the same locks are equal."""
+    """Return the document; it depends only on the locks."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
     bom = Bom(components=components())
     bom.metadata.component = Component(
         name=project["name"], version=project["version"], type=ComponentType.APPLICATION, bom_ref=project["name"]
     )
-    # The product needs each of them; which of them needs which is not said.
+    # The product needs each of them; dependencies among them are not listed.
     bom.register_dependency(bom.metadata.component, bom.components)
     bom.metadata.timestamp = None  # type: ignore[assignment]
     bom.serial_number = uuid5(NAMESPACE_URL, " ".join(sorted(f"{c.bom_ref}" for c in bom.components)))
@@ -74,7 +77,7 @@ def _component(
 
 
 def _organisation(path: Path, name: str) -> str | None:
-    """The group that the jar's own Maven files give it; None if it has none for this name."""
+    """Return the group in the jar's own Maven files; None if they have none for this name."""
     with zipfile.ZipFile(path) as archive:
         groups = [
             parts[2]

@@ -1,4 +1,4 @@
-"""The order in which the processes of a run take the test files: the longest first, so that all end at about the same time.
+"""Order in which the processes of a run take test files: the longest first, so that all end at about the same time.
 
 A run with `PLATFORM_TEST_DURATIONS=FILE` writes the seconds of each file; `platform_assets_tests/durations.json` is such a file.
 """
@@ -20,7 +20,7 @@ RECORDED: Final = CHECKOUT / "platform_assets_tests" / "durations.json"
 LONG: Final = "long"
 
 _GUESSED_SECONDS: Final = {True: 2.0, False: 0.1}
-"""Of a test in a file without a record: with the session's services, and without."""
+"""Guessed seconds of a test in a file without a record: with the session's services, and without."""
 
 
 def recorded(path: Path = RECORDED) -> dict[str, float]:
@@ -31,7 +31,7 @@ def recorded(path: Path = RECORDED) -> dict[str, float]:
 def longest_first(tests: Iterable[tuple[str, bool]], seconds: Mapping[str, float]) -> list[str]:
     """Return the files of `tests`, the longest first.
 
-    A test is its file, and whether it needs the session's services. The time of files that `seconds` lacks is guessed from that.
+    A test is a pair of its file and True if it needs the session's services, from which missing `seconds` are guessed.
     """
     guessed: dict[str, float] = defaultdict(float)
     for file, needs_services in tests:
@@ -40,7 +40,7 @@ def longest_first(tests: Iterable[tuple[str, bool]], seconds: Mapping[str, float
 
 
 class Durations:
-    """A plugin of the process that hears of all tests: reports which tests ran, and writes the seconds of each file."""
+    """Plugin of the process that gets all reports: lists which tests ran, and writes the seconds of each file."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

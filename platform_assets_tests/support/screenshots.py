@@ -1,8 +1,6 @@
-"""`make screenshots`: the pictures of the README and the docs, taken of the demo's own UI.
-
-Runs the demo in a data folder of its own, opens its UI in a headless Chromium, and takes the asset graph and the report
-of a check that passed. Then deletes rows of one window behind the platform's back, as a careless hand would, evaluates
-the checks again, and takes the report of the one that fails.
+"""`make screenshots`: take the pictures of the README and the docs from the demo's UI. Runs the demo in a separate data
+folder, opens its UI in a headless Chromium, and takes the asset graph and the report of a passing check. Then deletes
+rows of one window directly in Delta, evaluates the checks again, and takes the report of the failing check.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ def take(home: Home, environment: Mapping[str, str]) -> None:
 
 
 def _evaluate() -> None:
-    """Evaluate all checks of the demo's tables, and the deep audit, which else would wait for the night."""
+    """Evaluate all checks of the demo's tables, and the deep audit, which otherwise runs at night."""
     from platform_assets.definitions import defs
 
     names = [*CHECKS, DEEP_AUDIT.name]
@@ -109,7 +107,7 @@ def _report(page: Page, address: str, name: str) -> None:
 
 
 def _clip(x: int, y: int, width: int, height: int) -> FloatRect:
-    """The part of the page that tells something, without the UI's own menus."""
+    """Return the relevant part of the page, without the UI's menus."""
     return {"x": x, "y": y, "width": width, "height": height}
 
 

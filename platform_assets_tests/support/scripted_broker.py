@@ -1,4 +1,4 @@
-"""Brokers that answer as a script says, over a socket of their own: what a real one does seldom, or never on request."""
+"""Brokers that answer according to a script: for behavior that a real one shows rarely, or never on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUT_OF_RANGE, CORRUPT = 1, 2
 
 
 def batch(base: int, count: int) -> bytes:
-    """A batch of `count` records from offset `base` on."""
+    """Return a batch of `count` records from offset `base` on."""
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     for delta in range(count):
         builder.append(delta, timestamp=0, key=None, value=b"value", headers=[])
@@ -42,21 +42,21 @@ class Script:
     log_start: int = 0
     errors: list[int] = field(default_factory=list)
     throttled: list[int] = field(default_factory=list)
-    """Answers to fetches before all others: nothing, and the milliseconds for which to wait."""
+    """First answers to fetches: no data, and a wait of these milliseconds."""
     empty: list[int] = field(default_factory=list)
-    """The next fetches get an answer without records and without an error, which asks to wait for these milliseconds."""
+    """The next fetches get an answer without records and errors, with a wait of these milliseconds."""
     empty_from: int = 1 << 62
     """Fetches from this offset on get such an answer too."""
     unstable: list[tuple[int, int, bytes]] = field(default_factory=list)
     """Batches after the last stable offset, which belong to open transactions."""
     corrupt: range = range(0)
-    """Offsets of which the broker itself says that the batch is corrupt."""
+    """Offsets for which the broker itself reports a corrupt batch."""
     aborted: list[tuple[int, int]] = field(default_factory=list)
     """Producer id and first offset of the aborted transactions, which each fetch lists."""
     listed_start: int | None = None
     """The log start that ListOffsets gives, if it is not `log_start`."""
     local_start: int = 1 << 62
-    """The first offset that is on the broker's own disks; all others are in tiered storage."""
+    """The first offset on the broker's own disks; earlier ones are in tiered storage."""
     fetch_versions: tuple[int, int] = (4, 18)
     list_versions: tuple[int, int] = (1, 10)
     leader: tuple[str, int] | None = None
@@ -64,7 +64,7 @@ class Script:
     """Rack, host and port of a replica that is not the leader."""
     silent: bool = False
     fetched: list[tuple[int, int]] = field(default_factory=list)
-    """`(offset, leader epoch)` of each fetch that came."""
+    """`(offset, leader epoch)` of each received fetch."""
     probed: list[int] = field(default_factory=list)
     """The offset of each read_uncommitted fetch."""
     racks: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Script:
 
 
 class ScriptedBroker(socketserver.ThreadingTCPServer):
-    """A broker with one topic of one partition, on loopback; `failures` are those of its own code."""
+    """A broker with one topic of one partition, on loopback; `failures` are errors of its own code."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -85,7 +85,7 @@ class ScriptedBroker(socketserver.ThreadingTCPServer):
         self.address: tuple[str, int] = ("127.0.0.1", self.socket.getsockname()[1])
 
     def handle_error(self, *_: Any) -> None:
-        if not isinstance(error := sys.exc_info()[1], OSError):  # clients leave when they like
+        if not isinstance(error := sys.exc_info()[1], OSError):  # clients may disconnect at any time
             self.failures.append(error)
 
 
@@ -153,7 +153,7 @@ class _Handler(socketserver.StreamRequestHandler):
         script.fetched.append((asked.fetch_offset, asked.current_leader_epoch))
         script.racks.append(request.rack_id)
         if script.near is not None and request.rack_id == script.near[0]:
-            # As Kafka's own leader does: no records, and whom to ask.
+            # Like Kafka's leader: no records, and the replica to ask.
             return fetch_response(0, script.stable, script.log_start, b"", [], replica=8)
         if script.throttled:
             return FetchResponse(throttle_time_ms=script.throttled.pop(0), error_code=0, session_id=0, responses=[])
@@ -180,7 +180,7 @@ def fetch_response(
     throttle: int = 0,
     high: int | None = None,
 ) -> Any:
-    """An answer to a fetch, as kafka-python writes it."""
+    """Return an answer to a fetch, encoded by kafka-python."""
     of_topic = FetchResponse.FetchableTopicResponse
     data = of_topic.PartitionData(
         partition_index=0,
@@ -203,7 +203,7 @@ Start = Callable[[Script], ScriptedBroker]
 
 @contextlib.contextmanager
 def scripted_brokers() -> Iterator[Start]:
-    """Gives what starts a broker of a script; all of them end with the block, and none of them may have failed."""
+    """Provide a function that starts a broker with a script; all end with the block, and none may have failed."""
     brokers: list[ScriptedBroker] = []
     with contextlib.ExitStack() as stack:
 

@@ -1,8 +1,8 @@
-"""Delivery semantics, shown: three loaders under the same crashes, and what the checks say of their tables.
+"""Demonstration of delivery semantics: three loaders with the same crashes, and the checks' results for their tables.
 
-`python -m platform_assets_tests.semantics` repeats the run that README.md and docs/SEMANTICS.md tell of, and writes it
-there: same seed, same records, same crashes. It starts a broker and a Spark Connect server of its own, unless
-`KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE` name others.
+`python -m platform_assets_tests.semantics` repeats the run in README.md and docs/SEMANTICS.md, and writes it there:
+same seed, records and crashes. It starts its own broker and Spark Connect server, unless `KAFKA_BOOTSTRAP_SERVERS` and
+`SPARK_REMOTE` name others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 SEED = 4
-"""Of the run that the documents show."""
+"""Seed of the documented run."""
 README = CHECKOUT / "README.md"
 DOCUMENT = CHECKOUT / "docs" / "SEMANTICS.md"
 BEGIN, END = "<!-- semantics:begin -->", "<!-- semantics:end -->"
@@ -50,7 +50,7 @@ PARTITIONS = 2
 Offsets = frozenset[tuple[int, int]]
 """`(partition, offset)` pairs."""
 Schedule = Sequence[tuple[Point, ...]]
-"""For each window, where its first attempts to load crash; the attempt after those is let go."""
+"""For each window, the crash points of its first load attempts; the next attempt does not crash."""
 
 _LOST: frozenset[FindingKind] = frozenset({"rows missing", "window not loaded", "record not in the table"})
 _DOUBLED: frozenset[FindingKind] = frozenset({"duplicate in a window", "duplicate across windows"})
@@ -83,7 +83,7 @@ class Result:
         return (self.lost, self.doubled) == (self.due_lost, self.due_doubled)
 
     def named(self, check: str, kinds: frozenset[FindingKind]) -> Offsets:
-        """The offsets that `check` names in findings of `kinds`."""
+        """Return the offsets that `check` names in findings of `kinds`."""
         return frozenset(
             (f.partition, offset)
             for f in self._findings(check, kinds)
@@ -94,7 +94,7 @@ class Result:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Findings that are neither a loss nor a doubling."""
+        """Findings other than lost or duplicate records."""
         return tuple(f.sentence() for v in self.check_results for f in v.findings if f.kind not in _LOST | _DOUBLED)
 
     @property
@@ -118,7 +118,7 @@ class Result:
 
 
 def schedule(rng: random.Random) -> Schedule:
-    """Every point at least once, some windows that crash twice, and one that does not."""
+    """Return a schedule with every point at least once, some windows that crash twice, and one that does not crash."""
     chosen: list[tuple[Point, ...]] = [
         ("before the plan", "files written"),
         ("after the plan", "between the writes"),
@@ -149,7 +149,7 @@ def run(
 
 
 def _produce(lake: TopicLake, rng: random.Random) -> None:
-    """Records in every partition: plain ones, and a committed and an aborted transaction, in any order."""
+    """Produce records in every partition: plain ones, and a committed and an aborted transaction, in any order."""
 
     def records(least: int) -> list[Record]:
         counts = {p: least + rng.randrange(20) for p in range(PARTITIONS)}
@@ -161,7 +161,7 @@ def _produce(lake: TopicLake, rng: random.Random) -> None:
 
 
 def _load(name: LoaderName, lake: TopicLake, key: str, points: Iterable[Point]) -> list[Point]:
-    """Load as an orchestrator does, again until it succeeds; gives the crashes that it took."""
+    """Load like an orchestrator, with retries until it succeeds; return the crashes."""
     met: list[Point] = []
     for point in (*points, None):
         try:
@@ -216,7 +216,7 @@ def _evaluation(lake: TopicLake) -> Evaluation:
 
 
 def table(results: Iterable[Result]) -> str:
-    """The three side by side, in Markdown."""
+    """Return a Markdown table of the three loaders."""
     lines = [
         "| loader | crashes | committed records | rows | lost | more than once | what the checks said |",
         "|---|--:|--:|--:|--:|--:|---|",
@@ -240,7 +240,7 @@ def _said(r: Result) -> str:
 
 
 def document(crashes: Schedule, results: Sequence[Result], seed: int) -> str:
-    """The whole account of a run, in Markdown."""
+    """Return the complete report of a run, in Markdown."""
     windows = results[0].windows.values()
     lines = [
         "# Delivery semantics, demonstrated",
@@ -304,7 +304,7 @@ def _by_window(r: Result, offsets: Offsets) -> list[str]:
 
 
 def with_section(readme: str, text: str) -> str:
-    """`readme` with `text` between its two markers. Raises ValueError where it has none."""
+    """Return `readme` with `text` between its two markers. Raises ValueError without them."""
     if not re.search(f"{BEGIN}.*{END}", readme, re.DOTALL):
         raise ValueError(f"the README has no section between {BEGIN} and {END}")
     before, rest = readme.split(BEGIN, 1)
@@ -315,7 +315,7 @@ def with_section(readme: str, text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Repeat the run, print it, and write it into the documents. 0 where every loader came out as it must."""
+    """Repeat the run, print it, and write it into the documents. Return 0 if every loader gave the expected result."""
     parser = argparse.ArgumentParser(prog="semantics", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=SEED, help="another seed gives other records and crashes")
     parser.add_argument("--print-only", action="store_true", help="leave the documents as they are")
@@ -349,7 +349,7 @@ def new_topic(bootstrap: str) -> str:
 
 
 def session_of(remote: str) -> Callable[[], SparkSession]:
-    """Gives one session on the Spark Connect server at `remote`."""
+    """Provide one session on the Spark Connect server at `remote`."""
     from platform_assets.engines.spark.session import connect
 
     session = connect(remote)

@@ -1,4 +1,4 @@
-"""Small stand-ins for services, so that the supervisor's own rules are tested in milliseconds."""
+"""Small stand-ins for services, so that tests of the supervisor's rules take milliseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITH_CHILD = (
 
 
 def spec_of(home: Home, name: str, code: str, *, timeout: float = 30.0) -> ServiceSpec:
-    """A service that runs this Python and is ready when its flag file exists."""
+    """Return a service that runs this Python, and is ready when its flag file exists."""
     flag = home.root / f"{name}.flag"
     return ServiceSpec(
         name=name,
@@ -42,7 +42,7 @@ def spec_of(home: Home, name: str, code: str, *, timeout: float = 30.0) -> Servi
 
 
 def launch_of(home: Home, name: str, code: str, *, answers: bool = True, timeout: float = 30.0) -> Launch:
-    """Its launch; each start begins without the flag of the last."""
+    """Return its launch; each start removes the previous flag."""
 
     def build() -> ServiceSpec:
         (home.root / f"{name}.flag").unlink(missing_ok=True)
@@ -52,7 +52,7 @@ def launch_of(home: Home, name: str, code: str, *, answers: bool = True, timeout
 
 
 def child_of(home: Home, name: str) -> int:
-    """The child's pid that `WITH_CHILD` wrote down."""
+    """Return the child's pid, from `WITH_CHILD`."""
     return int(Path(home.root / f"{name}.flag").read_text())
 
 
@@ -64,7 +64,7 @@ def kill(record: ProcessRecord) -> None:
 
 
 def naming(path: Path) -> list[int]:
-    """The pids whose arguments name a path."""
+    """Return the pids of processes whose arguments contain a path."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -76,7 +76,7 @@ def naming(path: Path) -> list[int]:
 
 
 def marked(record: ProcessRecord) -> list[int]:
-    """The pids that carry a record's mark, asked of the system and not of the code under test."""
+    """Return the pids with a record's mark, from the system instead of the code under test."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,4 +1,4 @@
-"""A topic of one's own declared in a folder of its own, and the shell that works on it."""
+"""A topic declared in a separate folder, and a shell for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAGSTER_WARNINGS = (
 
 @dataclass
 class Shell:
-    """The variables of a shell whose project is the folder `root`; nothing in it is anybody's services."""
+    """Variables of a shell for the project in `root`, without the user's services."""
 
     root: Path
     variables: dict[str, str] = field(default_factory=dict)
@@ -45,21 +45,21 @@ class Shell:
         }
 
     def declare(self, topic: str, start: str = "2026-01-01T00:00Z", window: str = "0 * * * *") -> Path:
-        """Write the YAML of a topic, and give its file."""
+        """Write the YAML of a topic, and return its file."""
         file = self.root / "defs" / topic / "defs.yaml"
         file.parent.mkdir(exist_ok=True)
         file.write_text(YAML.format(topic=topic, window=window, start=start))
         return file
 
     def run(self, *arguments: str, **changed: str | None) -> Result:
-        """`platform-assets` with these arguments, and variables changed or (None) taken out for this call."""
+        """Run `platform-assets` with these arguments, and with variables changed or, for None, removed."""
         hidden = dict.fromkeys(("KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT"))
         environment: Mapping[str, str | None] = {**hidden, **self.variables, **changed}
         return CliRunner().invoke(main, list(arguments), env=environment)
 
     @classmethod
     def of_lake(cls, root: Path, lk: TopicLake, remote: str) -> Shell:
-        """A shell of a topic's lake, with Dagster's home as `platform-assets up` makes it."""
+        """Return a shell for a topic's lake, with Dagster's home as created by `platform-assets up`."""
         shell = cls(root)
         shell.declare(lk.topic, f"{lk.start:%Y-%m-%dT%H:%MZ}", "* * * * *")
         shell.variables |= {
@@ -75,14 +75,14 @@ ShellOf = Callable[[TopicLake], Shell]
 
 
 def sentence(error: Exception) -> str:
-    """The command that an error names, without the program's name and with a reason in the place of the dots."""
+    """Return the command in an error, without the program's name, and with a reason instead of the dots."""
     command = str(error).partition("`platform-assets ")[2].partition("`")[0]
     assert command, f"names no command: {error}"
     return command
 
 
 def follow(shell: Shell, error: Exception, *more: str) -> str:
-    """Do what the error says; gives what the command said."""
+    """Follow the error's remedy; return the command's output."""
     words = sentence(error).replace('"…"', "decided").split()
     done = shell.run(*words, *more)
     assert done.exit_code == 0, done.output
@@ -90,6 +90,6 @@ def follow(shell: Shell, error: Exception, *more: str) -> str:
 
 
 def proved(shell: Shell, lk: TopicLake) -> None:
-    """Every check of the table passes, and so does the deep audit."""
+    """Check that every check of the table passes, including the deep audit."""
     audit = shell.run("audit", lk.topic, "--deep")
     assert audit.exit_code == 0, audit.output

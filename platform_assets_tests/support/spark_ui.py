@@ -1,4 +1,4 @@
-"""All that a Spark server shows in its UI, as a person and a program find it."""
+"""Everything that a Spark server shows in its UI, to people and programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, urldefrag, urljoin
 
 
 def pages(ui: str) -> Iterator[tuple[str, str]]:
-    """Every page that links lead to from the UI's tabs, and what the REST interface has of each application."""
+    """Return every page linked from the UI's tabs, and the REST interface's data of each application."""
     waiting = [f"{ui}/{tab}/" for tab in ("connect", "SQL", "jobs", "stages", "environment", "executors", "storage")]
     rest = f"{ui}/api/v1/applications"
     (application,) = re.findall(r'"id" : "([^"]+)"', fetched(rest) or "")
@@ -36,7 +36,7 @@ def pages(ui: str) -> Iterator[tuple[str, str]]:
 
 
 def fetched(address: str) -> str | None:
-    """A page; None where there is none."""
+    """Return a page; None if it does not exist."""
     try:
         with urllib.request.urlopen(address, timeout=300) as answer:
             return str(answer.read().decode(errors="replace"))

@@ -26,10 +26,10 @@ class StoreLake(TopicLake):
         return [name for name in self.folder.written_before(FOREVER, "") if not name.startswith("_delta_log/")]
 
     def named_files(self) -> set[str]:
-        """Those that the raw table's newest version names."""
+        """Data files that the raw table's newest version names."""
         paths = pa.table(self.folder.delta().get_add_actions(flatten=True))["path"].to_pylist()
         return {unquote(path) for path in paths}
 
     def unnamed_files(self) -> list[str]:
-        """Those that it does not name."""
+        """Data files that it does not name."""
         return sorted(set(self.data_files()) - self.named_files())

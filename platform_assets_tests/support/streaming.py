@@ -1,6 +1,6 @@
 """Small streams for the tests, and the program that a test kills: `python streaming.py BOOTSTRAP ROWS SECONDS HELD`.
 
-It sends no more flights once it has told of HELD, so that some are left however late the kill comes.
+It stops sending flights after reporting HELD, so that some are left however late the kill comes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START = datetime(2026, 3, 1, 12, 34, 56, tzinfo=UTC)
 
 
 def small(rows: int) -> list[Dataset]:
-    """The first `rows` of each topic's data."""
+    """Return the first `rows` of each topic's data."""
     return [
         Dataset(d.topic, d.values.slice(0, rows), None if d.keys is None else d.keys.slice(0, rows))
         for d in map(load, SOURCES)
@@ -38,7 +38,7 @@ def stream(
     stop: threading.Event | None = None,
     on_sent: OnSent = lambda topic, rows: None,
 ) -> dict[TopicName, int]:
-    """Send all that is missing and return how much that was, by topic."""
+    """Send all missing rows and return their number, by topic."""
     with open_streams(client, START, stop=stop or threading.Event(), on_sent=on_sent, datasets=datasets) as streams:
         streams.send_backlog()
         streams.send_live(seconds)
@@ -65,7 +65,7 @@ if __name__ == "__main__":
 
     def tell(topic: TopicName, rows: int) -> None:
         global flights
-        # In one piece: the streams' threads tell at the same time.
+        # In one write, because the streams' threads report at the same time.
         os.write(1, f"{topic} {rows}\n".encode())
         flights += rows if topic == "flights" else 0
         if topic == "flights" and flights >= int(sys.argv[4]):

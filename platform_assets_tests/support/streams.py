@@ -1,4 +1,4 @@
-"""Records on a real topic, for tests of what is cut: timestamps as given, and transactions that are left open."""
+"""Records on a real topic, for tests of cuts: with given timestamps, and with open transactions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANY_TIME = {
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.before.max.ms": str(2**63 - 1),
 }
-"""Configuration of a topic that takes records of any age and keeps them."""
+"""Configuration of a topic that accepts and keeps records of any age."""
 
 
 @dataclass
@@ -40,23 +40,23 @@ class Stream:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """A client of its own."""
+        """Return a new client."""
         return Cluster.connect(client_settings(self.bootstrap))
 
     def send(self, stamps: Iterable[int], partition: int = 0) -> None:
-        """One record for each timestamp (ms), in this order."""
+        """Send one record for each timestamp (ms), in this order."""
         send(Producer(librdkafka(self.bootstrap)), self.topic, _records(stamps, partition))
 
     def ends(self) -> dict[int, int]:
-        """High watermarks, open transactions included."""
+        """Return the high watermarks, including open transactions."""
         return {p: f.offset for p, f in self.cluster.high_watermarks(self.cluster.topic(self.topic)).items()}
 
     def stable(self) -> dict[int, int]:
-        """Last stable offsets."""
+        """Return the last stable offsets."""
         return {p: f.offset for p, f in self.cluster.last_stable_offsets(self.cluster.topic(self.topic)).items()}
 
     def open_transaction(self, stamps: Iterable[int], partition: int = 0) -> OpenTransaction:
-        """Records of a transaction that is neither committed nor aborted yet."""
+        """Send records in a transaction and leave it open."""
         producer = Producer({**librdkafka(self.bootstrap), "transactional.id": str(uuid.uuid4())})
         producer.init_transactions(30)
         producer.begin_transaction()
@@ -66,14 +66,14 @@ class Stream:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction under way in one partition."""
+    """An open transaction in one partition."""
 
     stream: Stream
     producer: Producer
     partition: int
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort, and wait for the marker: the coordinator answers before it has written it."""
+        """Commit or abort, and wait for the marker, because the coordinator answers before it has written it."""
         before = self.stream.ends()[self.partition]
         if commit:
             self.producer.commit_transaction(30)
@@ -83,7 +83,7 @@ class OpenTransaction:
 
 
 class Transactions:
-    """Transactions one after the other, each of one batch a partition, by one producer."""
+    """Transactions of one producer, one after the other, each with one batch per partition."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -92,14 +92,17 @@ class Transactions:
         self._producer.init_transactions(30)
 
     def write(self, stamps: Iterable[int], partition: int = 0, *, commit: bool) -> None:
-        """One record for each timestamp (ms), and the marker; returns when that is written."""
+        """Write one record for each timestamp (ms) and the marker; returns when the marker is written."""
         self._producer.begin_transaction()
         send(self._producer, self._stream.topic, _records(stamps, partition))
         OpenTransaction(self._stream, self._producer, partition).end(commit=commit)
 
 
 def create_again(broker: Broker, name: str) -> None:
-    """Delete a topic and create it again. A deletion ends some time after its answer, so creation is tried until let."""
+    """Delete a topic and create it again.
+
+    A deletion ends some time after its answer, so creation is repeated until it succeeds.
+    """
     former = Cluster.connect(client_settings(broker.bootstrap)).topic(name).topic_id
     broker.admin.delete_topics([name])[name].result(30)
 
@@ -126,15 +129,14 @@ def create_again(broker: Broker, name: str) -> None:
 
 
 def freeze(broker: Broker) -> None:
-    """Stop the broker's process in the middle of whatever it does, and return when each of its threads has stopped.
-
-    Raises RuntimeError where the test is not marked `alone`.
+    """Freeze the broker's process at any point, and return when each of its threads has stopped. Raises RuntimeError if
+    the test is not marked `alone`.
     """
     require_alone("freezing the broker")
     tasks = Path(f"/proc/{broker.pid}/task")
 
     def is_frozen() -> bool:
-        # Again each time: a continuation that was sent before may take effect after it.
+        # Sent each time, because an earlier SIGCONT may take effect later.
         os.kill(broker.pid, signal.SIGSTOP)
         return all(_state(task) == "T" for task in tasks.iterdir())
 
@@ -142,17 +144,17 @@ def freeze(broker: Broker) -> None:
 
 
 def thaw(broker: Broker) -> None:
-    """Let a frozen broker go on."""
+    """Resume a frozen broker."""
     os.kill(broker.pid, signal.SIGCONT)
 
 
 def _state(task: Path) -> str:
-    # The name in parentheses may hold anything; the state is the word behind it.
+    # The name in parentheses may contain anything; the state is the word after it.
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
-    """Let the log of a partition start at `offset`. The client is a new one: old ones may not know a new partition."""
+    """Make the log of a partition start at `offset`, with a new client, because old ones may not know a new partition."""
     admin = AdminClient(librdkafka(bootstrap))
     for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
         assert future.result(30).low_watermark == offset

@@ -1,4 +1,4 @@
-"""A table in order, one in ruins and one whose accounts differ, for tests of what people are shown; no broker, no Spark."""
+"""A sound table, a damaged one, and one whose accounts differ, for tests of reports; without broker and Spark."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from testbed import samples
 
 SOUND, TORN, AT_ODDS = "orders", "payments.eu_west", "refunds"
 WINDOWS, WAITING, PARTITIONS, OFFSETS = 30, 2, 3, 100
-"""Each window has as many offsets in each partition; the newest ones wait for their load."""
+"""Each window has that many offsets in each partition; the newest ones are not loaded."""
 LOST_WINDOW, LOST_ROWS, DOUBLED = 20, 12, 5
-"""Numbers of windows of the ruined table: without rows, without rows [1240, 1260) of partition 1, with rows twice."""
+"""Numbers of windows of the damaged table: without rows, without rows [1240, 1260) of partition 1, with duplicate rows.
+"""
 BEHIND, AHEAD, UNBALANCED, UNREPORTED, MISREPORTED = 6, 13, 17, 22, 24
-"""Numbers of windows of the table at odds: without a receipt, with one of a load that never was, with one whose holes are
-too many, unknown to Dagster, and known to it by another load."""
+"""Numbers of windows of the inconsistent table: without a receipt, with the receipt of a load that never existed, with
+too many holes in the receipt, unknown to Dagster, and known to Dagster by another load.
+"""
 
 
 def key(number: int) -> str:
-    """Key of the window with this number."""
+    """Return the key of the window with this number."""
     return key_of(samples.edge(number))
 
 
 def declaration(topic: str) -> TopicDeclaration:
-    """Hourly windows from the first one of the samples on."""
+    """Return a declaration with hourly windows from the samples' first one on."""
     return TopicDeclaration(topic, "0 * * * *", samples.START)
 
 
@@ -60,7 +62,7 @@ def sound(lake_root: Path, topic: str = SOUND) -> list[SealedWindow]:
 
 
 def torn(lake_root: Path, topic: str = TORN) -> list[SealedWindow]:
-    """The same table after somebody was at it: rows deleted in two windows, and rows of another appended again."""
+    """Make the sound table, delete rows in two windows, and append rows of another window again."""
     windows = sound(lake_root, topic)
     table = DeltaTable(lake_root / "raw" / topic)
     table.delete(f"window = '{windows[LOST_WINDOW].key}'")
@@ -72,7 +74,7 @@ def torn(lake_root: Path, topic: str = TORN) -> list[SealedWindow]:
 
 
 def at_odds(lake_root: Path, topic: str = AT_ODDS) -> list[SealedWindow]:
-    """The same table with another ledger: of rows that are all there, what is written down is wrong."""
+    """Make the sound table with wrong entries in the ledger."""
     windows = sound(lake_root, topic)
     ledger = Ledger(Lake.at(lake_root))
     receipts = ledger.receipts(TableRef.raw(topic))
@@ -97,7 +99,7 @@ def reported(
     but: Iterable[int] = (),
     otherwise: Iterable[int] = (),
 ) -> None:
-    """Tell Dagster of the windows what sensor and runs would have told, of some nothing or of another load."""
+    """Report windows to Dagster as sensor and runs would, but omit some, and report some with another load."""
     receipts = Ledger(Lake.at(lake_root)).receipts(TableRef.raw(topic))
     for number, window in enumerate(windows):
         instance.report_runless_asset_event(sealed_event(window))
@@ -120,9 +122,8 @@ def facts(
     waiting: Collection[int] = (),
     unasked: Collection[int] = (),
 ) -> Facts:
-    """Facts of `orders`, 10 offsets a window and partition, all loaded but the windows `waiting` and `unasked`.
-
-    `holes` are told by number of window and partition; None for such as nobody has accounted for.
+    """Return facts of `orders`, with 10 offsets per window and partition, all loaded except the windows `waiting` and
+    `unasked`. `holes` are by number of window and partition; None for holes without an explanation.
     """
     keys = [key(n) for n in range(windows)]
     ranges = {
@@ -150,7 +151,7 @@ def facts(
 def finding(
     kind: FindingKind, window: int, partition: int | None = 0, *ranges: tuple[int, int], remedy: str = ""
 ) -> Finding:
-    """A finding in the window with this number."""
+    """Return a finding in the window with this number."""
     return Finding(
         kind, SOUND, key(window), partition, tuple(OffsetRange(*r) for r in ranges), f"detail of {kind}",
         remedy or f"Materialise partition {key(window)} of raw/{SOUND}.",

@@ -17,7 +17,7 @@ BROWSER_TESTS = ("platform_assets_tests/checks/report/test_report_ui.py", "platf
 
 
 def run_without_browser(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run all tests that are marked `browser` as on a machine that has none."""
+    """Run all tests marked `browser` as on a machine without a browser."""
     environ = {n: v for n, v in os.environ.items() if n not in (VARIABLE, browser.REQUIRED_VARIABLE)}
     environ["PATH"] = str(folder)
     return subprocess.run(
@@ -38,7 +38,7 @@ def test_every_browser_test_skips_without_a_browser_and_says_why(tmp_path: Path)
 
 
 def test_where_a_browser_is_required_its_lack_is_a_failure(tmp_path: Path) -> None:
-    # Each outcome is caught, since a skip that is not would skip this test.
+    # Each outcome is caught, because an uncaught skip would skip this test.
     for environ, expected in (({browser.REQUIRED_VARIABLE: "1"}, pytest.fail.Exception), ({}, pytest.skip.Exception)):
         with pytest.raises((pytest.fail.Exception, pytest.skip.Exception), match="no Chromium") as caught:
             browser.executable({"PATH": str(tmp_path), **environ})

@@ -1,4 +1,4 @@
-"""The history checker names each fault that is put into a clean history, and finds nothing in a clean one."""
+"""The history checker names each fault in an otherwise clean history, and finds nothing in a clean one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FATES = ("ok", "aborted", "refused", "arrived", "told", "vanished", "marker")
 
 @dataclass
 class History:
-    """A history and the offsets that hold no record: markers, aborted records, sends that came to nothing."""
+    """A history and the offsets without a record: markers, aborted records, failed sends."""
 
     sends: list[Send]
     rows: list[Row]
@@ -48,7 +48,7 @@ def clean(rng: random.Random) -> History:
     for number in range(rng.randint(60, 120)):
         partition, value = rng.randrange(PARTITIONS), f"value {number}".encode()
         at = ends[partition]
-        # Every fate occurs in each history, since each fault needs one to be put into.
+        # Every fate occurs in each history, because each fault needs a suitable place.
         fate = FATES[number] if number < len(FATES) else rng.choice(FATES)
         if fate == "ok":
             sends.append(Send(value, partition, at, "ok"))

@@ -1,4 +1,4 @@
-"""The contract of our own: an import of a test is found, wherever it stands."""
+"""The project's own import contract: an import of a test module is found anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The linter of prose finds what it is for, and leaves code and allowed lines alone."""
+"""The prose linter finds its phrases, and leaves code and allowed lines alone."""
 
 from __future__ import annotations
 

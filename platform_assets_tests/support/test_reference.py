@@ -28,7 +28,7 @@ CONFIGURATION = (reference.DOCS / "configuration.md").read_text()
 
 
 def first_column(page: str, after: str) -> list[str]:
-    """The names in backquotes of the first column of the first table behind `after`."""
+    """Return the names in backquotes in the first column of the first table after `after`."""
     assert page.count(after) == 1, after
     rows = page.split(after)[1].split("|---|", 1)[1].split("\n\n")[0]
     return [name for row in rows.splitlines() for name in re.findall(r"`([^`]+)`", row.partition(" | ")[0])]

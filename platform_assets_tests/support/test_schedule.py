@@ -1,4 +1,4 @@
-"""Files are taken in an order that has all processes end together, and what `make test` leaves out is in `make test-all`."""
+"""Files are ordered so that all processes end together, and `make test-all` includes all tests that `make test` omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loaders of the comparison lose and double just what their crashes must do, and the checks name just that."""
+"""The compared loaders lose and duplicate exactly what their crashes must cause, and the checks name exactly that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_run_that_the_documents_show_comes_out_the_same(
         assert (r.lost, r.doubled) == (r.due_lost, r.due_doubled), r.loader
         assert r.others == (), r.loader
         assert r.exact, (r.loader, [f.sentence() for v in r.check_results for f in v.findings])
-        # Every point was met, and each loader's crashes are those of the schedule as far as it came.
+        # Every point was reached, and each loader's crashes follow the schedule.
         assert r.crashes.keys() == set(POINTS)
     lost, doubled, exact = results
     assert (bool(lost.lost), bool(lost.doubled), lost.rows) == (True, False, len(lost.committed - lost.lost))
@@ -39,7 +39,7 @@ def test_the_run_that_the_documents_show_comes_out_the_same(
     assert doubled.rows > len(doubled.committed) + len(doubled.doubled)
     assert exact.rows == len(exact.committed)
     assert all(v.passed for v in exact.check_results)
-    # What people read is this run. `make semantics` writes it again.
+    # The documents show this run; `make semantics` rewrites them.
     assert semantics.with_section(README.read_text(), semantics.table(results)) == README.read_text()
     assert semantics.document(crashes, results, SEED) == DOCUMENT.read_text()
 

@@ -1,4 +1,6 @@
-"""How processes share the session's services; each open file stands for a process, as locks are held by these."""
+"""Sharing of the session's services between processes; each open file stands for a process, because files hold the
+locks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page whose commands fail, or whose output is another than it says, is found out."""
+"""A page is reported if its commands fail, or if their output differs from the page."""
 
 from __future__ import annotations
 

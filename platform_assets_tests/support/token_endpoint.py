@@ -1,4 +1,6 @@
-"""A token endpoint of OpenID Connect on loopback: it gives signed tokens for a client's id and secret, and shows its public key."""
+"""A token endpoint of OpenID Connect on loopback: it returns signed tokens for a client's id and secret, and publishes
+its public key.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CLIENT = "loader"
 
 @dataclass
 class TokenEndpoint:
-    """One that runs. `asked` has the scope and the id of the client of each request for a token."""
+    """A running endpoint. `asked` has scope and client id of each token request."""
 
     url: str = ""
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -39,7 +41,7 @@ class TokenEndpoint:
         return self.url.removesuffix("/token") + "/keys"
 
     def variables(self) -> dict[str, str]:
-        """The client settings of who logs in by its tokens."""
+        """Client settings for a login with its tokens."""
         return {
             "KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
             "KAFKA_SASL_MECHANISM": "OAUTHBEARER",
@@ -50,13 +52,13 @@ class TokenEndpoint:
         }
 
     def keys(self) -> dict[str, Any]:
-        """Its public key, as a set of such (RFC 7517)."""
+        """Its public key as a key set (RFC 7517)."""
         numbers = self.key.public_key().public_numbers()
         public = {name: _base64(getattr(numbers, name).to_bytes(256, "big").lstrip(b"\0")) for name in ("n", "e")}
         return {"keys": [{"kty": "RSA", "kid": "1", "use": "sig", "alg": "RS256", **public}]}
 
     def token(self) -> str:
-        """A new one."""
+        """Return a new token."""
         now = int(time.time())
         parts = (
             {"alg": "RS256", "typ": "JWT", "kid": "1"},
@@ -68,7 +70,7 @@ class TokenEndpoint:
 
 @contextmanager
 def token_endpoint() -> Iterator[TokenEndpoint]:
-    """Run one within the block."""
+    """Run an endpoint within the block."""
     made = TokenEndpoint()
 
     class Handler(BaseHTTPRequestHandler):
@@ -96,7 +98,7 @@ def token_endpoint() -> Iterator[TokenEndpoint]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
         made.url = f"http://{LOOPBACK}:{server.server_port}/token"

@@ -1,4 +1,4 @@
-"""Dagster's daemon of topics that are together, in process: ticks, and the runs that they ask for."""
+"""Dagster's daemon for a topic group, in process: ticks, and the runs that they request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed.project import definitions
 
 @dataclass
 class TopicGroup:
-    """Topics of `lakes`, which share a lake, under one name."""
+    """Group of the topics of `lakes`, which share a lake."""
 
     lakes: list[TopicLake]
     instance: dg.DagsterInstance
@@ -31,7 +31,7 @@ class TopicGroup:
         return Group(self.name, tuple(lk.declaration for lk in self.lakes))
 
     def definitions(self) -> dg.Definitions:
-        """As `TopicTables` makes them."""
+        """Definitions, as built by `TopicTables`."""
         first = self.lakes[0]
         each = [definitions(lk.declaration, first.bootstrap, first.root, self.remote) for lk in self.lakes]
         made = dg.Definitions(
@@ -46,7 +46,7 @@ class TopicGroup:
         return dg.Definitions.merge(made, shared)
 
     def tick(self) -> list[dg.RunRequest]:
-        """One tick; what it reports is on record then, and the runs that it asks for are given."""
+        """Run one tick, store its reports, and return the runs that it requests."""
         first = self.lakes[0]
         result = Tick(self.group, first.cluster, first.ledger, self.instance, self.now).evaluate(self.cursor)
         for event in result.asset_events:

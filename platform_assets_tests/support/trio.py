@@ -1,4 +1,4 @@
-"""Three brokers of a test's own, which it may kill."""
+"""Three brokers for a single test, which may kill them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Trio:
     home: Home
 
     def up(self) -> None:
-        """Start those that do not run."""
+        """Start the brokers that are not running."""
         options = UpOptions(services=("kafka",), broker=BrokerSettings(heap="384m", brokers=3))
         platform.up(self.home, options, report=lambda _: None, environ=service_environment())
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all three, whether they run or not."""
+        """Addresses of all three, running or not."""
         return brokers.remembered_addresses(self.home)
 
     def record(self, node: int) -> ProcessRecord:
@@ -45,7 +45,7 @@ class Trio:
         return state.read_records(self.home)[brokers.ALL[node - 1]]
 
     def kill(self, *nodes: int) -> None:
-        """End brokers on the spot, by their process ids."""
+        """Kill brokers at once, by their process ids."""
         for node in nodes:
             record = self.record(node)
             assert is_alive(record)
@@ -62,13 +62,15 @@ class Trio:
         return brokers.ALL[node - 1]
 
     def admin(self) -> AdminClient:
-        """A client that knows nothing of former leaders. Keep it while you await an answer."""
+        """Return a new client, which does not know former leaders. Keep it while you wait for an answer."""
         return AdminClient({**librdkafka(self.bootstrap), "log_level": 0})
 
     def create(
         self, name: str, replicas: Sequence[Sequence[int]] = (), config: Mapping[str, str] | None = None
     ) -> None:
-        """Make a topic: a partition for each list of nodes, of which the first leads; else one that the brokers place."""
+        """Create a topic with a partition for each list of nodes, whose first node leads; by default, brokers place one
+        partition.
+        """
         placed: dict[str, object] = (
             {"num_partitions": len(replicas), "replica_assignment": [list(each) for each in replicas]}
             if replicas
@@ -79,11 +81,11 @@ class Trio:
         wait_until(f"topic {name} is led", lambda: all(self.leader(name, p) for p in range(max(1, len(replicas)))))
 
     def leader(self, topic: str, partition: int = 0) -> int | None:
-        """The node that leads a partition as the controller has it; None where none does."""
+        """Return the leader of a partition according to the controller; None if there is none."""
         return self._described(topic, partition)[0]
 
     def in_sync(self, topic: str, partition: int = 0) -> frozenset[int]:
-        """The nodes that have all that is acknowledged of a partition."""
+        """Return the in-sync nodes of a partition."""
         return self._described(topic, partition)[1]
 
     def _described(self, topic: str, partition: int) -> tuple[int | None, frozenset[int]]:
@@ -101,7 +103,7 @@ class Trio:
 
 @contextmanager
 def three_brokers(root: Path) -> Iterator[Trio]:
-    """Three brokers below `root`; they are ended with the block, by their process ids."""
+    """Run three brokers below `root`, which are stopped at the end of the block, by their process ids."""
     trio = Trio(home_at(root))
     try:
         trio.up()

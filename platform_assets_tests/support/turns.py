@@ -1,6 +1,5 @@
-"""How processes that share the tests among them share the session's broker and Spark server.
-
-Tests use them side by side. One that stops or freezes a service has them alone, and says so by the mark `alone`.
+"""Sharing of the session's broker and Spark server between test processes. Tests use them at the same time. A test that
+stops or freezes a service needs them alone, and has the marker `alone`.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ _alone = False
 
 @contextmanager
 def turn(folder: Path | None, *, alone: bool) -> Iterator[None]:
-    """Wait for the services of the session, and have them within the block.
-
-    Processes meet in `folder`; None is for a process that has the session to itself.
+    """Wait for the session's services, and reserve them within the block. Processes coordinate in `folder`; None is for
+    a process without others.
     """
     global _alone
     with ExitStack() as stack:
@@ -33,7 +31,7 @@ def turn(folder: Path | None, *, alone: bool) -> Iterator[None]:
 @contextmanager
 def _held(folder: Path, *, alone: bool) -> Iterator[None]:
     with (folder / "gate").open("w") as gate, (folder / "services").open("w") as services:
-        # Whoever waits for its turn alone keeps the gate, so that those who come later do not overtake it.
+        # A process that waits to be alone keeps the gate, so that later ones do not overtake it.
         fcntl.flock(gate, fcntl.LOCK_EX)
         fcntl.flock(services, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(gate, fcntl.LOCK_UN)
@@ -42,13 +40,13 @@ def _held(folder: Path, *, alone: bool) -> Iterator[None]:
 
 @contextmanager
 def until_the_last_leaves(folder: Path, end: Callable[[], object]) -> Iterator[None]:
-    """Call `end` after the block, where no other process is within such a block of the same folder."""
+    """Call `end` after the block if no other process is inside such a block for the same folder."""
     with (folder / "users").open("w") as users:
         fcntl.flock(users, fcntl.LOCK_SH)
         try:
             yield
         finally:
-            # Of two that leave at once, each lets its own lock go before it asks, so one of them finds nobody.
+            # If two leave at once, each releases its lock before it asks, so at least one finds nobody.
             try:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -58,6 +56,6 @@ def until_the_last_leaves(folder: Path, end: Callable[[], object]) -> Iterator[N
 
 
 def require_alone(doing: str) -> None:
-    """Raise RuntimeError where the test that runs did not say that it needs the services alone."""
+    """Raise RuntimeError unless the running test is marked as needing the services alone."""
     if not _alone:
         raise RuntimeError(f"{doing} disturbs other tests: mark this one with pytest.mark.alone")

@@ -1,4 +1,4 @@
-"""Dagster's UI and daemon on a project of one topic."""
+"""Dagster's UI and daemon for a project with one topic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed.project import write_project
 
 @contextmanager
 def user_interface(folder: Path, lake: TopicLake, remote: str) -> Iterator[str]:
-    """The address of the UI on that project; runs that are asked for there are started by the daemon."""
+    """Provide the UI's address for that project; the daemon starts runs requested there."""
     home: Home = home_at(folder / "home")
     options = UpOptions(workspace=write_project(folder, lake, sensor_running=False))
     environ: Mapping[str, str] = {

@@ -1,8 +1,8 @@
-"""Pages that are walked word for word: files are written, commands are run in one shell, outputs are compared.
+"""Execution of pages: files are written, commands run in one shell, and outputs are compared.
 
-A fence marked `bash` is run, and fails with its first command that fails. The lines of a fence marked `text` that follows
-it have to be in its output, in their order, where `…` stands for anything. A fence with a title is a file of that name,
-written from where the shell is by then. Other fences are only read.
+A fence marked `bash` is run, and fails with its first command that fails. The lines of a following fence marked `text`
+must be in its output, in their order; `…` stands for anything. A fence with a title is a file with that name, written
+to the shell's current folder. Other fences are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEGIN, _END = "\x1e", "\x1f"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands of one fence, and the lines that have to be in their output. `where` is for messages."""
+    """Commands of one fence, and the lines that must be in their output. `where` is for messages."""
 
     where: str
     commands: str
@@ -40,7 +40,7 @@ class Done:
 
     @property
     def fault(self) -> str | None:
-        """Why the page does not tell the truth; None where it does."""
+        """Return the difference from the page, or None."""
         if self.code != 0:
             return f"{self.step.where}: exit code {self.code}\n{self.step.commands}\n{self.output}"
         left = iter(self.output.splitlines())
@@ -56,7 +56,7 @@ def _matches(line: str, found: str) -> bool:
 
 
 def fences(page: str) -> Iterator[tuple[int, str, str | None, str]]:
-    """Line, language, title and text of each fence of `page`."""
+    """Yield line, language, title and text of each fence of `page`."""
     for fence in _FENCE.finditer(page):
         yield page.count("\n", 0, fence.start()) + 1, fence[1], fence[2], fence[3]
 
@@ -95,7 +95,7 @@ def walk(todo: Sequence[Step], folder: Path, environment: Mapping[str, str], *, 
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            # So that a command that hangs ends with its shell.
+            # So that a hanging command ends with its shell.
             start_new_session=True,
         )
         try:
