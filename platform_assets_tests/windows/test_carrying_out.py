@@ -1,4 +1,7 @@
-"""Decisions on a topic's log: refused, they change nothing; cut short, the next tick or load completes them. No Kafka."""
+"""Decisions on a topic's log: refused ones change nothing, and the next tick or load completes interrupted ones.
+
+No Kafka.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ OTHER = "B" * 22
 
 
 class Decided:
-    """A topic of which the first of two windows is loaded, and the two decisions that an operator may take on it."""
+    """A topic with two windows, the first of them loaded, and the two decisions that an operator may make on it."""
 
     def __init__(self, root: Path) -> None:
         self.topic = MadeTopic(root, "t")
@@ -171,7 +174,7 @@ def test_carrying_out_reads_as_little_of_a_long_history(
 
 
 def test_another_decision_of_the_same_number_does_not_bring_its_losses(decided: Decided) -> None:
-    """Two operators decide at once, and the log was truncated further for the one whose cut was refused."""
+    """Two operators decide at once; the log was truncated further before the decision whose cut was refused."""
     lost = LostOffsets(decided.waiting, {0: (OffsetRange(4, 12),)}, False)
     refused = NewGeneration("truncated", decided.newest, decided.cut(4, samples.TOPIC_ID), (lost,))
     assert decided.ledger.record_cuts([decided.cut(10, samples.TOPIC_ID)], decided.newest.edge)
@@ -192,7 +195,7 @@ def test_a_moved_window_that_was_loaded_while_the_operator_was_asked_is_refused(
 def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
     decided: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its records come in the new generation's first window too: each would be there twice."""
+    """Its records also come in the new generation's first window, so each would be there twice."""
     record = Ledger.record_cuts
 
     def after_a_load(ledger: Ledger, cuts: list[RecordedCut], after: object) -> bool:
@@ -210,7 +213,7 @@ def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
 
 @pytest.fixture
 def remains(decided: Decided) -> accept_partial.Remains:
-    """Of the loaded window, whose file is lost, and of which Kafka has the last two of four records."""
+    """Return the rest of the loaded window: its file is lost, and Kafka has the last two of its four records."""
     folder = decided.topic.lake.table(TableRef.raw("t"))
     (path,) = holdings.files_of(folder, decided.loaded.key).paths
     (folder.path / path.replace("%25", "%")).unlink()

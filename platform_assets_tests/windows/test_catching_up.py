@@ -1,4 +1,4 @@
-"""Many windows loaded by one job of Spark: each is exact, in order, and holds up no other."""
+"""Many windows loaded by one Spark job: each is exact and in order, and does not block the others."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_windows_of_every_size_are_loaded_in_order_and_by_one_job(lake: LakeMake
     assert {receipts[k].engine for k in keys if receipts[k].ranges.size} == {lk.engine_name}
     assert not lk.orphans()
     if lk.engine_name == "columnar":
-        # One for those that were never loaded, one for the window that was.
+        # One job for windows that were never loaded, one for the loaded window.
         assert sorted(map(len, (set(windows) for windows in jobs))) == [1, len(keys) - 2]
     assert set(named(outcomes(lk, keys[3:5])).values()) == {"unchanged", "empty"}
 
@@ -110,7 +110,7 @@ def test_a_window_that_fails_holds_up_no_other(lake: LakeMaker, broker: Broker) 
 def test_a_corrupt_batch_is_named_by_partition_and_offset_and_its_window_alone_waits(
     lake: LakeMaker, broker: Broker
 ) -> None:
-    """A byte of the leader's segment is another one: brokers send what they have, and readers find out."""
+    """A byte of the leader's segment is changed: brokers send it unchecked, and readers detect the damage."""
     lk = lake(partitions=2)
     keys = [lk.window_of(some) for some in (numbered(4, 2, "a"), [Record(b"struck", partition=1)], numbered(4, 2, "b"))]
     segment = broker.segment(lk.topic, 1)
@@ -159,7 +159,7 @@ def test_what_was_not_loaded_when_its_caller_stopped_leaves_no_file(lake: LakeMa
 
 @pytest.mark.parametrize("engine_name", ["columnar"])
 def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First with many windows in a task, so that nobody knows which one it was; then each has its own."""
+    """First with many windows in a task, so that the faulty one is unknown; then each window has its own task."""
     from pyspark.errors import PySparkException
 
     lk = lake()
@@ -181,7 +181,7 @@ def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, mon
     assert isinstance(found[keys[3]], WorkerLostError)
     assert f"window {keys[3]}" in str(found[keys[3]])
     assert named(found) == dict.fromkeys(keys, "loaded") | {keys[3]: "WorkerLostError"}
-    # Tasks of a job that died may still write: files that nobody names, which VACUUM takes.
+    # Tasks of a dead job may still write files, which no commit names and VACUUM deletes.
     assert begun == [keys, keys[3:], keys[4:]], "what was given is not read again"
     assert lk.load(keys[3]).outcome == "loaded"
     assert records(lk.rows()) == records(lk.committed())
@@ -191,7 +191,7 @@ def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, mon
 def test_receipts_of_many_topics_are_recorded_together_and_those_that_a_killed_run_lacks_are_found(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where a run is killed between its commits and their receipts: each window is there once, and read no second time."""
+    """A run is killed between its commits and their receipts: each window is in the table once, and is not read again."""
     lakes = [lake(partitions=2) for _ in range(3)]
     keys = {lk.topic: [lk.window_of(numbered(4, 2, stem=f"{lk.topic} {n}-")) for n in range(4)] for lk in lakes}
     engine = lakes[0].engine
@@ -210,14 +210,14 @@ def test_receipts_of_many_topics_are_recorded_together_and_those_that_a_killed_r
     with pytest.raises(KeyboardInterrupt):
         given += (key for _, key, _ in load_group(wanted))
     assert recorded == [5]
-    # Only what is in the ledger is told of.
+    # Only windows in the ledger are reported.
     assert len(given) == 5
     monkeypatch.setattr(Ledger, "record_receipts", record)
     versions = [lk.version() for lk in lakes]
     assert sum(len({r.window for r in lk.rows()}) for lk in lakes) == 10
     outcomes = [o.outcome for _, _, o in load_group(wanted) if isinstance(o, Loaded)]
     assert sorted(outcomes) == ["loaded"] * 2 + ["unchanged"] * 10
-    # What was committed is not committed again.
+    # Committed windows are not committed again.
     assert [lk.version() - before for lk, before in zip(lakes, versions, strict=True)] == [0, 0, 2]
     for lk in lakes:
         assert records(lk.rows()) == records(lk.committed())

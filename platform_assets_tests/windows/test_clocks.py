@@ -1,4 +1,6 @@
-"""A clock of this machine that runs ahead: nothing is cut that has not come by another clock, and it heals by itself."""
+"""A clock that runs ahead: edges that have not passed by another clock are not cut, and cutting then continues by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ class Sealer(Stream):
         self.declaration = TopicDeclaration(topic, "* * * * *", start)
 
     def seal(self, now: datetime) -> int:
-        """Cut what has passed at `now`; gives the number of edges."""
+        """Cut the edges that have passed at `now`; return their number."""
         deadline = time.monotonic() + 60
         return len(sealing.seal(self.declaration, self.cluster, self.ledger, now, deadline=deadline).recorded)
 
     def seal_all(self, now: datetime) -> None:
-        """The same until nothing is left: a minute may have passed meanwhile."""
+        """Seal until nothing is left, because a minute may have passed meanwhile."""
         while self.seal(now):
             pass
 
@@ -144,6 +146,6 @@ def test_topics_that_close_at_one_time_are_cut_by_one_answer(
     again = clocks.other_clock(s.cluster, s.ledger.lake, now)
     assert len(asked) == 1
     assert first.now < again.now <= datetime.now(UTC)
-    # What would be refused by an old answer is refused by a new one alone.
+    # Before an edge is refused because of an old answer, the clock is read again.
     assert clocks.other_clock(s.cluster, s.ledger.lake, now + MINUTE).ahead(now + MINUTE) is not None
     assert len(asked) == 2

@@ -1,6 +1,5 @@
-"""A topic that has moved to another cluster: found before anything is cut or loaded, and decided by a command.
-
-The other cluster is a second broker. Loads are played without Spark, and what an engine would read is asked of it.
+"""A topic that has moved to another cluster: detected before anything is cut or loaded, and decided by a command. The
+other cluster is a second broker. Loads run without Spark; a fake engine records its requested reads.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def lk(broker: Broker, topic: TopicMaker, tmp_path: Path) -> TopicLake:
 
 
 def moved(lk: TopicLake, bootstrap: str, records: int) -> TopicLake:
-    """The same lake, with brokers of another cluster that has so many records under the topic's name."""
+    """Return the same lake with brokers of another cluster, which has that many records under the topic's name."""
     admin = AdminClient({**librdkafka(bootstrap), "log_level": 2})
     admin.create_topics([NewTopic(lk.topic, 1, 1)])[lk.topic].result(30)
     there = TopicLake(bootstrap, lk.topic, lk.root, lk.spark, closed=lk.closed)
@@ -92,7 +91,7 @@ def moved(lk: TopicLake, bootstrap: str, records: int) -> TopicLake:
 
 
 class SameId(Cluster):
-    """Says another id of the topic than its brokers do, as if disks had been restored there."""
+    """Reports another topic id than its brokers, as if disks had been restored there."""
 
     def __init__(self, cluster: Cluster, topic_id: str) -> None:
         super().__init__(cluster._admin, cluster.settings, cluster.timeout, cluster.deadline)
@@ -106,7 +105,7 @@ class SameId(Cluster):
 
 
 class Asked:
-    """An engine that remembers what it was asked to read, and has no time to do so."""
+    """An engine that only records its requested reads."""
 
     def __init__(self) -> None:
         self.records: list[Records] = []
@@ -147,7 +146,7 @@ def test_another_cluster_is_found_before_a_cut_and_before_a_load(lk: TopicLake, 
     with pytest.raises(ClusterChangedError):
         load(there, keys(lk)[1], Asked())
     assert lk.snapshot() == before
-    # No window waits for the loss of its offsets to be accepted: once the cluster is right again, all is well.
+    # No window needs an accepted loss: with the right cluster, everything works again.
     assert cause_of(caught.value) == "log"
     table_forecast = retention_forecast.look(there.declaration, there.ledger, there.cluster)
     assert table_forecast.partitions[0].loaded == 0, "offsets of one cluster say nothing of another's"
@@ -188,7 +187,7 @@ def test_a_mirror_that_kept_offsets_goes_on_where_loads_ended(lk: TopicLake, oth
     before = lk.snapshot()
     clusters.accept(found, ANN, there.ledger)
     assert lk.snapshot() != before
-    # The window that waited has nothing left to be read, and its records come with the next one: each once.
+    # The waiting window has nothing left to read, and its records come with the next window, each once.
     engine = Asked()
     with pytest.raises(ConfigurationError, match="read no further"):
         load(there, waiting, engine)
@@ -215,7 +214,7 @@ def test_a_gap_before_what_is_loaded_is_not_moved(lk: TopicLake, other: str) -> 
     with pytest.raises(ConfigurationError, match="Load it from the former cluster first") as caught:
         clusters.find(lk.topic, there.ledger, there.cluster)
     assert key in str(caught.value)
-    # The other way that it names.
+    # The other remedy in the message.
     found = generations.find(lk.topic, there.ledger, there.cluster)
     assert found is not None
     assert (found.kind, found.first.cut.offsets) == ("moved to another cluster", {0: 0})

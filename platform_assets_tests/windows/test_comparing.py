@@ -1,4 +1,4 @@
-"""Two raw tables compared: what is the same is equal, and what differs is named by partition, offsets and columns."""
+"""Comparison of two raw tables: differences are named by partition, offsets and columns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tables:
     fresh: Path
 
     def fill(self, root: Path, *changes: Change, files: int = 1, window: SealedWindow = WINDOW) -> None:
-        """Load the window's rows, after `changes` of them, in so many files."""
+        """Load the window's rows with `changes`, in that many files."""
         made = samples.rows(window.key, {p: range(r.start, r.end) for p, r in window.ranges.items()})
         for change in changes:
             made = change(made)
@@ -73,7 +73,7 @@ def tables(tmp_path: Path) -> Tables:
 
 
 def with_value(offset: int, name: str, value: object, partition: int = 0) -> Change:
-    """Another value in one row's column."""
+    """Return the rows with another value in one column of a row."""
 
     def change(rows: pa.Table) -> pa.Table:
         at = pc.and_(pc.equal(rows["kafka_partition"], partition), pc.equal(rows["kafka_offset"], offset))

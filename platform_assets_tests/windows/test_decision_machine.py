@@ -1,6 +1,6 @@
 """Random interleavings of loads, operators' decisions, erasures, damage and crashes, on real Delta tables and a log in memory.
 
-The reference is the list of what was produced: in the end each record is in the table once, or was erased, or its loss was accepted.
+The reference is the list of produced records: in the end each is in the table once, or erased, or its loss is accepted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 
 @contextmanager
 def crash(step: str | None, after: bool) -> Iterator[None]:
-    """Have the process die before or after the first such step; without one, nothing happens."""
+    """Let the process die before or after the first such step; without such a step, nothing happens."""
     if step is None:
         yield
         return
@@ -83,7 +83,7 @@ CRASHES = st.tuples(st.sampled_from([None, None, *STEPS]), st.booleans())
 
 
 class InterruptedEngine(LocalEngine):
-    """Another process does something once this one has read a window."""
+    """Lets another process act once this one has read a window."""
 
     meanwhile: Callable[[], None] | None = None
 
@@ -111,9 +111,9 @@ class Decisions(RuleBasedStateMachine):
         self.produced: list[tuple[int, Kept]] = []
         """Every record, with its generation."""
         self.erased: list[tuple[bytes, int, int]] = []
-        """Keys, with the generation and the end of what was sealed then."""
+        """Keys, with the generation and the sealed end at that time."""
         self.to_erase: set[bytes] = set()
-        """Keys whose erasure was cut short or refused: somebody runs it again."""
+        """Keys whose erasure was interrupted or refused, and will be run again."""
         self._cut()
 
     def _cut(self) -> None:
@@ -215,7 +215,7 @@ class Decisions(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 6))
     def expire(self, number: int) -> None:
-        """Retention takes some of the oldest offsets."""
+        """Let retention delete some of the oldest offsets."""
         start = min(self.cluster.starts.get(0, 0) + number, self.cluster.ends[0])
         self.cluster.starts = {0: start}
         self.topic.records[:] = [r for r in self.topic.records if r.offset >= start]
@@ -227,11 +227,11 @@ class Decisions(RuleBasedStateMachine):
     @precondition(lambda self: self.generation < 3)
     @rule(copied=st.booleans(), at=CRASHES)
     def recreate(self, copied: bool, at: tuple[str | None, bool]) -> None:
-        """The topic is made again, with a copy of what it had or without, and an operator accepts that."""
+        """Create the topic again, with or without a copy of its records, and let an operator accept that."""
         newest = self.topic.ledger.newest_cut(TOPIC)
         assert newest is not None
         old = list(self.topic.records)
-        # What the former log had after its newest cut was in no window.
+        # Records of the former log after its newest cut were in no window.
         self.produced = [(g, r) for g, r in self.produced if g != self.generation or r.offset < newest.cut.at(0)]
         self.cluster.topic_id = IDS[self.generation]
         copies = (replace(r, value=b"copy-%d-of-%s" % (self.generation, r.value or b"")) for r in old)

@@ -1,4 +1,4 @@
-"""The life of a decoded window: each raw row in one of two tables, whatever dies on the way and whatever is declared next."""
+"""A decoded window: each raw row is in one of two tables, whichever process dies, and whatever is declared next."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ class Decoding:
     declared: DecodeDeclaration = field(default_factory=lambda: TEXT)
 
     def decoder(self, before_step: Callable[[str], None] = lambda step: None) -> WindowDecoder:
-        """A decoder of windows, in a process of its own as far as the lake can tell."""
+        """Return a new decoder of windows, which looks like another process to the lake."""
         declaration = replace(self.lake.declaration, decode=self.declared)
         engine = DecodeEngine(Lake.at(self.lake.root), self.lake.spark)
         return WindowDecoder(declaration, self.lake.ledger, engine, before_step=before_step)
 
     def decode(self, key: str) -> DecodedWindow:
-        """Decode one window, and see that nothing was lost or doubled."""
+        """Decode one window, and check that nothing is lost or duplicated."""
         done = self.decoder().decode(key)
         self.check_conserved(key)
         return done
 
     def die_before(self, step: str, key: str) -> None:
-        """Begin to decode a window, and end before `step`."""
+        """Begin to decode a window, and die before `step`."""
 
         def die(now: str) -> None:
             if now == step:
@@ -94,7 +94,7 @@ class Decoding:
         assert {r.made_from for _, r in receipts if r is not None} == {receipts[0][1].made_from}  # type: ignore[union-attr]
 
     def orphans(self) -> list[Path]:
-        """Data files that the newest version of neither table names, but for those of past versions."""
+        """Return data files that no version of either table names."""
         found: list[Path] = []
         for kind in ("decoded", "dead_letters"):
             table = self.lake.root / kind / self.lake.topic
@@ -159,7 +159,7 @@ def test_death_before_each_step_of_a_replacement(decoding: Decoding, step: str) 
     decoding.die_before(step, key)
     decoding.declared = TEXT if step == "decoded" else MORE
     if step == "decoded":
-        # The table has the new column by now, so that a declaration without it is another change.
+        # The table has the new column by now, so a declaration without it is another change.
         decoding.declared = replace(MORE, revision=2)
     assert decoding.decode(key).outcome == "replaced"
     assert decoding.decode(key).outcome == "unchanged"
@@ -190,7 +190,7 @@ def test_damage_is_healed(decoding: Decoding) -> None:
 
 
 def test_other_rows_of_the_same_declaration_are_refused(decoding: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a release gives that decodes otherwise and does not say so; the remedy that the message names works."""
+    """A release decodes differently without a new version; the remedy in the message works."""
     key = decoding.lake.window_of(RECORDS)
     decoding.lake.load(key)
     digest = DecodeDeclaration.digest
@@ -235,7 +235,7 @@ def test_windows_without_offsets_and_without_rows(decoding: Decoding) -> None:
 
 
 def test_redrive(decoding: Decoding) -> None:
-    """A corrected declaration moves rows over, and the window's dead letters go; other windows keep theirs."""
+    """A corrected declaration turns the window's dead letters into rows; other windows keep theirs."""
     decoding.declared = replace(TEXT, value=FormatSpec("string", {"max_bytes": 2}))
     keys = [decoding.lake.window_of([Record(b"long enough"), Record(b"ok")]) for _ in range(2)]
     for key in keys:
@@ -265,7 +265,7 @@ def test_repair_of_a_record_that_is_known_to_be_bad(decoding: Decoding) -> None:
 
 
 def test_expectations_are_measured_as_the_window_is_written(decoding: Decoding) -> None:
-    """And decide nothing of its rows: those that fail are decoded, and no dead letters."""
+    """Expectations do not change rows: failing rows are decoded, and do not become dead letters."""
     decoding.declared = replace(TEXT, expect=(SMALL_LETTERS, ONCE))
     values = (b"one", b"one", None, None, b"\xff", b"one")
     sent = [*(Record(value) for value in values), Record(b"TWO", partition=1), Record(b"two", partition=1)]
@@ -326,7 +326,7 @@ def test_keys_are_added_to_a_table_with_older_windows(decoding: Decoding) -> Non
     assert [r["key"] for r in decoding.rows("decoded", second)] == ["k", None]
     assert [d["side"] for d in decoding.rows("dead_letters", second)] == ["key", "value"]
     assert {r["key"] for r in decoding.rows("decoded", first)} == {None}
-    # Read with the column that it lacks, the older window has the digest of its receipt still.
+    # Read with the column that it lacks, the older window still has its receipt's digest.
     assert decoding.decoder().decoded.is_intact(before.decoded)
 
 

@@ -1,4 +1,6 @@
-"""Windows whose values name schemas of a registry: decoded in Spark's workers, and again when the registry has gone."""
+"""Windows whose values name schemas of a registry: decoded in Spark's workers, and again when the registry is not
+available.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ VALUES = [
 
 
 def decoder(lake: TopicLake, revision: int) -> WindowDecoder:
-    """Decodes windows; another revision has them decoded again."""
+    """Return a decoder; another revision makes windows be decoded again."""
     declared = DecodeDeclaration(FormatSpec("avro", {"schema": OLD, "registry": True}), revision=revision)
     engine = DecodeEngine(Lake.at(lake.root), lake.spark)
     return WindowDecoder(replace(lake.declaration, decode=declared), lake.ledger, engine)

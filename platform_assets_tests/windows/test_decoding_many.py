@@ -1,4 +1,7 @@
-"""Many windows decoded by one job: the same commits as window by window, whatever happens to one of them. In this process."""
+"""Many windows decoded by one job: the same commits as window by window, whatever happens to one of them.
+
+Runs in this process.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ MORE: Final = replace(
     value=FormatSpec("json", {"schema": f"{DECLARED.value.options['schema']}, text STRING"}),
     repairs=(Repair("2026-01-01-00:00", 1, 1, '{"id": 5, "amount": 1}'),),
 )
-"""With a column more, and a value for one of the dead letters."""
+"""A declaration with an additional column, and a repair of one dead letter."""
 VALUES: Final[tuple[Sequence[bytes | None], ...]] = (
     [order(1), order(2), None, b"broken"], [], [b"{", b"}"], [order(9), order(9)], [order(4)], [None]
 )  # fmt: skip
@@ -64,7 +67,7 @@ class Died(BaseException):
 
 
 class Jobs(InProcessEngine):
-    """Remembers the windows of each job, and fails a job that has `poison`, at its report."""
+    """Records the windows of each job, and fails a job that contains `poison` at its report."""
 
     asked: list[list[str]] = []  # noqa: RUF012
     poison: str = ""
@@ -86,7 +89,7 @@ def jobs() -> list[list[str]]:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> DecodedTopic:
-    """With windows of all kinds in its raw table."""
+    """A topic with windows of all kinds in its raw table."""
     made = DecodedTopic(tmp_path / "lake", "orders", DECLARED)
     made.partitions = 2
     made.load(*VALUES)
@@ -104,7 +107,7 @@ def keys_of(topic: DecodedTopic) -> list[str]:
 
 
 def many(topic: DecodedTopic, keys: Sequence[str] = ()) -> dict[str, DecodedWindow | PlatformError]:
-    """Outcomes of windows, all by default."""
+    """Return outcomes of windows, by default all."""
     wanted = list(keys or keys_of(topic))
     found = list(decode_many(decoder(topic), wanted))
     assert [key for key, _ in found] == wanted
@@ -112,7 +115,7 @@ def many(topic: DecodedTopic, keys: Sequence[str] = ()) -> dict[str, DecodedWind
 
 
 def receipts(topic: DecodedTopic) -> dict[tuple[str, str], Receipt]:
-    """By table and window, without what differs from load to load."""
+    """Return receipts by table and window, without fields that differ between loads."""
     own = {"load_id": "", "files_digest": "", "seconds": 0.0, "proved_at": None, "table_id": "", "table_version": 0}
     return {
         (ref.name, key): replace(found, **own)  # type: ignore[arg-type]
@@ -156,7 +159,7 @@ def check_conserved(topic: DecodedTopic) -> None:
 
 
 def test_one_job_gives_what_window_by_window_gives(topic: DecodedTopic, tmp_path: Path, jobs: list[list[str]]) -> None:
-    """Also when decoded again by another declaration: receipts with their digests and figures, metadata, files and rows."""
+    """Also with another declaration: receipts with their digests and figures, metadata, files and rows are the same."""
     shutil.copytree(topic.root, tmp_path / "alone")
     alone = DecodedTopic(tmp_path / "alone", "orders", DECLARED)
     alone.windows = topic.windows
@@ -255,7 +258,7 @@ def test_a_caller_that_stops_leaves_no_file_and_what_is_committed_is_recorded(to
 
 
 def test_what_another_declaration_has_decoded_meanwhile_stays(topic: DecodedTopic) -> None:
-    """Nothing shows which of the two is newer, so that window fails; one that the same declaration has decoded is compared."""
+    """Nothing shows which declaration is newer, so that window fails; a window decoded with the same one is compared."""
     keys = keys_of(topic)
     other = DecodedTopic(topic.root, "orders", replace(DECLARED, repairs=(Repair(keys[3], 0, 3, '{"id": 1}'),)))
     other.windows = topic.windows
@@ -304,7 +307,7 @@ def test_receipts_are_recorded_together_and_an_error_is_that_of_all_of_them(
 def test_ids_that_a_registry_lacks_in_one_window_do_not_count_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decoder asks for a limited number of them."""
+    """A decoder asks only for a limited number of ids."""
     schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
 
     def answer(self: RegistryClient, number: int, kind: str = AVRO) -> Registered:
@@ -364,7 +367,7 @@ def test_an_erasure_during_a_batch_finds_the_receipts_of_what_was_decoded_again(
 def test_commits_of_many_windows_read_each_commit_of_the_log_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever loads the windows had before, whose folders are looked up in the log."""
+    """This holds for any earlier loads of the windows, whose folders are looked up in the log."""
     topic, windows = DecodedTopic(tmp_path, "orders"), 12
     topic.load(*[[order(n)] for n in range(windows)])
     schema, read, commit = "id BIGINT NOT NULL, amount DECIMAL(12, 2)", list[int](), delta_log.commit

@@ -1,4 +1,4 @@
-"""Decoding while others commit, and long after the raw load: by the code that decodes, in this process."""
+"""Decoding while others commit, and long after the raw load, with the real decoding code in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OLD = DecodeDeclaration(FormatSpec("json", {"schema": "at STRING, amount INT"}))
 
 
 class Interrupted(InProcessEngine):
-    """Has something else happen once, right after it has written its files."""
+    """Runs another action once, right after it has written its files."""
 
     then: Callable[[], object] = staticmethod(lambda: None)
 
@@ -47,13 +47,13 @@ class Interrupted(InProcessEngine):
 
 
 def interrupted(topic: DecodedTopic, then: Callable[[], object]) -> WindowDecoder:
-    """A run by the declaration of now, in the middle of which `then` happens."""
+    """Return a decoder with the current declaration, during whose run `then` happens."""
     Interrupted.then = staticmethod(then)
     return WindowDecoder(topic.declaration, topic.ledger, Interrupted(topic.lake, tables_without_spark))
 
 
 def begun_again(topic: DecodedTopic, schema: str) -> DecodeDeclaration:
-    """A declaration that replaces the columns which the table has now."""
+    """Return a declaration that replaces the table's current columns."""
     held = decoded_table.held(topic.lake.table(topic.declaration.decoded_table))
     return DecodeDeclaration(FormatSpec("json", {"schema": schema}), replaces=fingerprint(held))
 
@@ -93,7 +93,7 @@ def test_columns_that_rows_cannot_be_decoded_into_replace_none_until_their_loss_
     assert said.index("removes its 3 rows in 2 windows") < said.index("`replaces: ")
     assert f"Version {refused.value.version} of the table keeps them" in said
     before = DeltaTable(tmp_path / "decoded" / "orders")
-    # Also by a window that has nothing to lose.
+    # Also for a window without anything to lose.
     with pytest.raises(ReplacedRowsError) as lost:
         declared_again(replace(text, replaces=refused.value.held)).decode(second)
     assert f"window {first} has 2 rows in it and would have 0" in str(lost.value)
@@ -239,7 +239,7 @@ def test_a_window_that_is_wrong_and_stays_so_is_called_wrong(tmp_path: Path) -> 
 
 
 def expire(folder: Path, upto: int) -> None:
-    """As delta-rs does by itself with log files that are older than a month: a checkpoint, and none of those before it."""
+    """Expire the log as delta-rs does with log files older than a month: only a checkpoint and later files are left."""
     DeltaTable(folder).create_checkpoint()
     for file in (folder / "_delta_log").glob("*.json"):
         if int(file.stem) <= upto:
@@ -262,7 +262,7 @@ def test_a_window_whose_load_has_left_the_log_is_decoded_sent_and_has_a_way_back
     version = holdings.version_with(letters, first, receipt.files_digest, receipt.table_version)
     assert [row["value"] for row in dead_rows(letters, first, version)] == [b"broken"]
 
-    # Damaged, with no version in the log that has it: said so by None, and not by an error.
+    # Damaged, and in no version of the log: the result is None, not an error.
     folder = topic.lake.table(topic.declaration.raw_table)
     held = topic.ledger.receipts(topic.declaration.raw_table)[first]
     DeltaTable(raw).delete(f"window = '{first}'")
@@ -295,7 +295,7 @@ def test_a_window_that_an_accepted_loss_left_fewer_rows_is_decoded_again_where_t
 
 
 def _take_over(table: Path, other: Path, key: str) -> None:
-    """Have `table` hold the window as `other` has it, whose files were copied into it."""
+    """Make `table` hold the window's files of `other`, which were copied into it."""
     held, actions = DeltaTable(table), pa.table(DeltaTable(other).get_add_actions(flatten=True))
     adds: list[AddAction | RemoveAction] = [
         AddAction(unquote(action["path"]), action["size_bytes"], {"window": key}, 0, True, "{}")

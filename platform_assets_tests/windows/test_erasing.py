@@ -1,4 +1,4 @@
-"""Erasing records: gone from every file of the lake, named in the ledger, and brought back by nothing. No Kafka, no Spark."""
+"""Erased records are in no file of the lake, are named in the ledger, and never return. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -33,24 +33,26 @@ A, B, C = 0, 1, 2
 
 
 def other(number: int) -> tuple[bytes, bytes]:
-    """A record that stays."""
+    """Return a record that stays."""
     return b"customer-%d" % number, b"value-%d" % number
 
 
 def hers(form: bytes = b"") -> tuple[bytes, bytes]:
-    """A record that has to go; `form` is put in front of its value."""
+    """Return a record to erase; `form` precedes its value."""
     return WHO, form + NEEDLE
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic of two partitions whose records nobody has loaded yet."""
+    """A topic with two partitions, without loaded records."""
     return MadeTopic(tmp_path)
 
 
 @pytest.fixture
 def windows(topic: MadeTopic) -> list[SealedWindow]:
-    """Three windows: hers are in the first and the last, one of them as a dead letter and one against what is expected."""
+    """Load three windows: her records are in the first and the last, one as a dead letter and one failing an
+    expectation.
+    """
     sealed = topic.seal(
         [
             {0: [other(1), hers(), other(2)], 1: [hers(b"\xff"), other(3)]},
@@ -63,14 +65,14 @@ def windows(topic: MadeTopic) -> list[SealedWindow]:
 
 
 def erase(topic: MadeTopic) -> Any:
-    """All of hers."""
+    """Erase all of her records."""
     erasure = topic.erasure
     erasure.record(erasure.of_keys([WHO]), AUTHOR)
     return erasure.run(AUTHOR)
 
 
 def check_gone(topic: MadeTopic) -> None:
-    """No file of the lake has her bytes, and what stays is as it was."""
+    """Check that no file of the lake has her bytes, and that all other records are unchanged."""
     for needle in (WHO, NEEDLE):
         assert not (places := found_in(topic.root, needle)), shown(places)
     kept = [r.value for r in topic.records if r.key != WHO]
@@ -79,7 +81,7 @@ def check_gone(topic: MadeTopic) -> None:
 
 
 def test_the_search_finds_what_is_there(topic: MadeTopic, windows: list[SealedWindow]) -> None:
-    """Else all that follows would show nothing."""
+    """Otherwise the other tests would prove nothing."""
     places = found_in(topic.root, NEEDLE)
     for table in ("raw", "decoded", "dead_letters"):
         assert any(p.startswith(table) for p in places), shown(places)
@@ -175,7 +177,7 @@ def test_offsets_of_a_window_that_is_not_loaded_never_are(topic: MadeTopic) -> N
     topic.decoder().decode(window.key)
     assert topic.values() == [b"value-1", b"value-2"]
     assert not found_in(topic.root, NEEDLE)
-    # Brokers say what its other holes are, so it is open until a check has asked them.
+    # Only brokers can explain its other holes, so it is open until a check has asked them.
     assert topic.receipts()[window.key].holes is None
 
 
@@ -184,7 +186,7 @@ def test_old_versions_of_touched_windows_go_and_those_of_others_stay(
 ) -> None:
     folder = topic.lake.table(topic.declaration.raw_table)
     version = load_log.version(folder)
-    for window in windows:  # written again: the files of before are those of a past version
+    for window in windows:  # rewritten: the earlier files belong to a past version
         receipt = topic.receipts()[window.key]
         path = folder.path / holdings.files_of(folder, window.key).paths[0].replace("%25", "%")
         kept = path.read_bytes()
@@ -214,7 +216,7 @@ def test_orphans_of_dead_loads_go(topic: MadeTopic, windows: list[SealedWindow])
 def test_bounds_of_columns_that_another_writer_put_into_the_log_go(
     topic: MadeTopic, windows: list[SealedWindow]
 ) -> None:
-    """OPTIMIZE by others keeps the least and the greatest text of a column, in commits and checkpoints."""
+    """Other writers' OPTIMIZE keeps the least and the greatest text of a column in commits and checkpoints."""
     table = DeltaTable(topic.root / "decoded" / topic.topic)
     table.alter.set_table_properties({"delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,value"})
     bound = "NOT AS EXPECTED zebra-in-pyjamas"
@@ -253,7 +255,7 @@ def test_samples_of_what_failed_go_and_those_of_others_stay(topic: MadeTopic, wi
 def test_one_that_is_cut_short_is_gone_on_with(
     topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch, table: str, by: str
 ) -> None:
-    """A run dies after the commits to a table, before their receipts; until it is gone on with, a load does the same."""
+    """A run dies between the commits to a table and their receipts; a load or the next erasure completes it."""
 
     class Died(BaseException):
         pass
@@ -368,13 +370,13 @@ def test_many_windows_are_committed_in_batches(topic: MadeTopic, monkeypatch: py
 
 
 def name(topic: MadeTopic, *offsets: int) -> None:
-    """Have the ledger name these offsets of partition 0."""
+    """Make the ledger name these offsets of partition 0."""
     erasure = topic.erasure
     erasure.record(erasure.at_offsets({0: tuple(OffsetRange(o, o + 1) for o in offsets)}), AUTHOR)
 
 
 def test_a_load_that_was_about_to_commit_is_refused_by_an_erasure(topic: MadeTopic) -> None:
-    """It has read the record and made its last check; its files must not be deleted under a commit that names them."""
+    """The load has read the record and made its last check; its files must not be deleted while a commit names them."""
     (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
 
     def erase_now() -> None:
@@ -414,7 +416,7 @@ def test_a_decoding_that_was_about_to_commit_is_refused_by_an_erasure(topic: Mad
 
 
 def test_files_that_the_table_names_are_never_deleted_and_the_remedy_works(topic: MadeTopic) -> None:
-    """Rows of a window that neither a receipt nor a commit of a load names: somebody wrote them, or the ledger was lost."""
+    """Neither a receipt nor a load's commit names the window's rows: another writer wrote them, or the ledger was lost."""
     (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
     samples.append(topic.root, topic.topic, samples.rows(window.key, {0: range(3)}))
     name(topic, 1)

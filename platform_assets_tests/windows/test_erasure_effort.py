@@ -1,4 +1,4 @@
-"""The effort of erasures grows with what is erased, and not with its square. Counted, not timed."""
+"""The effort of erasures grows linearly with the erased records, not with their square. Counted, not timed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How often a range was looked at, which each merging does once for each of its ranges."""
+    """Count how often ranges are read: each merge reads each of its ranges once."""
     count = [0]
     size: Any = OffsetRange.size
 

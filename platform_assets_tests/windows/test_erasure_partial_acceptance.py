@@ -1,4 +1,4 @@
-"""Erasures and windows that are lost for good: what `accept-loss` puts together holds no record that was erased."""
+"""Erasures and permanently lost windows: the rest that `accept-loss` gathers contains no erased record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def damaged(topic: MadeTopic) -> SealedWindow:
-    """A window of offsets 2 to 4, hers at 3, that has lost its files, and of which Kafka has 3 and 4."""
+    """A window with offsets 2 to 4, hers at 3, that has lost its files; Kafka has 3 and 4."""
     whole, lost = topic.seal([{0: [OURS, OURS]}, {0: [OURS, HERS, OURS]}])
     topic.fill([whole, lost], decode=False)
     folder = topic.lake.table(topic.declaration.raw_table)
@@ -97,7 +97,7 @@ def test_rows_of_past_files_at_erased_offsets_are_left_out(topic: MadeTopic) -> 
     topic.fill([window], decode=False)
     folder = topic.lake.table(topic.declaration.raw_table)
     folder.delta().delete("kafka_offset = 2")
-    # Nothing has the recorded rows any more: the first file is gone, and the table lacks a row.
+    # The recorded rows no longer exist: the first file is lost, and the table lacks a row.
     first = holdings.files_of(folder, window.key, 1).paths[0]
     (folder.path / first.replace("%25", "%")).unlink()
     with pytest.raises(ErasureUnfinishedError):

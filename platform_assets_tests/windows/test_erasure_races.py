@@ -1,4 +1,6 @@
-"""An erasure by key and a load of the same topic at the same time: whichever comes first, the record is gone in the end."""
+"""An erasure by key and a load of the same topic at the same time: whichever comes first, the record is erased in the
+end.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def waiting(topic: MadeTopic) -> SealedWindow:
-    """A window that is sealed and not loaded; the one before it is loaded. Each has a record of hers."""
+    """A window that is sealed but not loaded, after a loaded one. Each has a record of hers."""
     first, second = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
     topic.fill([first])
     return second
 
 
 def deciding(topic: MadeTopic, meanwhile: Callable[[], object] = lambda: None) -> Deciding:
-    """`meanwhile` happens while the operator is asked."""
+    """Return a decision during whose question `meanwhile` happens."""
     return Deciding(
         topic.declaration, topic.ledger, never, never, never, AUTHOR, lambda _: None, lambda _: void(meanwhile())
     )
@@ -49,7 +51,7 @@ def erase(topic: MadeTopic) -> None:
 
 
 class Interrupted(Loader):
-    """A load in which `action` happens once: before the last check, or after it, right before the commit."""
+    """A load during which `action` happens once: before the last check, or between it and the commit."""
 
     action: Callable[[], None]
     after: bool
@@ -137,4 +139,4 @@ def test_rules_that_are_adopted_hold_for_a_load_under_way(topic: MadeTopic, afte
 
 
 def void(_: object) -> None:
-    """So that a function that gives something is one that gives nothing."""
+    """Turn a function with a result into one without."""

@@ -1,4 +1,7 @@
-"""Erasures as rules: they hold for what is restored, healed, loaded later, or comes again as another log. No Kafka, no Spark."""
+"""Erasures as rules: they hold for records that are restored, repaired, loaded later, or return in another log.
+
+No Kafka, no Spark.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def check_gone(topic: MadeTopic) -> None:
 
 
 def damage(topic: MadeTopic, window: SealedWindow) -> None:
-    """Have the table lose the file of a window, as a failing disk does."""
+    """Lose the file of a window, like a failing disk."""
     folder = topic.lake.table(topic.declaration.raw_table)
     (path,) = holdings.files_of(folder, window.key).paths
     (folder.path / path.replace("%25", "%")).unlink()
@@ -118,7 +121,7 @@ def test_a_restore_that_ends_before_it_erases_again_is_completed_by_the_next_tic
 def test_a_second_restore_knows_the_erasures_that_the_first_one_did_not_apply(
     topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path
 ) -> None:
-    """The first one has put an older ledger into the place of the one that knew them."""
+    """The first restore has replaced the ledger that knew them by an older one."""
     taking.take(topic.lake, tmp_path / "dagster", tmp_path / "backups", datetime(2026, 2, 1, tzinfo=UTC))
     erase(topic)
     before = reapplying.remember(topic.lake, reapplying.decided(topic.lake))
@@ -134,7 +137,7 @@ def test_a_second_restore_knows_the_erasures_that_the_first_one_did_not_apply(
 def test_erase_reads_the_tables_before_it_says_that_all_is_erased(
     topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path
 ) -> None:
-    """A table that was put back by other means, which tell nobody."""
+    """A table was restored by other means, without a notice."""
     taking.take(topic.lake, tmp_path / "dagster", tmp_path / "backups", datetime(2026, 2, 1, tzinfo=UTC))
     erase(topic)
     restoring.restore(
@@ -151,7 +154,7 @@ def test_erase_reads_the_tables_before_it_says_that_all_is_erased(
 
 
 def test_a_window_that_is_sealed_again_with_other_edges_leaves_the_records_out(tmp_path: Path) -> None:
-    """A whole restore puts back a ledger that does not know the window yet; it is cut again elsewhere."""
+    """A full restore brings back a ledger without the window, which is then cut at other offsets."""
     topic = MadeTopic(tmp_path / "lake")
     topic.fill(topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}]))
     erase(topic)
@@ -173,7 +176,7 @@ def test_a_damaged_window_is_named_and_its_load_leaves_the_records_out(
     damage(topic, windows[0])
     with pytest.raises(ErasureUnfinishedError, match=rf"{windows[0].key}: they are damaged.*platform-assets load"):
         erase(topic)
-    # What the message names: no past version has the window, so Kafka's records come, hers left out in the end.
+    # The remedy: no past version has the window, so Kafka's records are loaded, and hers left out in the end.
     assert loader_of(topic).load(windows[0].key).outcome == "healed"
     assert topic.values() == [b"value-1"] * 2
     said: list[str] = []
@@ -209,7 +212,7 @@ def test_a_window_that_waits_leaves_the_records_out_when_it_is_loaded(topic: Mad
         in said[-1]
     )
     assert said[-1].endswith("Newer records are loaded")
-    # Kafka had this by then, and no sealed window.
+    # Kafka had this record by then, but no sealed window did.
     topic.records.append(Kept(0, 4, WHO, b"again", samples.edge(1.5)))
     topic.ledger.record_cuts([samples.cut("people", samples.edge(3), {0: 5})], samples.edge(2))
     keys = [w.key for w in topic.ledger.windows("people")]
@@ -267,7 +270,7 @@ def test_a_topic_with_a_very_long_name_is_erased_too(tmp_path: Path) -> None:
 
 
 def moved(topic: MadeTopic, at: int) -> NewGeneration:
-    """A log of another id under the name."""
+    """Replace the log by one with another id under the same name."""
     newest = topic.ledger.newest_cut("people")
     assert newest is not None
     first = samples.cut("people", newest.edge, {0: at}, topic_id=OTHER_ID, generation=2)
@@ -296,7 +299,7 @@ def test_records_that_a_mirror_copied_do_not_come_again(topic: MadeTopic, window
 
 
 def test_offsets_that_were_erased_stay_so_where_a_log_goes_on_with_its_offsets(tmp_path: Path) -> None:
-    """The window that waited is closed, and its offsets come in the first window of the new generation."""
+    """The waiting window is closed, and its offsets come in the first window of the new generation."""
     topic = MadeTopic(tmp_path / "lake")
     first, waiting = topic.seal([{0: [OURS, OURS]}, {0: [HERS, OURS]}])
     topic.load(first)
@@ -318,7 +321,7 @@ def test_offsets_that_were_erased_stay_so_where_a_log_goes_on_with_its_offsets(t
 
 
 def test_a_window_of_an_earlier_generation_that_waits_leaves_the_records_out(tmp_path: Path) -> None:
-    """The rule is made once the topic has moved; the window that waits can still be loaded, as the log is the same."""
+    """The rule is made after the topic has moved; the waiting window can still be loaded, because the log is the same."""
     topic = MadeTopic(tmp_path / "lake")
     loaded, waiting = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
     topic.fill([loaded])
@@ -334,7 +337,7 @@ def test_a_window_of_an_earlier_generation_that_waits_leaves_the_records_out(tmp
 
 
 def test_a_rule_counts_all_records_of_earlier_logs_as_sent_before_it(topic: MadeTopic) -> None:
-    """Whatever timestamp their producer gave them: nothing is appended to a log that a later one has replaced."""
+    """This holds for any timestamp, because nothing is appended to a log that a later one has replaced."""
     (waiting,) = topic.seal([{0: [OURS, HERS]}])
     topic.records[:] = [replace(r, timestamp=datetime.now(UTC) + timedelta(days=1)) for r in topic.records]
     generations.accept(moved(topic, 2), AUTHOR, topic.ledger)

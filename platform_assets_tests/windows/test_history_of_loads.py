@@ -1,4 +1,4 @@
-"""Random producers, random cuts while they are at work, random loads with crashes: the history has no anomaly."""
+"""Random producers, random cuts while they run, and random loads with crashes: the history has no anomaly."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 PARTITIONS = 3
 
 MOST_STEPS_A_WINDOW = 10
-"""Few windows would be no history: on a busy machine the random choice alone has left two."""
+"""Steps after which a window is closed: on a busy machine, random choice alone could leave only two windows."""
 
 
 def close_windows(lk: TopicLake, minutes: int) -> None:
-    """Let minutes pass: the newest edge is cut at the last stable offset, those before it by timestamp."""
+    """Let minutes pass: the newest edge is cut at the last stable offset, earlier ones by timestamp."""
     lk.closed += timedelta(minutes=minutes)
     lk.ledger.create()
     sealing.seal(lk.declaration, lk.cluster, lk.ledger, lk.closed, deadline=time.monotonic() + 30)
@@ -43,7 +43,9 @@ def close_windows(lk: TopicLake, minutes: int) -> None:
 def seal_while(
     lk: TopicLake, steps: queue.SimpleQueue[bool], rng: random.Random, closed: queue.SimpleQueue[bool]
 ) -> None:
-    """Close windows at random steps of the producers, and never let many pass without; puts True each time, False at the end."""
+    """Close windows at random steps of the producers, at least after every few; put True each time, and False at the
+    end.
+    """
     since = 0
     try:
         while steps.get():
@@ -57,7 +59,7 @@ def seal_while(
 
 
 def load_at_random(lk: TopicLake, key: str, point: Point | None) -> str:
-    """Load a window, with a crash at `point` where the load comes that far; gives what came of it."""
+    """Load a window, with a crash at `point` if the load reaches it; return the result."""
     try:
         return InterruptedLoader(lk, Faults(point)).load(key)
     except Crash as crash:
@@ -86,7 +88,7 @@ def test_random_loads_of_random_producers_have_a_clean_history(lake: LakeMaker, 
                 outcomes[load_at_random(lk, key, rng.choice((None, *POINTS)))] += 1
         producing.result()
         sealing_on.result()
-    # Markers follow the coordinator's answer. What was produced last is closed as well, so nothing may be unseen.
+    # Markers follow the coordinator's answer. The last records are also in a closed window, so nothing may be unseen.
     state = lk.cluster.topic(lk.topic)
     wait_until(
         "no transaction is open", lambda: lk.cluster.last_stable_offsets(state) == lk.cluster.high_watermarks(state)
@@ -104,7 +106,7 @@ def test_random_loads_of_random_producers_have_a_clean_history(lake: LakeMaker, 
     print(f"{Counter(s.outcome for s in producers.sends)}, {len(windows)} windows, {dict(outcomes)}")
     assert check_history(producers.sends, rows, [w.ranges for w in windows]) == []
 
-    # It was a history worth the name, and its checker would have told.
+    # The history was long enough, and the checker would have found anomalies.
     sent = Counter(s.outcome for s in producers.sends)
     assert min(sent[o] for o in ("ok", "failed", "unknown")) > 0
     held = {r.value for r in rows}

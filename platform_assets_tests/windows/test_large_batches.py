@@ -1,4 +1,6 @@
-"""A batch that unpacks to more than is allowed: its window waits, and both remedies that the error names end that."""
+"""A batch that unpacks to more than the limit: its window waits, and each of the two remedies in the error ends the
+wait.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_a_batch_beyond_the_limit_is_named_and_both_remedies_end_the_wait(lk: To
 def test_what_has_expired_is_accepted_without_a_search_of_the_rest(
     lk: TopicLake, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first window holds the whole backlog, and what a topic has lost is known at once."""
+    """The first window has the complete backlog, and the topic's expired offsets are known at once."""
     from platform_assets.engines.columnar import refused
 
     search = refused.find_refused

@@ -1,4 +1,7 @@
-"""A batch beyond a limit in a window that the table has rows of: the error names only the remedy that works there. No Kafka."""
+"""A batch beyond a limit in a window that already has rows: the error names only the remedy that works there.
+
+No Kafka.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def without_a_receipt(topic: MadeTopic, window: SealedWindow, patch: pytest.Monk
 
 
 def refuse(patch: pytest.MonkeyPatch) -> None:
-    """Have the engine meet a batch beyond the limit."""
+    """Make the engine find a batch beyond the limit."""
 
     def write(_: LocalEngine, records: Records, *__: object) -> StagedFiles:
         error = BatchTooLargeError("t", 0, 2, 4, "has more than 1 records", "KAFKA_BATCH_MAX_RECORDS")

@@ -1,4 +1,4 @@
-"""Loads that race, and loads whose process or server is killed: the table is exact, or made exact by the next run."""
+"""Racing loads, and loads whose process or server is killed: the table is exact, or the next run makes it exact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 LARGE = 100_000
-"""Records enough that a load takes long after its first file has appeared."""
+"""Enough records for a load to take long after its first file has appeared."""
 
 
 @pytest.fixture(params=ONE_ENGINE)
@@ -48,7 +48,7 @@ def large_window(lk: TopicLake) -> str:
 
 
 def assert_exact(lk: TopicLake) -> None:
-    """The table holds what the topic holds, and the ledger what the table does."""
+    """Check that the table matches the topic, and the ledger the table."""
     assert records(lk.rows()) == records(lk.committed())
     for key, receipt in lk.ledger.receipts(lk.declaration.raw_table).items():
         assert receipt.files_digest == holdings.files_of(Folder.at(lk.table), key).digest
@@ -64,7 +64,7 @@ def unfinished(lk: TopicLake, key: str) -> list[Path]:
 
 
 def race(lk: TopicLake, keys: list[str], remote: str) -> list[dict[str, Any]]:
-    """Load `keys` at once, each in a process of its own; all write at the same moment."""
+    """Load `keys` at once, each in its own process; all write at the same moment."""
     with ExitStack() as stack:
         processes = [stack.enter_context(LoadProcess(lk, key, remote, hold=True)) for key in keys]
         for process in processes:
@@ -77,7 +77,7 @@ def race(lk: TopicLake, keys: list[str], remote: str) -> list[dict[str, Any]]:
 def test_of_two_first_loads_of_one_window_one_wins_and_the_other_compares(lake: LakeMaker, spark_remote: str) -> None:
     lk = lake(partitions=2)
     key = large_window(lk)
-    # The one that loses the race is told by Delta, reads the winner's commit, and proves its own reading equal.
+    # Delta refuses the loser of the race, which reads the winner's commit and proves its own rows equal.
     outcomes = race(lk, [key, key], spark_remote)
     assert sorted(o["outcome"] for o in outcomes) == ["loaded", "unchanged"]
     assert [o["rows"] for o in outcomes] == [LARGE, LARGE]
@@ -128,7 +128,7 @@ def test_a_run_killed_in_the_middle_of_a_load_is_made_good_by_the_next(lake: Lak
 
 @contextmanager
 def server_of_its_own(folder: Path) -> Iterator[Callable[[], tuple[str, ProcessRecord]]]:
-    """Starts a Spark server, and again after it died: on the same port, with the same token."""
+    """Start a Spark server, also again after it died, on the same port and with the same token."""
     home = home_at(folder)
 
     def start() -> tuple[str, ProcessRecord]:
@@ -144,7 +144,7 @@ def server_of_its_own(folder: Path) -> Iterator[Callable[[], tuple[str, ProcessR
 
 @pytest.mark.long
 def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake: LakeMaker, tmp_path: Path) -> None:
-    """The run says that the outcome is not known, tries again by itself, and the next run finds the window exact."""
+    """The run reports an unknown outcome and tries again by itself, and the next run finds the window exact."""
     lk = lake(partitions=2, start=minutes_ago(3))
     key = large_window(lk)
     with server_of_its_own(tmp_path / "spark home") as start:
@@ -157,7 +157,7 @@ def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake
             start()
             result = run.result(300)
     assert result["retries"] >= 1
-    # On a slow machine the server may come back after the run's last try; then it says what to do.
+    # On a slow machine the server may come back after the run's last try; the error then names the next step.
     assert result["success"] or "run it again" in result["message"], result
     assert lk.load(key).receipt.rows == LARGE
     assert_exact(lk)
@@ -168,12 +168,12 @@ def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake
 
 
 class Crashed(Exception):
-    """Stands for the end of the process, at a point where no signal can be sent in time."""
+    """Stands for the end of the process at a point at which no signal can be sent in time."""
 
 
 @contextmanager
 def crash_before_the_ledger(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The run ends after its commit to the table and before its entry in the ledger."""
+    """End the run between its commit to the table and its entry in the ledger."""
 
     def crash(self: Ledger, receipts: Any) -> None:
         raise Crashed

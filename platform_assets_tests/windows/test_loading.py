@@ -64,7 +64,7 @@ def test_loading_again_gives_the_same_rows_whatever_was_produced_since(lake: Lak
         again = lk.load(key)
         assert (again.outcome, again.receipt) == ("unchanged", loaded[key].receipt)
     assert lk.snapshot() == before
-    # And with what came later closed, loaded and committed as well.
+    # Also after later records are closed, loaded and committed.
     third = lk.close_window()
     lk.load(third)
     for key in (first, second):
@@ -74,7 +74,7 @@ def test_loading_again_gives_the_same_rows_whatever_was_produced_since(lake: Lak
 
 
 def test_a_load_by_hand_needs_no_sensor(lake: LakeMaker) -> None:
-    """It seals the window itself, by timestamp since nobody looked at the time, and the windows before it on the way."""
+    """The load seals the window and all earlier ones itself, by timestamp, because no sensor has run."""
     lk = lake(config={"retention.ms": "-1"})
     lk.send(Record(str(i).encode(), timestamp=milliseconds(START) + i * 20_000) for i in range(12))
     lk.closed = START + timedelta(minutes=10)
@@ -86,7 +86,10 @@ def test_a_load_by_hand_needs_no_sensor(lake: LakeMaker) -> None:
 
 
 def test_a_first_load_opens_its_table_once(lake: LakeMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To open it costs as much as it has windows. Its one file mixes partitions, whose rows its statistics do not tell."""
+    """Opening a table costs more with each window.
+
+    Its only file mixes partitions, so its statistics do not give their rows.
+    """
     lk = lake(partitions=4)
     lk.load(lk.window_of(numbered(40, 4, "a")))
     key = lk.window_of(numbered(20, 4, "b"))
@@ -104,7 +107,7 @@ def test_a_first_load_opens_its_table_once(lake: LakeMaker, monkeypatch: pytest.
 
 
 def append_rows(lk: TopicLake, key: str) -> None:
-    """Doubled rows of the window, and one that no topic ever held."""
+    """Append duplicate rows of the window, and one that no topic ever had."""
     table = DeltaTable(lk.table)
     some = table.to_pyarrow_table(filters=[("window", "=", key)]).slice(0, 4)
     rogue = some.slice(0, 1).set_column(
@@ -114,7 +117,7 @@ def append_rows(lk: TopicLake, key: str) -> None:
 
 
 def change_rows(lk: TopicLake, key: str) -> None:
-    """As many rows with the same offsets, and another value in one."""
+    """Change one value, but keep the number of rows and the offsets."""
     where = f"window = '{key}' AND kafka_offset = 4"
     DeltaTable(lk.table).update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
 
@@ -129,7 +132,7 @@ def remove_file(lk: TopicLake, key: str) -> None:
 
 
 def rewrite_files(lk: TopicLake, key: str) -> None:
-    """The same rows in other files. No damage: they are read, and the receipt names those files."""
+    """Move the rows to other files, which is not damage: they are read, and the receipt names the new files."""
     rows = DeltaTable(lk.table).to_pyarrow_table(filters=[("window", "=", key)])
     write_deltalake(lk.table, rows, mode="overwrite", predicate=f"window = '{key}'")
 
@@ -152,13 +155,13 @@ def test_a_damaged_window_is_healed_by_loading_it_again(
     expected = ("unchanged", damaged) if damage is rewrite_files else ("healed", damaged + 1)
     assert (healed.outcome, lk.version()) == expected
     assert whole(lk.rows()) == good
-    # Digest by digest what was first recorded.
+    # Every digest is the first recorded one.
     assert healed.receipt.offsets == first.receipt.offsets == dense_digest(first.receipt.ranges)
     assert healed.receipt.content == first.receipt.content
     assert healed.receipt.partitions == first.receipt.partitions
     assert healed.receipt.duplicates == 0
     assert [lk.load(k).outcome for k in (key, other)] == ["unchanged", "unchanged"]
-    # What was read and not committed was deleted; what the new commit removed waits for a VACUUM.
+    # Uncommitted files were deleted; files that the new commit removed wait for a VACUUM.
     assert set(lk.orphans()) <= before_files
 
 
@@ -166,7 +169,7 @@ def test_a_damaged_window_is_healed_by_loading_it_again(
 
 
 def retire(broker: Broker, lk: TopicLake) -> None:
-    """Let retention take all but the newest segment."""
+    """Let retention delete all segments except the newest."""
     state = lk.cluster.topic(lk.topic)
     wait_until("retention has run", lambda: lk.cluster.log_starts(state)[0].offset > 0)
 
@@ -181,7 +184,7 @@ def test_a_reload_after_records_were_deleted_keeps_what_the_table_has(lake: Lake
     assert (kept.outcome, kept.receipt.rows) == ("kept", 40)
     assert kept.receipt.engine == lk.engine.name
     assert lk.snapshot() == before
-    # A damaged table gets the window back from its own past, as long as that is there.
+    # A damaged table restores the window from its past versions, as long as they exist.
     rows_before = whole(lk.rows())
     delete_rows(lk, key)
     restored = lk.load(key)
@@ -198,7 +201,7 @@ def test_a_reload_after_records_were_deleted_keeps_what_the_table_has(lake: Lake
 
 
 def test_a_reload_after_retention_keeps_what_the_table_has(lake: LakeMaker, broker: Broker) -> None:
-    """Segments of a hundredth of a second, and the time of the records long past."""
+    """Segments are rolled every hundredth of a second, and the records' timestamps are long past."""
     lk = lake(config={"segment.ms": "10", "retention.ms": "-1"})
     key = lk.window_of([Record(b"a", timestamp=1000), Record(b"b", timestamp=2000)])
     lk.load(key)
@@ -226,7 +229,7 @@ def test_a_first_load_of_expired_records_is_refused_and_names_them(lake: LakeMak
 
 
 def test_what_held_no_row_cannot_be_lost(lake: LakeMaker, broker: Broker) -> None:
-    """Aborted records at the start of a window expire: its rows are all there still, so it proves equal."""
+    """Aborted records at the start of a window expire: all of its rows still exist, so it proves equal."""
     lk = lake()
     lk.abort(numbered(5))
     key = lk.window_of(numbered(5, stem="kept"))
@@ -287,11 +290,11 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.001",
     "min.compaction.lag.ms": str(10**9),
 }
-"""Of a topic that keeps all until `compact` is called."""
+"""Settings of a topic that keeps everything until `compact` is called."""
 
 
 def compacted_window(lk: TopicLake) -> str:
-    """A window of eight records, three of which go when `compact` is called."""
+    """A window with eight records, of which `compact` removes three."""
     return lk.window_of([Record(b"%d" % i, b"same key" if i in (2, 3, 6) else b"k%d" % i) for i in range(8)])
 
 
@@ -304,7 +307,7 @@ def compact(broker: Broker, lk: TopicLake) -> None:
 
 @both_engines
 def test_a_damaged_window_of_a_compacted_topic_is_restored(lake: LakeMaker, broker: Broker) -> None:
-    """Kafka's records are others now, and the past versions of the table have those that were loaded."""
+    """Kafka's records have changed, but past versions of the table have the loaded ones."""
     lk = lake(config=COMPACTED)
     key = compacted_window(lk)
     first = lk.load(key).receipt
@@ -315,7 +318,7 @@ def test_a_damaged_window_of_a_compacted_topic_is_restored(lake: LakeMaker, brok
     restored = lk.load(key)
     assert (restored.outcome, restored.receipt.content) == ("restored", first.content)
     assert whole(lk.rows()) == good
-    # What Kafka gave was written, compared and deleted.
+    # Kafka's records were written, compared and deleted.
     assert set(lk.table.rglob("*.parquet")) <= before_files
     # Without a past version, the error says of both that they do not have the rows.
     delete_rows(lk, key)
@@ -417,7 +420,7 @@ def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided
     aborts_later = lk.open_transaction([Record(b"aborted later", partition=1)])
     lk.send([Record(b"behind the open one", partition=p) for p in (0, 1)])
     first = lk.close_window()
-    # The log: [committed][marker][aborted][marker][open…]; what is behind an open transaction waits with it.
+    # The log: [committed][marker][aborted][marker][open…]; records after an open transaction wait with it.
     assert lk.load(first).receipt.ranges == TopicRanges({0: OffsetRange(0, 4), 1: OffsetRange(0, 2)})
     assert [(r.partition, r.value) for r in lk.rows()] == [(0, b"committed"), (1, b"committed")]
     second = lk.close_window()
@@ -438,7 +441,7 @@ def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided
 
 @both_engines
 def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> None:
-    """Committed in two partitions, one of which another transaction holds back: two windows, each record once."""
+    """The transaction spans two partitions, one of which another transaction holds back: two windows, each record once."""
     lk = lake(partitions=2)
     holder = lk.open_transaction([Record(b"holder", partition=1)])
     lk.commit([Record(b"straddles", partition=p) for p in (0, 1)])
@@ -488,7 +491,7 @@ def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(
         lk.load(key)
     assert e.value.records == ((1, 4, 2**62), (1, 5, 2**63 - 1))
     assert lk.snapshot() == at_rest
-    # Half of the loss accepted is not enough; all of it is, and costs just these records.
+    # Accepting half of the loss is not enough; accepting all of it is, and loses only these records.
     window = lk.ledger.window(lk.topic, key)
     assert window is not None
     lk.ledger.record_acceptance(window, {1: (OffsetRange(4, 5),)}, "the first of them")

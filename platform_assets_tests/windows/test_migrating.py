@@ -1,6 +1,5 @@
-"""Tables of a lake that a release before flat tables wrote are migrated while they go on: rows, proofs and past versions stay.
-
-The judge reads with polars. No Kafka, no Spark.
+"""Tables of a lake that a release before flat tables wrote are migrated during normal use: rows, proofs and past
+versions stay. The results are read with polars. No Kafka, no Spark.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def table(topic: MadeTopic, kind: TableKind = "raw") -> DeltaTable:
 
 
 def of(topic: MadeTopic, kind: TableKind = "raw", target: int = 1) -> Migration:
-    """A migration that copies each window to a file of its own by default."""
+    """Return a migration, which by default copies each window to a separate file."""
     return Migration(replace(topic.declaration.raw_table, kind=kind), topic.ledger, target)
 
 
@@ -88,7 +87,7 @@ def copies_on_disk(topic: MadeTopic) -> set[Path]:
 
 
 def damage(topic: MadeTopic, window: SealedWindow) -> None:
-    """Have another writer delete a row."""
+    """Delete a row as another writer."""
     first = window.ranges.by_partition[0].start
     table(topic).delete(f"window = '{window.key}' AND kafka_partition = 0 AND kafka_offset = {first}")
 
@@ -172,7 +171,7 @@ def test_a_dry_look_changes_nothing(topic: MadeTopic) -> None:
 
 
 def test_a_run_that_is_killed_at_any_moment_is_continued(topic: MadeTopic, rng: random.Random) -> None:
-    """Each run begins with what the ones before have copied."""
+    """Each run starts with the files that earlier runs have copied."""
     before, at = rows(topic), sorted(rng.sample(range(2, 40), 3))
     for number in at:
         command = [sys.executable, "-m", dying_migration.__name__, str(topic.root), topic.topic, "raw", str(number)]
@@ -238,7 +237,7 @@ def test_a_record_that_is_none_is_not_trusted(topic: MadeTopic, text: bytes) -> 
 
 
 def between(topic: MadeTopic, done: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have something done once, just before the migration commits."""
+    """Run an action once, just before the migration commits."""
     commit, left = migration.commit, [done]
 
     def first(*args: Any) -> Any:
@@ -408,7 +407,7 @@ def test_a_decoded_table_whose_columns_grew_is_migrated(topic: MadeTopic) -> Non
 def test_spark_duckdb_and_a_stream_go_on_with_a_migrated_table(
     topic: MadeTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The stream gets each row once, and nothing by the migration."""
+    """The stream gets each row once, and none because of the migration."""
     where, sink, columns = str(path(topic)), str(tmp_path / "sink"), ["window", "kafka_partition", "kafka_offset"]
 
     def streamed() -> list[tuple[Any, ...]]:
