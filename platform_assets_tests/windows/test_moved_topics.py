@@ -56,7 +56,7 @@ class HereEngine(ColumnarEngine):
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As in LoadEngine."""
+        """See `LoadEngine`."""
         return LocalEngine(self.lake).measure(table, keys, version)
 
 
@@ -69,7 +69,7 @@ class HereLake(TopicLake):
         return HereEngine(self.lake, lambda: self.settings, self.spark)
 
     def on(self, bootstrap: str, topic: str = "") -> HereLake:
-        """The same lake, with the brokers at `bootstrap` and, if given, another topic."""
+        """Return the same lake with the brokers at `bootstrap` and, if given, another topic."""
         return HereLake(bootstrap, topic or self.topic, self.root, self.spark, closed=self.closed)
 
     def shell(self) -> Shell:
@@ -90,12 +90,12 @@ class Other:
     home: Home
 
     def start(self) -> None:
-        """Start it with the data of last time; return when it answers."""
+        """Start it with its existing data; return when it answers."""
         options = UpOptions(services=("kafka",), broker=BrokerSettings(heap="384m"))
         platform.up(self.home, options, report=lambda _: None, environ=service_environment())
 
     def stop(self) -> None:
-        """End it in good order; its data stays."""
+        """Stop it gracefully; its data stays."""
         platform.down(self.home, report=lambda _: None)
 
     @property
@@ -144,7 +144,9 @@ def lk(broker: Broker, topic: TopicMaker, tmp_path: Path) -> HereLake:
 
 
 def people(stem: str, partitions: int = 2) -> list[Record]:
-    """Twenty-two records in each partition: two of somebody to be erased, two of somebody to be forgotten, and others."""
+    """Send twenty-two records to each partition: two of a person to be erased, two of a person to be forgotten, and
+    others.
+    """
     found = []
     for partition in range(partitions):
         for number in range(20):
@@ -156,12 +158,12 @@ def people(stem: str, partitions: int = 2) -> list[Record]:
 
 
 def as_record(row: Row) -> Record:
-    """The record that a consumer has read, to be sent elsewhere."""
+    """Return the record that a consumer has read in a form to send it elsewhere."""
     return Record(row.value, row.key, row.partition, row.headers, row.timestamp)
 
 
 def mirror(rows: Sequence[Row], bootstrap: str, topic: str, *, timestamps: bool = True) -> None:
-    """Send what a consumer has read, in its order and to the same partitions."""
+    """Send the records that a consumer has read, in order and to the same partitions."""
     producer = Producer({**librdkafka(bootstrap), "enable.idempotence": True})
     sent = [as_record(row) for row in rows]
     send(producer, topic, sent if timestamps else [Record(r.value, r.key, r.partition, r.headers) for r in sent])
@@ -173,7 +175,7 @@ def mirrored(other: Other, broker: Broker, lk: HereLake) -> None:
 
 
 def copied(other: Other, broker: Broker, lk: HereLake) -> None:
-    """Have the other broker find the first one's segments in its folders, as after a disk was copied."""
+    """Copy the first broker's segments into the other broker's folders, as after copying a disk."""
     other.create(lk.topic, 2)
     ends = lk.high_watermarks()
     other.stop()
@@ -188,12 +190,12 @@ def copied(other: Other, broker: Broker, lk: HereLake) -> None:
 
 
 def cluster_id(bootstrap: str) -> str:
-    """The id of a cluster, by a client of its own."""
+    """Return the id of a cluster, with a new client."""
     return str(AdminClient(librdkafka(bootstrap)).list_topics(timeout=30).cluster_id)
 
 
 def refused(lk: HereLake, keys: Sequence[str], ids: Sequence[str]) -> ClusterChangedError:
-    """Neither a cut nor a load of a window is done; the error names both clusters."""
+    """Check that cuts and loads of a window are refused, and that the error names both clusters."""
     before = lk.snapshot()
     with pytest.raises(ClusterChangedError) as cutting:
         lk.on(lk.bootstrap).close_window()
@@ -214,7 +216,7 @@ def refused(lk: HereLake, keys: Sequence[str], ids: Sequence[str]) -> ClusterCha
 def test_a_topic_that_keeps_its_offsets_goes_on(
     lk: HereLake, broker: Broker, other: Other, move: Callable[[Other, Broker, HereLake], None], emptied: bool
 ) -> None:
-    """With the former cluster's windows loaded first, as the guide says, and with one that waits."""
+    """The former cluster's windows are loaded first, as in the guide, except a waiting one."""
     first = lk.window_of(people("first"))
     assert lk.load(first).receipt.rows == 44
     if move is copied:

@@ -1,4 +1,6 @@
-"""Files of many windows that others rewrote are measured once, for all processes; the result is a cache that can only confirm."""
+"""Files of many windows that others rewrote are measured once for all processes; the result is a cache that can only
+confirm.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def flat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic with two partitions, whose windows have a file each."""
+    """A topic with two partitions, with one file per window."""
     made = MadeTopic(tmp_path / "lake")
     made.fill(sealed(made), decode=False)
     return made
@@ -49,7 +51,7 @@ def sealed(made: MadeTopic) -> list[SealedWindow]:
 
 
 class Read:
-    """Data files that were measured, and windows that were read, since it was made."""
+    """Data files measured, and windows read, since its creation."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: list[str] = []
@@ -70,7 +72,7 @@ class Read:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    """Counts what is read."""
+    """Count reads."""
     return Read(monkeypatch)
 
 
@@ -88,7 +90,7 @@ def entries(topic: MadeTopic) -> list[Path]:
 
 
 def facts(topic: MadeTopic) -> Facts:
-    """What another process finds."""
+    """Return the facts that another process gathers."""
     holdings._remembered._values.clear()
     return collect(topic.declaration.raw_table, topic.ledger)
 
@@ -116,7 +118,7 @@ def test_a_strangers_file_is_read_once_by_all_processes(topic: MadeTopic, read: 
 
 
 def test_files_with_rows_of_each_window_are_read_once_each(topic: MadeTopic, read: Read) -> None:
-    """As after a Z-order. Only the sum over the files is a receipt's."""
+    """As after a Z-order: only the sum over the files matches a receipt."""
     rows_now = table(topic).to_pyarrow_table()
     place = pc.bit_wise_and(rows_now["kafka_offset"], 3)
     for n in range(4):
@@ -140,7 +142,7 @@ def test_upkeep_writes_contents_and_no_receipts(topic: MadeTopic, read: Read) ->
 
 
 def test_older_windows_stay_counted_after_upkeep(tmp_path: Path, read: Read) -> None:
-    """Checks of a new window judge none of them again one by one."""
+    """Checks of a new window do not evaluate them again one by one."""
     made = MadeTopic(tmp_path / "lake")
     made.load_many(made.seal([{0: [(b"k", b"%d" % w)]} for w in range(60)]))
     list(Upkeep(made.declaration.raw_table, made.ledger).run(LATER))
@@ -171,7 +173,7 @@ def test_one_deleted_row_is_found_to_its_offset(topic: MadeTopic, read: Read) ->
 
 
 def test_an_altered_value_is_found(topic: MadeTopic) -> None:
-    """Its offset is that of the load, which the checks of a shared file did not tell apart before."""
+    """Its offset is that of the load, so earlier checks of a shared file did not notice it."""
     of = topic.ledger.windows(topic.topic)[2]
     by_stranger(topic)
     table(topic).update(predicate="kafka_partition = 0 AND kafka_offset = 25", updates={"value": "CAST('x' AS BYTEA)"})
@@ -237,7 +239,7 @@ def test_without_its_entry_a_file_is_read_again(topic: MadeTopic, read: Read, da
 
 
 def test_an_entry_can_only_confirm(topic: MadeTopic) -> None:
-    """If a file was measured while it was damaged, and was then put back under its name, the file counts."""
+    """If a file was measured while damaged, and then restored under its name, the file itself counts."""
     by_stranger(topic)
     facts(topic)
     (file,), folder = files(topic), topic.lake.table(topic.declaration.raw_table)
@@ -283,7 +285,7 @@ def test_a_file_of_very_many_windows_is_looked_into_once(topic: MadeTopic, monke
 
 
 def test_contents_of_any_size_are_the_same_when_read(topic: MadeTopic, rng: random.Random) -> None:
-    """Sums of many hashes of 64 bits are longer than those."""
+    """Sums of many 64-bit hashes are longer than 64 bits."""
     digests = {
         (f"2026-01-{d:02}-00:00", topic_id): Measured(
             Digest(n := rng.randrange(1, 1 << 40), rng.randrange(n << 64)), Digest(n, rng.randrange(n << 64))
@@ -303,7 +305,7 @@ def test_contents_of_any_size_are_the_same_when_read(topic: MadeTopic, rng: rand
 
 @pytest.fixture
 def lost(tmp_path: Path) -> tuple[MadeTopic, SealedWindow, Path]:
-    """A topic of which a shared file holds all windows but one, which was never loaded."""
+    """A topic with a shared file of all windows except one, which was never loaded."""
     made = MadeTopic(tmp_path / "lake")
     windows = sealed(made)
     made.fill([w for n, w in enumerate(windows) if n != 4], decode=False)
@@ -313,7 +315,7 @@ def lost(tmp_path: Path) -> tuple[MadeTopic, SealedWindow, Path]:
 
 
 def test_a_lost_file_holds_what_was_written_down(lost: tuple[MadeTopic, SealedWindow, Path]) -> None:
-    """So the first load of a window between its windows goes on."""
+    """So the first load of a window between its windows succeeds."""
     topic, new, path = lost
     assert is_green(facts(topic))
     path.unlink()

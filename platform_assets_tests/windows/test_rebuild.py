@@ -1,4 +1,4 @@
-"""A ledger that is lost is rebuilt from the table, and nothing that was sealed goes missing by it."""
+"""A lost ledger is rebuilt from the table, without losing sealed windows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def edge(minute: int) -> datetime:
 
 
 def load(minute: int, ranges: Mapping[int, tuple[int, int]], first: Mapping[int, int] | None = None) -> LoadCommit:
-    """The commit of the one-minute window that starts `minute` minutes after the start."""
+    """Return the commit of the one-minute window that starts `minute` minutes after the start."""
     metadata = LoadMetadata(
         "orders",
         "C-o_VJXETNWQtfYhLseebg",
@@ -130,7 +130,7 @@ def test_windows_on_both_sides_of_a_new_generation_that_nobody_loaded_are_not_fo
 def test_windows_whose_commits_have_left_the_log_are_of_the_generation_of_their_rows(
     tmp_path: Path, known: int
 ) -> None:
-    """Two windows of each of two topic ids; the commits of the newest `known` are in the log still."""
+    """Two windows of each of two topic ids; the log still has the commits of the newest `known`."""
     hours = [
         ("00", (4, 9), TOPIC_ID, 1),
         ("01", (9, 12), TOPIC_ID, 1),
@@ -165,7 +165,7 @@ def test_metadata_survives_its_way_through_a_commit() -> None:
 
 
 class ReadsItself:
-    """An engine that measures windows of four rows by what their keys say; nothing is loaded by it."""
+    """An engine that only measures windows of four rows, according to their keys."""
 
     name = "a test's"
 
@@ -179,7 +179,9 @@ class ReadsItself:
 
 
 def opens(root: Path, windows: int, in_log: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often a rebuild opens the table of so many windows, of which the newest `in_log` have their commits in the log still."""
+    """Count how often a rebuild opens a table with that many windows, of which the newest `in_log` still have their
+    commits.
+    """
     table = root / "raw" / "clicks"
     made = {}
     for number in range(windows):
@@ -218,7 +220,7 @@ def opens(root: Path, windows: int, in_log: int, monkeypatch: pytest.MonkeyPatch
 def test_a_rebuild_does_not_open_the_table_for_each_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_log: int
 ) -> None:
-    """That costs as much as the table has files: of ten thousand windows it would take hours."""
+    """Each opening costs time per file: with ten thousand windows it would take hours."""
     few, many = (opens(tmp_path / str(n), n, in_log, monkeypatch) for n in (6, 18))
     assert many == few
 
@@ -235,7 +237,7 @@ def lose_the_ledger(lk: TopicLake) -> None:
 
 
 def receipts(lk: TopicLake) -> dict[str, Receipt]:
-    """All but how they came about, when, and how long it took; what has no rows has no load to be told by."""
+    """Return receipts without kind, time and duration, and without the load if there are no rows."""
     return {
         k: replace(r, kind="load", load_id=r.load_id if r.rows else "", run_id="", seconds=0.0, proved_at=None)
         for k, r in lk.ledger.receipts(lk.declaration.raw_table).items()
@@ -266,7 +268,7 @@ def test_a_lost_ledger_comes_back_as_it_was_and_every_window_is_proved_unchanged
     assert (done.receipts, done.merged, done.unread) == (5, (), ())
     assert [(w.key, w.ranges) for w in lk.ledger.windows(lk.topic)] == windows_before
     assert receipts(lk) == before
-    # One query for the windows that are as they were loaded, and one for that which was touched since.
+    # One query for unchanged windows, and one for the changed one.
     assert [text.partition(" (")[2] for text in told] == ["4 of 5)", "5 of 5)"]
     expected = dict.fromkeys(keys, "unchanged") | dict.fromkeys(keys[2:4], "empty") | {touched: "healed"}
     assert {key: lk.load(key).outcome for key in keys} == expected
@@ -290,7 +292,7 @@ def test_lost_files_of_one_window_hold_up_no_other(lake: LakeMaker) -> None:
 
     assert [error.window for error in done.unread] == [keys[1]]
     assert receipts(lk) == {k: r for k, r in before.items() if k != keys[1]}
-    # It is sealed as it was, so that Kafka gives the same rows again.
+    # Its offsets are sealed as before, so that Kafka gives the same rows again.
     lk.load(keys[1])
     assert records(lk.rows()) == records(lk.committed())
     assert rebuilt(lk, []).receipts == 0

@@ -19,7 +19,7 @@ from platform_assets_tests.support.decoded_topic import DecodedTopic, InProcessE
 
 
 class Counting(InProcessEngine):
-    """Notes each query: the table, how many windows, and the version."""
+    """Records each query: table, number of windows, and version."""
 
     queries: list[tuple[str, int, int]]
 
@@ -31,7 +31,7 @@ class Counting(InProcessEngine):
 
 
 def like_before(receipts: dict[str, Receipt]) -> dict[str, Receipt]:
-    """All but how they came about, when, and how long it took; what has no rows has no load to be told by."""
+    """Return receipts without kind, time and duration, and without the load if there are no rows."""
     return {
         k: replace(r, kind="load", load_id=r.load_id if r.table_version else "", run_id="", seconds=0.0, proved_at=None)
         for k, r in receipts.items()
@@ -39,7 +39,7 @@ def like_before(receipts: dict[str, Receipt]) -> dict[str, Receipt]:
 
 
 def test_receipts_of_many_decoded_windows_are_restored_by_a_query_a_table(tmp_path: Path) -> None:
-    """And of each window that was touched since, by one of its own, at the version of its load."""
+    """Each window that was changed since needs its own query, at the version of its load."""
     t = DecodedTopic(tmp_path, "orders")
     whole = [[order(10 * n), b"broken" if n % 2 else order(10 * n + 1)] for n in range(7)]
     keys = t.load(*whole[:3], [], *whole[3:])

@@ -1,5 +1,5 @@
-"""Recovery of tables that went through OPTIMIZE, VACUUM and the clean-up of their logs: the rows as they were, or a refusal
-that is right about what is lost. No Kafka, no Spark.
+"""Recovery of tables that went through OPTIMIZE, VACUUM and the clean-up of their logs: either the original rows, or a
+refusal that is right about the loss. No Kafka, no Spark.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def kafka(topic: MadeTopic) -> MadeCluster:
-    """Its brokers."""
+    """The topic's brokers."""
     return MadeCluster(topic)
 
 
 @pytest.fixture
 def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
-    """Four windows of it, loaded and not decoded."""
+    """Load four windows of the topic without decoding them."""
     return loaded_windows(topic, kafka)
 
 
@@ -75,7 +75,7 @@ REARRANGED = [compact, z_order]
 def test_windows_that_were_optimized_and_vacuumed_have_their_receipts_again(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], rearrange: Callable[[DeltaTable], None]
 ) -> None:
-    """Without them, the next load would put what a compacted topic still has in their place."""
+    """Without receipts, the next load would replace the rows by those that a compacted topic still has."""
     values, before = topic.values(), contents(topic)
     rearrange(table(topic))
     vacuum(table(topic))
@@ -96,7 +96,7 @@ def test_windows_that_were_optimized_and_vacuumed_have_their_receipts_again(
 def test_a_load_without_a_receipt_finds_its_rows_where_optimize_has_put_them(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """As after a run that was killed before it wrote its receipt, and nobody rebuilt anything."""
+    """A run was killed before it wrote its receipt, and the ledger was not rebuilt."""
     values = topic.values()
     forget_receipts(topic)
     compact(table(topic))
@@ -112,7 +112,7 @@ def forget_receipts(topic: MadeTopic) -> None:
 
 
 def rewrite(delta: DeltaTable, key: str, predicate: str = "true") -> None:
-    """Somebody writes rows of a window again, and says that these are other data: nothing proves them to be those of the load."""
+    """Rewrite rows of a window in a commit that changes data, so nothing proves that they are those of the load."""
     rows = delta.to_pyarrow_table(filters=[("window", "=", key)])
     write_deltalake(delta, rows, mode="overwrite", predicate=f"window = '{key}'")
     if predicate != "true":
@@ -122,7 +122,7 @@ def rewrite(delta: DeltaTable, key: str, predicate: str = "true") -> None:
 def test_rows_without_a_receipt_are_not_replaced_by_fewer(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Nothing proves them, and they may be the only ones left. The way that the error names ends with all that can be had."""
+    """Nothing proves the rows, and they may be the only copies. The error's remedy ends with all available rows."""
     rewrite(table(topic), windows[0].key)
     vacuum(table(topic))
     values = topic.values()
@@ -185,7 +185,7 @@ def test_an_intact_window_that_was_optimized_vacuumed_and_expired_is_kept_and_de
     for window in windows:
         loaded = loader_of(topic, kafka).load(window.key)
         assert (loaded.outcome, loaded.receipt.kind) == ("kept", "proof")
-    # The receipts name the files of today, so nothing is read another time.
+    # The receipts name the current files, so nothing is read again.
     version = load_log.version(topic.lake.commits)
     for window in windows:
         assert loader_of(topic, kafka).load(window.key).receipt == topic.receipts()[window.key]
@@ -197,13 +197,13 @@ def test_an_intact_window_that_was_optimized_vacuumed_and_expired_is_kept_and_de
 def test_rows_that_were_changed_are_not_decoded(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The same offsets with other values, and no version left that has the load's."""
+    """The offsets are the same, but values differ, and no version with the load's rows is left."""
     where = f"window = '{windows[0].key}' AND kafka_partition = 1 AND kafka_offset = 4"
     table(topic).update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
     vacuum(table(topic))
     with pytest.raises(PlatformError, match="rows are not those that its load committed"):
         topic.decoder().decode(windows[0].key)
-    # What the error names.
+    # The error's remedy.
     assert loader_of(topic, kafka).load(windows[0].key).outcome == "healed"
     assert topic.decoder().decode(windows[0].key).decoded.rows == 2 * ROWS
 
@@ -211,7 +211,7 @@ def test_rows_that_were_changed_are_not_decoded(
 def test_a_window_is_restored_from_any_version_that_the_log_reaches_back_to(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The version of its receipt has left the log, and more than fifty others were committed since."""
+    """The receipt's version has left the log, and more than fifty others were committed since."""
     values = topic.values()
     clean_log(table(topic))
     compact(table(topic))
@@ -227,7 +227,7 @@ def test_a_window_is_restored_from_any_version_that_the_log_reaches_back_to(
 def test_a_rebuilt_window_leaves_their_offsets_to_those_that_wait(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The commits of the first windows have left the log; two more were sealed and never loaded, and the one behind was."""
+    """The commits of the first windows have left the log; of the three later windows, two were never loaded."""
     more = [{p: [(b"k", b"%d/%d" % (w, i)) for i in range(4)] for p in (0, 1)} for w in range(3)]
     clean_log(table(topic))
     ends = {0: 4 * ROWS, 1: 4 * ROWS}
@@ -246,7 +246,7 @@ def test_a_rebuilt_window_leaves_their_offsets_to_those_that_wait(
 def seal_more(
     topic: MadeTopic, ends: dict[int, int], more: Sequence[dict[int, list[tuple[bytes, bytes]]]]
 ) -> list[SealedWindow]:
-    """Further windows behind those that are recorded."""
+    """Seal further windows after the recorded ones."""
     newest = topic.ledger.newest_cut(topic.topic)
     assert newest is not None
     cuts, at = [], dict(ends)
@@ -266,7 +266,10 @@ def seal_more(
 def test_a_lost_ledger_is_noticed_though_no_load_is_left_in_the_log(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], known: int
 ) -> None:
-    """Sealing would begin again, and put what Kafka still has in the place of what was loaded. Half of it is a ledger restored."""
+    """Otherwise sealing would start again, and loads would replace rows by those that Kafka still has.
+
+    The other case is a restored older ledger.
+    """
     values = topic.values()
     clean_log(table(topic))
     lose_ledger(topic)
@@ -287,7 +290,7 @@ def test_a_lost_ledger_is_noticed_though_no_load_is_left_in_the_log(
 
 
 def test_rows_that_others_have_brought_are_no_lost_ledger(tmp_path: Path) -> None:
-    """Also once the log begins later, as long as it has the commit that brought them."""
+    """Also if the log begins later, as long as it has the commit that added them."""
     topic = MadeTopic(tmp_path)
     clean_log(table(topic))
     samples.append(tmp_path, topic.topic, samples.rows("2026-01-01-00:00", {0: [3]}))
@@ -297,7 +300,7 @@ def test_rows_that_others_have_brought_are_no_lost_ledger(tmp_path: Path) -> Non
 def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Its versions begin anew; receipts of its former life have higher ones, and counted for rounds."""
+    """Its versions start over; receipts from before have higher versions, and used to take precedence."""
     values = topic.values()
     for _ in range(3):
         table(topic).delete(f"window = '{windows[0].key}' AND kafka_partition = 0")
@@ -314,7 +317,7 @@ def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
     for name, check in CHECKS.items():
         assert check.evaluate(evaluation).passed, name
     assert [loader_of(topic, kafka).load(w.key).outcome for w in windows] == ["unchanged"] * len(windows)
-    # And back: the former life is the newest one again once something of it is proved.
+    # And back: the former table counts again once one of its windows is proved.
     shutil.rmtree(topic.root / "raw" / topic.topic)
     (topic.root / "moved away").rename(topic.root / "raw" / topic.topic)
     for window in windows:
@@ -325,7 +328,7 @@ def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
 def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Its offsets are those that the log states of its files, so that Kafka gives the same rows again."""
+    """Its offsets come from the files' statistics in the log, so that Kafka gives the same rows again."""
     values, ranges = topic.values(), {w.key: w.ranges for w in windows}
     clean_log(table(topic))
     for number in (0, 2):
@@ -345,6 +348,6 @@ def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
 def test_whatever_happens_a_load_ends_with_the_rows_or_is_right_that_they_are_lost(tmp_path: Path, number: int) -> None:
     """Maintenance, damage and lost ledgers in random order; then each error's remedy is followed to its end.
 
-    The same five each time; `make soak SCENARIO=recovery` draws others.
+    The five cases are fixed; `make soak SCENARIO=recovery` draws others.
     """
     a_history(tmp_path, random.Random(number)).ends_well()

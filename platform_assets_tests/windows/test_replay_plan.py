@@ -27,7 +27,7 @@ def ranges(*bounds: tuple[int, int]) -> Mapping[int, tuple[OffsetRange, ...]]:
         (False, [(10, 12)], [(10, 11)], "refuse"),
         (False, [(10, 12)], [(10, 12)], "load"),
         (True, [], [], "compare"),
-        # Below the first row there is nothing that could be missed.
+        # Nothing can be missing before the first row.
         (True, [(10, 13)], [], "compare"),
         (True, [(10, 14)], [], "keep"),
         (True, [(10, 14)], [(12, 14)], "compare"),

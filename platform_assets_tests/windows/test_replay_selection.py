@@ -1,4 +1,4 @@
-"""A selection by windows, offsets or timestamps touches just the sealed windows that hold any of it."""
+"""A selection by windows, offsets or timestamps includes exactly the sealed windows with any of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, B, C, D = (f"2026-01-01-0{hour}:00" for hour in range(4))
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Four windows; the second has nothing in partition 0, and partition 1 begins with it."""
+    """Four windows; the second has no offsets in partition 0, and is the first with partition 1."""
     ends: list[dict[int, int]] = [{0: 5}, {0: 15}, {0: 15, 1: 4}, {0: 25, 1: 10}, {0: 40, 1: 10}]
     samples.recorded(tmp_path, TOPIC, ends)
     return Ledger(Lake.at(tmp_path))

@@ -1,4 +1,4 @@
-"""The ledger of a replay has the live one's cuts, of its range and of all after it, or the replay is refused."""
+"""A replay's ledger has the live ledger's cuts of its range and of all later ones, or the replay is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = "orders"
 
 @pytest.fixture
 def live(tmp_path: Path) -> Loader:
-    """A loader that asks no broker, of a ledger with three windows of ten offsets."""
+    """A loader without brokers, and a ledger with three windows of ten offsets."""
     samples.recorded(tmp_path, TOPIC, [{0: 10 * n} for n in range(4)])
     declaration = TopicDeclaration(TOPIC, "0 * * * *", samples.START)
     nobody = cast(Any, None)
@@ -31,7 +31,7 @@ def live(tmp_path: Path) -> Loader:
 
 
 def begin(live: Loader, name: str, windows: Sequence[SealedWindow]) -> Ledger:
-    """The ledger of a replay of the windows, all of which Kafka has."""
+    """Begin a replay of the windows, all of which Kafka has; return its ledger."""
     planned = [PlannedWindow(w, None, {p: (r,) for p, r in w.ranges.items()}, {}, {}) for w in windows]
     return Replay.begin(live, fresh_loader(live, name, lambda lake: cast(Any, None)), planned).fresh.ledger
 
@@ -46,7 +46,7 @@ def test_it_has_the_cuts_from_its_first_window_on_and_follows_the_live_one(live:
     fresh = begin(live, "r", windows[1:2])
     assert places(fresh) == places(live.ledger, since=1)
     assert [w.key for w in fresh.windows(TOPIC)] == [w.key for w in windows[1:]]
-    # What was cut since, and a new generation at the newest edge, come with the next one of the same name.
+    # Later cuts, and a new generation at the newest edge, come with the next replay of the same name.
     again: dict[str, Any] = {"topic_id": "B" * 22, "generation": 2}
     assert live.ledger.record_cuts([samples.cut(TOPIC, samples.edge(4), {0: 44})], samples.edge(3))
     assert live.ledger.record_cuts(

@@ -45,7 +45,7 @@ LakeMaker = Callable[..., TopicLake]
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
-    """Makes a topic with a lake of its own, into which tests put rows without Spark."""
+    """Function that makes a topic with its own lake, into which tests put rows without Spark."""
 
     def make(config: Mapping[str, str] | None = None, partitions: int = 1) -> TopicLake:
         name = topic(config=config, partitions=partitions)
@@ -70,7 +70,7 @@ def shown(lk: TopicLake, now: datetime) -> TableStatus:
 
 
 def begun(lk: TopicLake, timeout_ms: int, records: int) -> tuple[Producer, str]:
-    """A transaction with `records` records, left open, and its transactional id."""
+    """Begin a transaction with `records` records and leave it open; return it and its transactional id."""
     name = f"{lk.topic}-{uuid.uuid4()}"
     producer = Producer(
         {
@@ -87,7 +87,7 @@ def begun(lk: TopicLake, timeout_ms: int, records: int) -> tuple[Producer, str]:
 
 
 def loaded(lk: TopicLake, key: str, offsets: range) -> None:
-    """Load a window with rows of these offsets."""
+    """Load a window with rows at these offsets."""
     window = lk.ledger.window(lk.topic, key)
     assert window is not None
     samples.loaded(lk.root, window, {0: offsets})
@@ -117,7 +117,7 @@ def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on
     assert (found.coordinated.transactional_id, found.coordinated.state) == (name, "Ongoing")
     assert timedelta() <= found.coordinated.ends_at - found.coordinated.began <= timedelta(seconds=60)
     assert abs(now - found.since) < timedelta(minutes=2)
-    # Once it is open for longer than is usual, it is named with its end, and is no trouble yet.
+    # Once it is open for unusually long, it is named with its end, but is not a problem yet.
     later = replace(found, coordinated=replace(found.coordinated, timeout=timedelta(minutes=10)))
     text = " ".join(
         retention_check.warnings(
@@ -128,7 +128,7 @@ def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on
     assert "from offset 5 on" in text
     assert "holds back 5 offsets" in text
     assert "transaction.timeout.ms 600,000" in text
-    # One that outlives its own time is.
+    # A transaction that outlives its timeout is a problem.
     t = shown(lk, found.coordinated.ends_at + timedelta(minutes=2))
     assert (t.lag, t.lag_to_high_watermark) == (0, 5)
     (told,) = t.open_transactions
@@ -143,7 +143,7 @@ def test_a_transaction_left_open_is_named_holds_windows_back_and_then_they_go_on
     second = lk.close_window()
     window = lk.ledger.window(lk.topic, second)
     assert window is not None
-    # Three aborted records, two records that came meanwhile, and the marker.
+    # Three aborted records, two later records, and the marker.
     assert list(window.ranges.triples()) == [(0, 5, 11)]
     loaded(lk, second, range(8, 10))
     check_results = {name: check.evaluate(evaluation(lk)) for name, check in CHECKS.items()}
@@ -222,7 +222,7 @@ def test_the_warning_of_a_retention_by_time_comes_before_the_loss(lake: LakeMake
         now = datetime.now(UTC)
         (partition,) = look(lk, now).partitions
         start = lk.cluster.log_starts(lk.cluster.topic(lk.topic))[0].offset
-        # Nothing was ever cut, so what is not loaded begins at the log's start, which moves: asked of offset 0.
+        # Nothing was ever cut, so unloaded offsets begin at the log's start, which moves: offset 0 is asked for.
         if start > 0:
             break
         assert partition.forecast is not None
@@ -239,15 +239,15 @@ def test_the_warning_of_a_retention_by_time_comes_before_the_loss(lake: LakeMake
         f"\nretention.ms {KEPT_SECONDS} s, segment.ms 1 s: lost {(gone - foretold[0]).total_seconds():.1f} s after the first forecast "
         f"said; warned {(gone - warned_at).total_seconds():.1f} s before; errors {min(errors):.1f} to {max(errors):.1f} s"
     )
-    # The broker's clock is this machine's: a loss never comes before it is foretold.
+    # The broker's clock is this machine's, so a loss never comes before its forecast.
     assert min(errors) >= 0
 
 
 def test_the_warning_of_a_retention_by_size_comes_before_the_loss(lake: LakeMaker) -> None:
-    """Segments of a mebibyte, the smallest that brokers take, and 4 MiB to be kept."""
+    """Segments have 1 MiB, the smallest size that brokers accept, and the topic keeps 4 MiB."""
     kept = 4 << 20
     lk = lake({"retention.bytes": str(kept), "segment.bytes": str(1 << 20), "file.delete.delay.ms": "100"})
-    # Cut now, so that the rate is that of what comes from now on.
+    # Cut now, so that the rate covers only later records.
     lk.ledger.create()
     state = lk.cluster.topic(lk.topic)
     began = datetime.now(UTC)
@@ -279,7 +279,7 @@ def test_the_warning_of_a_retention_by_size_comes_before_the_loss(lake: LakeMake
 
 @contextmanager
 def unverified(broker: Broker) -> Iterator[None]:
-    """Brokers that do not ask coordinators about what producers write, as those before Kafka 3.6."""
+    """Brokers that do not verify producers' transactions with coordinators, as before Kafka 3.6."""
 
     def change(operation: AlterConfigOpType) -> None:
         entry = ConfigEntry("transaction.partition.verification.enable", "false", incremental_operation=operation)
@@ -295,7 +295,7 @@ def unverified(broker: Broker) -> Iterator[None]:
 
 
 def write_in_no_transaction(lk: TopicLake, producer: int) -> None:
-    """A batch of a transaction that no coordinator was ever asked for."""
+    """Write a batch of a transaction that no coordinator knows."""
     batch = made_batch([Made(0, timestamp=round(time.time() * 1000))], producer=producer, transactional=True)
     of_topic = ProduceRequest.TopicProduceData
     data = of_topic(name=lk.topic, partition_data=[of_topic.PartitionProduceData(index=0, records=batch)])

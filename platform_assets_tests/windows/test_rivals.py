@@ -42,14 +42,14 @@ PAIRS: Final[tuple[tuple[EngineName, EngineName], ...]] = (
 
 
 class Rivals:
-    """Holds both loads of a round right before their first commit, then lets them go at once."""
+    """Holds both loads of a round right before their first commit, then releases them at once."""
 
     def __init__(self) -> None:
         self._barrier = threading.Barrier(2)
         self._held = threading.local()
 
     def begin(self) -> None:
-        """To be called by each of the two threads before it loads."""
+        """Each of the two threads calls this before it loads."""
         self._held.at_commit = False
 
     @contextmanager
@@ -109,7 +109,7 @@ def test_of_two_first_loads_at_once_one_wins_each_time(
 def test_files_of_a_task_that_ran_twice_are_deleted_at_the_commit_and_later_ones_by_vacuum(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with speculation, or where a worker was thought dead: a twin before the commit, another one after it."""
+    """As with speculation, or a worker wrongly thought dead: one copy writes before the commit, another one after it."""
     lk = lake(partitions=2)
     works: list[Work] = []
     reports_of = job.reports_of
@@ -142,7 +142,7 @@ def test_files_of_a_task_that_ran_twice_are_deleted_at_the_commit_and_later_ones
 
 
 def done(work: Work) -> int:
-    """Do all shares of `work` as a task does, reported to nobody; how many files that wrote."""
+    """Do all shares of `work` like a task, without reports; return the number of files written."""
     found = list(task.reports(work, range(len(work.shares))))
     assert not [report.error for report in found if report.error]
     return sum(report.file is not None for report in found)

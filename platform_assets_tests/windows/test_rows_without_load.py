@@ -1,6 +1,5 @@
-"""A ledger that is rebuilt once the table's log no longer has the loads: what its rows prove, what they do not, and each way on.
-
-No Kafka, no Spark. What was loaded is what the topic's records were at first.
+"""A ledger that is rebuilt after the loads have left the table's log: what its rows prove, what they do not, and each
+remedy. No Kafka, no Spark. The loaded rows are the topic's original records.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def kafka(topic: MadeTopic) -> MadeCluster:
-    """Its brokers."""
+    """The topic's brokers."""
     return MadeCluster(topic)
 
 
 @pytest.fixture
 def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
-    """Four windows of it, loaded."""
+    """Load four windows of the topic."""
     return loaded_windows(topic, kafka)
 
 
@@ -87,7 +86,7 @@ def accept_loss(topic: MadeTopic, kafka: MadeCluster, key: str, named_by: LoadEr
 def test_a_row_at_a_cut_that_was_deleted_before_the_ledger_was_lost_is_named_and_comes_back(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], damaged: bool
 ) -> None:
-    """The cut is where the rows that are left have it: the window after it has one offset more, of which Kafka has a record."""
+    """The cut follows from the remaining rows, so the next window has one more offset, for which Kafka has a record."""
     values = topic.values()
     delete_rows(topic, 0, 2 * ROWS - 1)
     clean_log(table(topic))
@@ -115,7 +114,7 @@ def test_a_row_at_a_cut_that_was_deleted_before_the_ledger_was_lost_is_named_and
 def test_records_that_were_erased_before_the_ledger_was_lost_do_not_come_back(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The error names the command that has them stay away, also of those that were deleted inside of a window."""
+    """The error names the command that keeps them erased, also for records deleted inside a window."""
     deciding_of(topic, kafka, []).erasure({1: (OffsetRange(24, 26), OffsetRange(28, 29))}, [])
     values = topic.values()
     clean_log(table(topic))
@@ -140,7 +139,7 @@ def test_records_that_were_erased_before_the_ledger_was_lost_do_not_come_back(
 def test_an_erased_record_is_not_named_as_one_that_the_table_lacks(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Kafka has lost another record meanwhile: that is what differs, and all that does."""
+    """Kafka has lost another record meanwhile, which is the only difference."""
     delete_rows(topic, 0, 25)
     clean_log(table(topic))
     lose_ledger(topic)
@@ -154,7 +153,7 @@ def test_an_erased_record_is_not_named_as_one_that_the_table_lacks(
 def test_an_erasure_does_not_take_what_others_have_left_for_what_was_loaded(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The window has no receipt, since the rows of its load are gone: it is loaded first, as the error says."""
+    """The window has no receipt, because the rows of its load are lost: it is loaded first, as the error says."""
     values = topic.values()
     delete_rows(topic, 0, 25)
     vacuum(table(topic))
@@ -172,7 +171,7 @@ def test_an_erasure_does_not_take_what_others_have_left_for_what_was_loaded(
 def test_found_rows_stay_found_when_a_damaged_window_is_healed_and_the_ledger_is_lost_again(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The load that heals it does not make them all that was loaded."""
+    """The load that repairs it does not prove that they are complete."""
     values = topic.values()
     delete_rows(topic, 0, 25)
     clean_log(table(topic))
@@ -196,7 +195,7 @@ def test_found_rows_stay_found_when_a_damaged_window_is_healed_and_the_ledger_is
 def test_what_was_deleted_since_the_oldest_version_is_not_believed(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], expired: bool
 ) -> None:
-    """The log no longer has the loads, and it has the commits that deleted rows: of one window all of them."""
+    """The log no longer has the loads, but has the commits that deleted rows, in one window all of them."""
     values, before = topic.values(), ranges(topic)
     clean_log(table(topic))
     delete_rows(topic, 0, 25, 39)
@@ -217,7 +216,9 @@ def test_what_was_deleted_since_the_oldest_version_is_not_believed(
 def test_rows_that_are_left_of_a_window_which_was_changed_prove_nothing(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Its rows of before are gone, and those of today are known not to be all: it has no receipt, and is loaded again."""
+    """Its earlier rows are lost, and the current ones are known to be incomplete: it has no receipt, and is loaded
+    again.
+    """
     values = topic.values()
     clean_log(table(topic))
     delete_rows(topic, 0, 25)
@@ -233,7 +234,7 @@ def test_rows_that_are_left_of_a_window_which_was_changed_prove_nothing(
 def test_a_lost_file_without_statistics_holds_up_nothing(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], number: int
 ) -> None:
-    """OPTIMIZE has put both partitions into one file, and nothing says any more which offsets it had: the next rows bound them."""
+    """OPTIMIZE has put both partitions into one file, and nothing shows its offsets: the next rows bound them."""
     values = topic.values()
     compact(table(topic))
     vacuum(table(topic))
@@ -250,7 +251,7 @@ def test_a_lost_file_without_statistics_holds_up_nothing(
         assert loader_of(topic, kafka).load(key).outcome == "loaded"
         assert topic.values() == values
     else:
-        # Nothing bounds the newest one: its records come with the next window.
+        # Nothing bounds the newest window: its records come with the next one.
         newest = topic.ledger.newest_cut(topic.topic)
         assert newest is not None
         assert dict(newest.cut.offsets) == {0: 60, 1: 60}
@@ -294,10 +295,10 @@ def test_a_table_of_which_nothing_can_be_read_is_named_with_a_way_on(
     ) as e:
         rebuilt(topic)
     assert "raw/people" in str(e.value)
-    # Without a backup: moved away, all is loaded as for the first time.
+    # Without a backup: after the table is moved away, everything is loaded for the first time again.
     folder.rename(topic.root.parent / "moved away")
     assert rebuilt(topic).receipts == 0
-    # With one.
+    # With a backup.
     shutil.copytree(kept, folder)
     assert rebuilt(topic).receipts == len(windows)
     assert {loader_of(topic, kafka).load(w.key).outcome for w in windows} == {"unchanged"}
@@ -305,7 +306,7 @@ def test_a_table_of_which_nothing_can_be_read_is_named_with_a_way_on(
 
 
 def test_an_older_ledger_keeps_its_cuts(topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]) -> None:
-    """Those of its windows that lack their receipts are not measured out by rows: a cut, once recorded, does not change."""
+    """Windows without receipts keep their recorded cuts: a cut never changes."""
     values, before = topic.values(), ranges(topic)
     table_of_receipts = topic.root / "_ledger" / "commits"
     shutil.rmtree(table_of_receipts)
@@ -322,7 +323,9 @@ def test_an_older_ledger_keeps_its_cuts(topic: MadeTopic, kafka: MadeCluster, wi
 def test_an_older_ledger_gets_the_receipts_of_loads_since(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The receipt of before an erasure called a window damaged, and lost for good once Kafka had lost another of its records."""
+    """The receipt from before an erasure made a window look damaged, and lost once Kafka had lost another of its
+    records.
+    """
     kept = shutil.copytree(topic.root / "_ledger", topic.root.parent / "backup of the ledger")
     deciding_of(topic, kafka, []).erasure({1: (OffsetRange(7, 8),)}, [])
     values = topic.values()
@@ -366,7 +369,7 @@ def test_a_first_window_that_begins_with_its_first_rows_is_named(topic: MadeTopi
 def test_a_window_whose_erasure_is_unfinished_is_healed_to_what_an_erasure_before_has_left(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """It was called lost for good: its receipt lacks one of two erased records, and Kafka has both."""
+    """The window used to be reported as lost: its receipt lacks one of two erased records, and Kafka has both."""
     deciding_of(topic, kafka, []).erasure({0: (OffsetRange(25, 26),)}, [])
     lose_file(topic, windows[1].key)
     with pytest.raises(ErasureUnfinishedError):
@@ -392,7 +395,7 @@ def test_what_the_command_prints_counts_windows_whose_rows_were_found(
 def test_rows_of_a_version_that_only_an_older_checkpoint_has_are_restored(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Commits go first in a clean-up: the checkpoint outlives them, and is read without them."""
+    """A clean-up deletes commits first: the checkpoint outlives them, and is read without them."""
     values = topic.values()
     delta = table(topic)
     delta.create_checkpoint()

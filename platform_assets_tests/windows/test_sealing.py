@@ -66,13 +66,13 @@ def minute(number: float) -> datetime:
 
 
 def ms(number: float) -> int:
-    """A timestamp `number` minutes after START."""
+    """Return the timestamp `number` minutes after START."""
     return T0 + round(60_000 * number)
 
 
 @dataclass
 class Sealer(Stream):
-    """One topic with a ledger, sealed at any time that a test likes."""
+    """One topic with a ledger, sealed at any time that a test chooses."""
 
     root: Path
     schedule: str = "* * * * *"
@@ -106,7 +106,9 @@ class Sealer(Stream):
         return [set(c.taken.values()) for c in self.cuts]
 
     def held_once(self, starts: Mapping[int, int]) -> None:
-        """Every offset from the log starts to the stable ends is in just one window, and the windows tile."""
+        """Check that every offset from the log starts to the stable ends is in exactly one window, and that windows
+        tile.
+        """
         assert tiling_faults([(w.key, w.ranges) for w in self.windows]) == ()
         held = [(p, o) for w in self.windows for p, r in w.ranges.items() for o in range(r.start, r.end)]
         assert len(set(held)) == len(held)
@@ -156,7 +158,7 @@ def test_a_log_that_starts_late_is_cut_where_it_starts(sealer: Callable[..., Sea
 def test_the_newest_edge_is_cut_at_the_last_stable_offset_up_to_one_interval_late(
     sealer: Callable[..., Sealer],
 ) -> None:
-    """Whatever the records' clocks say. A moment later it is looked up by timestamp."""
+    """This does not depend on the records' clocks. A moment later the edge is looked up by timestamp."""
     for late, expected, how in (
         (timedelta(0), 4, "last stable offset"),
         (INTERVAL, 4, "last stable offset"),
@@ -223,7 +225,7 @@ def test_after_an_outage_of_several_windows_each_record_is_in_the_window_of_its_
 def test_clocks_off_by_years_both_ways_lose_and_double_nothing(
     sealer: Callable[..., Sealer], rng: random.Random
 ) -> None:
-    """Sealed now and then, early and late, live and by look-up, a few edges at a time."""
+    """Edges are sealed at various times, early and late, live and by look-up, a few at a time."""
     s = sealer(partitions=3)
     s.declaration = replace(s.declaration, max_edges_per_tick=4)
     now = START + rng.random() * MINUTE
@@ -242,7 +244,7 @@ def test_clocks_off_by_years_both_ways_lose_and_double_nothing(
 
 
 def test_a_record_from_the_future_swells_the_window_that_is_cut_live_next(sealer: Callable[..., Sealer]) -> None:
-    """It is the first record as new as every later edge, and still the cuts grow."""
+    """It is the first record at or after every later edge, and the cuts still grow."""
     s = sealer()
     s.send([ms(0.5), FAR_AHEAD, ms(1.5)])
     s.seal(minute(2.9))
@@ -320,15 +322,14 @@ def test_a_window_of_aborted_records_alone_has_offsets(sealer: Callable[..., Sea
 def test_a_backlog_in_transactions_is_cut_by_its_records_not_by_its_markers(
     sealer: Callable[..., Sealer], rng: random.Random
 ) -> None:
-    """All markers are newer than all edges: brokers answer each look-up with the first of them.
-
-    Transactions of one record and of many, committed and aborted, in batches that lie across edges.
+    """All markers are newer than all edges, so brokers answer each look-up with the first marker. Transactions have one
+    record or many, are committed or aborted, and their batches cross edges.
     """
     s = sealer(partitions=3)
     s.seal(START)
     sent: dict[tuple[int, int], int] = {}
     for partition in range(3):
-        # The last partition starts late, with nothing but markers in front of its first edges.
+        # The last partition starts late, with only markers before its first edges.
         stamps = sorted(rng.randrange(ms(10 if partition == 2 else 0), ms(19)) for _ in range(400))
         transactions = Transactions(s)
         while stamps:
@@ -392,7 +393,7 @@ def test_a_search_behind_markers_ends_with_the_budget_and_keeps_what_it_found(
 
 @pytest.mark.parametrize("late", [timedelta(0), 0.9 * MINUTE], ids=["live", "looked up"])
 def test_a_partition_added_later_starts_at_zero(sealer: Callable[..., Sealer], broker: Broker, late: timedelta) -> None:
-    """Also where its log start has gone up by the time of the cut: that is a loss, and stays in the range."""
+    """Also if its log start has advanced before the cut: that is a loss, and stays in the range."""
     s = sealer()
     s.send([ms(0.1)])
     s.seal(minute(1))
@@ -507,7 +508,9 @@ def test_a_broker_out_of_reach_is_named_and_nothing_recorded(sealer: Callable[..
 
 
 def after_a_thaw(tick: Callable[[], sealing.Sealing]) -> sealing.Sealing:
-    """A broker that was frozen for long leads in a new epoch, and fences clients that do not know of it; a later tick does."""
+    """A broker that was frozen for a long time leads in a new epoch, and fences clients that do not know it; a later
+    tick does.
+    """
     done: list[sealing.Sealing] = []
 
     def ticked() -> bool:
@@ -564,7 +567,7 @@ def test_a_budget_that_is_used_up_before_anything_was_found_is_an_error(sealer: 
 
 
 def test_edges_beyond_the_limit_of_a_tick_wait_for_the_next(sealer: Callable[..., Sealer]) -> None:
-    """And none of them is taken for the newest, which alone is cut live."""
+    """None of them is treated as the newest edge, the only one that is cut live."""
     s = sealer()
     s.send([ms(n + 0.5) for n in range(5)])
     s.declaration = replace(s.declaration, max_edges_per_tick=2)
@@ -640,7 +643,7 @@ def test_a_key_that_names_no_closed_window_is_an_error_and_nothing_is_recorded(
 def test_a_window_asked_for_by_hand_is_sealed_with_all_before_it_and_none_after(
     sealer: Callable[..., Sealer],
 ) -> None:
-    """The same cuts as the sensor's, and its answer stays what it was."""
+    """The cuts are those that the sensor would take, and the sensor's later result does not change."""
     s = sealer()
     s.send([ms(n + 0.5) for n in range(5)])
     found = s.window("2026-01-01-00:02", minute(5), max_edges_per_tick=2)
@@ -698,7 +701,7 @@ def table_of_three(s: Sealer) -> None:
 
 
 def rolled_back(s: Sealer, edges: int) -> None:
-    """The ledger as it was when it had the first `edges` edges."""
+    """Roll the ledger back to its first `edges` edges."""
     cuts = s.cuts[:edges]
     for name in ("cuts", "commits"):
         DeltaTable(s.root / "_ledger" / name).delete()

@@ -1,4 +1,6 @@
-"""Three brokers with TLS, and a login or certificates of clients: all clients come in, also while a leader goes; no secret is left."""
+"""Three brokers with TLS, and a login or client certificates: all clients connect, also while a leader stops, and no
+secret leaks.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,9 @@ class Secured:
 def secured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark_remote: str
 ) -> Iterator[Secured]:
-    """Such brokers, their login, or a certificate, in this process's environment; the session's Spark server has begun before,
-    without it."""
+    """Run such brokers, with their login or certificate in this process's environment; the session's Spark server was
+    started before, without it.
+    """
     kind: Secure = getattr(request, "param", "password")
     home = home_at(tmp_path_factory.mktemp("secured"))
     (ui,) = choose_ports(1, "KAFKA_PORT", environ={})
@@ -101,13 +104,15 @@ def secured(
 
 
 def files(*folders: Path) -> dict[str, str]:
-    """All files below the folders, as text."""
+    """Return all files below the folders, as text."""
     found = (path for folder in folders for path in folder.rglob("*"))
     return {str(path): path.read_bytes().decode(errors="replace") for path in found if path.is_file()}
 
 
 def assert_every_client_comes_in(lk: TopicLake) -> None:
-    """librdkafka to produce and look up, an engine's client in Spark's workers, and the reader of evidence here."""
+    """Check that librdkafka produces and looks up, an engine's client reads in Spark's workers, and the evidence reader
+    here.
+    """
     loaded = lk.load(lk.window_of(numbered(200)))
     assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.engine) == ("loaded", 200, lk.engine_name)
     assert records(lk.rows()) == records(lk.committed())
@@ -115,7 +120,7 @@ def assert_every_client_comes_in(lk: TopicLake) -> None:
 
 
 def read(lk: TopicLake, settings: ClientSettings) -> int:
-    """The records of the whole topic, by the reader of evidence."""
+    """Read the records of the whole topic with the evidence reader."""
     ends = TopicRanges({p: OffsetRange(0, end) for p, end in lk.high_watermarks().items()})
     topic_id = lk.cluster.topic(lk.topic).topic_id
     found = gather_evidence(settings, lk.topic, topic_id, ends, compacted=False, deadline=time.monotonic() + 120)
@@ -191,7 +196,7 @@ def test_where_workers_lack_the_login_the_connector_loads_and_log_and_receipt_sa
     assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.engine) == ("loaded", 50, "connector")
     assert "KAFKA_SASL_PASSWORD" in caplog.text
     assert lk.settings.options["sasl.password"] not in caplog.text
-    # With Spark's workers given them, it loads by itself, and finds the same.
+    # With these settings in Spark's workers, it loads by itself, and finds the same rows.
     engine = choose_engine(lk.lake, lambda: lk.settings, lambda: secured.session, "columnar")
     assert lk.loader(engine=engine).load(key).outcome == "unchanged"
 

@@ -1,4 +1,4 @@
-"""Dead letters as the records that they were, with the reason in headers behind their own."""
+"""Dead letters are sent as the original records, with the reason in headers after their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from platform_assets.windows.decode.sending import letters
 
 
 def row(window: str, offset: int, **given: Any) -> dict[str, Any]:
-    """A row of the table of dead letters."""
+    """Return a row of the table of dead letters."""
     return {
         "topic_id": "id", "kafka_partition": 1, "kafka_offset": offset,
         "kafka_timestamp": datetime(2026, 11, 22, 1, 2, 3, 4000, UTC), "kafka_timestamp_type": 0, "key": None, "value": b"\xff",

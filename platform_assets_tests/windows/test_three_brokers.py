@@ -1,4 +1,6 @@
-"""Three brokers: the leader that a load reads from is killed, and one that lacks records is made leader on purpose."""
+"""Three brokers: the leader from which a load reads is killed, and a replica that lacks records is deliberately made
+leader.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,9 @@ pytestmark = [
 
 RECORDS = 60_000
 VALUE = 100
-"""Bytes of each, so that a load takes long under the quota."""
+"""Bytes of each value, so that a load takes long under the quota."""
 QUOTA = 1_000_000
-"""Bytes a second and broker that a load gets until the leader is killed."""
+"""Bytes per second and broker that a load gets until the leader is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
 
 
 def reported_and_proved(shell: Shell, lk: TopicLake) -> None:
-    """Every check passes, once Dagster knows of what was loaded without it."""
+    """Report the loads made without Dagster, and check that every check passes."""
     reported = shell.run("report-loads", lk.topic)
     assert reported.exit_code == 0, reported.output
     proved(shell, lk)
@@ -78,12 +80,12 @@ def test_a_load_outlives_the_leader_that_it_reads_from(
         with fetch_quota(trio.record(1).address, None, QUOTA):
             load = pool.submit(lk.load, first)
             wait_until("files of the load appear", lambda: bool(data_files(lk, first)) or load.done(), 120)
-            # Producers that wait for all replicas in sync lose nothing.
+            # Producers that wait for all in-sync replicas lose nothing.
             sending = pool.submit(lk.send, numbered(5_000, 2, stem="while the leader dies"))
             trio.kill(2)
             assert not load.done(), "the load ended before the kill: make the window larger"
             assert lk.version() == 0, "the commit came before the kill: make the window larger"
-        # A client of its own, as the retry of a run and the next tick have: it does not remember the dead broker.
+        # A new client, as in the retry of a run and in the next tick, which does not remember the dead broker.
         after = replace(lk)
         try:
             loaded = load.result(300)
@@ -98,12 +100,12 @@ def test_a_load_outlives_the_leader_that_it_reads_from(
     reported_and_proved(shell_of(after), after)
     trio.up()
     wait_until("the one that died has caught up", lambda: all(len(trio.in_sync(topic, p)) == 3 for p in (0, 1)))
-    # What it has now is what it had: the other leader reads as the first did.
+    # The table is unchanged: reading from the other leader gives the same rows.
     assert [after.load(key).outcome for key in (first, second)] == ["unchanged", "unchanged"]
 
 
 def test_a_client_that_remembers_another_leader_finds_the_new_one(trio: Trio) -> None:
-    """Leaders that change between the description of a topic and a look-up: the admin client asks the one that led before."""
+    """Leaders change between the description of a topic and a look-up, so the admin client asks the former leader."""
     topic, cluster = "moved", Cluster.connect(ClientSettings(trio.bootstrap))
     trio.create(topic, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     state = cluster.topic(topic)
@@ -147,7 +149,7 @@ def test_a_reader_with_a_rack_reads_from_the_replica_there_and_from_the_leader_w
         return found.records
 
     def by_the_engine() -> int:
-        """As a worker of Spark's does it, whose settings are those of its environment."""
+        """Read like a Spark worker, with settings from its environment."""
         table = tmp_path / "table"
         table.mkdir(exist_ok=True)
         source = Source(topic, lk.cluster.topic(topic).topic_id, str(table))
@@ -164,7 +166,7 @@ def test_a_reader_with_a_rack_reads_from_the_replica_there_and_from_the_leader_w
 
     leader, near = trio.record(2).address, trio.record(3).address
     for read in (by_evidence, by_the_engine):
-        # Until the replica has been told that all has been copied, it is behind, and the leader is read.
+        # Until the replica knows that everything is copied, it lags behind, and the leader is read.
         wait_until("the replica is read", lambda read=read: read_by(read) == [leader, near])  # type: ignore[misc]
     trio.kill(3)
     try:
@@ -182,7 +184,7 @@ def no_spark() -> Any:
 
 
 class WithoutEpochs(Cluster):
-    """Brokers that do not say under which leader epoch an offset is, as those of long ago."""
+    """Brokers that do not report leader epochs of offsets, like very old ones."""
 
     def with_deadline(self, deadline: float) -> Cluster:
         bounded = super().with_deadline(deadline)
@@ -197,7 +199,7 @@ class WithoutEpochs(Cluster):
 
 @dataclass(frozen=True)
 class Shorter:
-    """A topic whose first 6 records both replicas had, and 4 more (two in each of two windows) the former leader alone."""
+    """A topic whose first 6 records both replicas had; 4 more, two in each of two windows, only the former leader had."""
 
     lake: TopicLake
     windows: tuple[str, str, str]
@@ -211,7 +213,9 @@ def shorter(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Iterator[Shorter]:
-    """The third broker, which was gone meanwhile, leads; of three windows two are loaded, and the last one is sealed."""
+    """The third broker, which was stopped meanwhile, leads; of three windows two are loaded, and the last one is
+    sealed.
+    """
     with_epochs: bool = request.param
     topic = "epochs" if with_epochs else "digests"
     trio.create(topic, [[2, 3]], {"min.insync.replicas": "1"})
@@ -232,7 +236,7 @@ def shorter(
     wait_until("nobody leads, since the one who is back lacks records", lambda: trio.leader(topic) is None)
     elect(trio, topic, 3)
     try:
-        # A client of its own: it does not remember who led.
+        # A new client, which does not remember the former leader.
         fresh = replace(lk)
         if not with_epochs:
             fresh.cluster = WithoutEpochs(fresh.cluster._admin, fresh.cluster.settings)
@@ -243,7 +247,7 @@ def shorter(
 
 
 def elect(trio: Trio, topic: str, node: int) -> None:
-    """Have a replica lead that is not in sync."""
+    """Make a replica that is not in sync the leader."""
     admin = trio.admin()
 
     def elected() -> bool:
@@ -262,7 +266,7 @@ def test_a_shorter_log_that_was_elected_is_found_by_its_leader_epoch_decided_loa
 ) -> None:
     lk, (first, second, third) = shorter.lake, shorter.windows
     shell = shell_of(lk)
-    # It grows beyond what was cut: by offsets alone nothing is to be seen.
+    # The log grows beyond the cut, so offsets alone show nothing.
     lk.send(numbered(7, stem="of the new leader"))
     assert lk.high_watermarks() == {0: 13}
     epoch = lk.ledger.cuts(lk.topic)[-1].leader_epochs[0]

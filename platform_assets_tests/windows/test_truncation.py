@@ -1,7 +1,6 @@
-"""Logs that are not what was cut any more: ends that step back for a moment or for good, and logs that have grown back.
-
-A broker of one node has no followers, so what a new leader does right after its election is played by a cluster that says an
-earlier end. That a log was cut off and grew back is done to a real one, on disk.
+"""Logs that differ from their cuts: ends that move back temporarily or permanently, and logs that have grown back. A
+single broker has no followers, so a fake cluster that reports an earlier end plays a newly elected leader. Truncation
+and new growth happen to a real log, on disk.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ SMALL = UpOptions(broker=BrokerSettings(heap="384m"))
 
 
 class SteppingBack(Cluster):
-    """Says an end of partition 0 that lies `by` offsets too early, `times` times."""
+    """Reports an end of partition 0 that is `by` offsets too early, `times` times."""
 
     def __init__(self, cluster: Cluster, by: int, times: int) -> None:
         super().__init__(cluster._admin, cluster.settings)
@@ -77,7 +76,7 @@ class Sealer(Stream):
         self.declaration = TopicDeclaration(topic, "0 * * * *", START)
 
     def seal(self, hour: int, cluster: Cluster | None = None, seconds: float = 60) -> int:
-        """Cut at the last stable offset; gives where partition 0 was cut."""
+        """Cut at the last stable offset; return the cut of partition 0."""
         deadline = time.monotonic() + seconds
         sealing.seal(self.declaration, cluster or self.cluster, self.ledger, edge(hour), deadline=deadline)
         newest = self.ledger.newest_cut(self.topic)
@@ -88,7 +87,7 @@ class Sealer(Stream):
 
 @pytest.fixture
 def sealer(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Sealer:
-    """Of ten records, which are cut."""
+    """A sealer of a topic with ten records, which are cut."""
     made = Sealer(broker.bootstrap, topic(config=ANY_TIME), tmp_path / "lake")
     made.send([milliseconds(START)] * 10)
     assert made.seal(1) == 10
@@ -207,7 +206,7 @@ class OwnBroker:
         psutil.Process(self.service.pid).wait(30)
 
     def cut_off(self, topic: str, offset: int) -> None:
-        """Let the log of partition 0 end at `offset`, where a batch begins."""
+        """Make the log of partition 0 end at `offset`, at which a batch begins."""
         (segment,) = (self.home.kafka / f"{topic}-0").glob("*.log")
         content, at = segment.read_bytes(), 0
         while struct.unpack_from(">q", content, at)[0] < offset:
@@ -237,7 +236,7 @@ def test_a_log_that_was_cut_off_and_has_grown_back_is_named_with_epoch_and_offse
             s.send([milliseconds(START)])
 
     def led() -> bool:
-        # A broker that has just begun may not lead its partitions yet; a client of its own does not remember who did.
+        # A new broker may not lead its partitions yet; a new client does not remember the former leader.
         fresh = Sealer(bootstrap, "t", tmp_path / "lake")
         return 0 in fresh.cluster.last_stable_offsets(fresh.cluster.topic("t"))
 
@@ -248,7 +247,7 @@ def test_a_log_that_was_cut_off_and_has_grown_back_is_named_with_epoch_and_offse
     wait_until("the partition is led", led)
     s = Sealer(bootstrap, "t", tmp_path / "lake")
     send(4)
-    # Another leader epoch, and nothing is lost.
+    # The leader epoch changes, but nothing is lost.
     assert s.seal(2) == 10
     (first, second) = (c.leader_epochs[0] for c in s.ledger.cuts("t")[1:])
     assert first is not None
@@ -265,7 +264,7 @@ def test_a_log_that_was_cut_off_and_has_grown_back_is_named_with_epoch_and_offse
     with pytest.raises(TruncationError, match=said):
         s.seal(3)
     assert len(s.ledger.cuts("t")) == 3
-    # Nor is a window loaded that lies there; one before it is another matter.
+    # A window there is not loaded either; a window before it can be.
     (whole, cut_off) = s.ledger.windows("t")[-2:]
     with pytest.raises(TruncationError, match=said):
         Loader(s.declaration, s.cluster, s.ledger, NoEngine()).load(cut_off.key)  # type: ignore[arg-type]

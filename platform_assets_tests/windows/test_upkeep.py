@@ -42,7 +42,7 @@ def flat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic with two partitions, whose windows have a file each."""
+    """A topic with two partitions, with one file per window."""
     made = MadeTopic(tmp_path / "lake")
     made.fill(
         made.seal(
@@ -66,7 +66,7 @@ def windows(topic: MadeTopic) -> list[SealedWindow]:
 
 
 def held(topic: MadeTopic) -> Rows:
-    """What another reader finds. Fails if a place has two rows."""
+    """Return the rows that another reader finds. Fails if a place has two rows."""
     columns = ["window", "kafka_partition", "kafka_offset", "value"]
     rows = pl.scan_delta(str(topic.root / "raw" / topic.topic)).select(columns).collect().rows()
     found = {(key, p, o): value for key, p, o, value in rows}
@@ -148,7 +148,7 @@ def test_a_damaged_window_is_reported_and_its_group_left_alone(topic: MadeTopic)
 
 
 def test_a_window_without_a_receipt_stays_out(topic: MadeTopic) -> None:
-    """Nothing proves what it holds: its load may be about to be recorded."""
+    """Nothing proves its content: its load may be about to be recorded."""
     of = windows(topic)[2]
     ledger = DeltaTable(topic.root / "_ledger" / "commits")
     ledger.delete(f"\"window\" = '{of.key}'")
@@ -184,7 +184,7 @@ def optimize(topic: MadeTopic, of: SealedWindow) -> None:
 def test_upkeep_loses_to_whatever_commits_first_and_deletes_its_file(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile
 ) -> None:
-    """Between reading the files and the commit."""
+    """Another commit comes between reading the files and the upkeep's commit."""
     of, commit = windows(topic)[2], merging.commit
 
     def late(*arguments: Any) -> int | None:
@@ -223,7 +223,7 @@ def test_a_commit_of_others_that_leaves_the_files_is_no_conflict(
 def test_a_window_is_replaced_while_upkeep_moves_it(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, what: Meanwhile
 ) -> None:
-    """The other way round: upkeep commits between a load's reading and its commit, which begins again from the merged file."""
+    """Upkeep commits between a load's read and its commit, which starts again from the merged file."""
     of, version = windows(topic)[2], table(topic).version()
     opened = topic.replacer.open
     moved: list[int] = []
@@ -246,7 +246,7 @@ def test_a_window_is_replaced_while_upkeep_moves_it(
 
 
 def test_upkeep_races_loads_erasures_and_itself(topic: MadeTopic, rng: random.Random) -> None:
-    """Each loser ends with a clear outcome; nothing is lost or doubled."""
+    """Each loser ends with a clear outcome; nothing is lost or duplicated."""
     barrier, failed = threading.Barrier(4), list[Exception]()
     gone = windows(topic)[4]
 
@@ -288,7 +288,7 @@ def test_upkeep_races_loads_erasures_and_itself(topic: MadeTopic, rng: random.Ra
 
 
 def test_erasing_from_many_windows_of_one_file_divides_it_once(topic: MadeTopic) -> None:
-    """Not once for each window: copying the others would take the square of their number."""
+    """It is not divided once for each window, because the cost of copying would grow with the square of their number."""
     upkeep(topic)
     before = table(topic).version()
     erasure = topic.erasure
@@ -323,7 +323,7 @@ def test_what_is_separated_is_compared_first(topic: MadeTopic) -> None:
 def test_erased_bytes_leave_the_files_of_a_dead_upkeep_too(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    """No commit names them, and of a half-written one only its folder shows what it may hold."""
+    """No commit names these files, and only the folder of a half-written one shows its possible content."""
 
     def dies(*arguments: Any) -> int | None:
         raise SystemExit
