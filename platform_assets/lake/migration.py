@@ -1,4 +1,5 @@
-"""Turning a partitioned table of windows into a flat one while it goes on: its rows are copied, and then one commit names the copies.
+"""Turn a partitioned table of windows into a flat one while it is in use: copy its rows, and then name the copies in
+one commit.
 
 Each copy is recorded in a file of its own in the folder `_migration` of the table, with the files that its rows come from and the
 digests of each window, so that a run that was killed is continued. A copy counts only while the table still has all of these files: a
@@ -75,7 +76,7 @@ class Copy:
 
     @classmethod
     def from_json(cls, name: str, text: bytes) -> Copy | None:
-        """Return the copy of a record; None for one of another version, or that was changed by hand."""
+        """Return the copy of a record; None for one of another version, or that was changed manually."""
         try:
             found = json.loads(text)
             if found["version"] != _VERSION:
@@ -94,7 +95,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is copied already, what no longer counts, and the groups of files that are still to be copied, each to one file."""
+    """Valid copies, stale copies, and the groups of files left to copy, each to one file."""
 
     copies: tuple[Copy, ...]
     stale: tuple[Copy, ...]
@@ -289,7 +290,7 @@ def digests_by_window(copies: Sequence[Copy]) -> Mapping[str, Mapping[str, Measu
 
 
 def is_named(folder: Folder, sources: Sequence[DataFile]) -> bool:
-    """Return true if the newest version still has all of these files, so that what was read of them is of today."""
+    """Return true if the newest version still has all of these files, so that the rows read from them are current."""
     handle = folder.delta()
     with folder.reading():
         named = {unquote(path) for path in pa.table(handle.get_add_actions())["path"].to_pylist()}

@@ -52,7 +52,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What `status` reports for a check: `problems` need a person, `warnings` end by themselves or could not be found out."""
+    """Messages of `status` for a check:
+
+    `problems` need a person, `warnings` end by themselves or could not be determined.
+    """
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
             checks.SHARE,
             asset=asset,
             blocking=True,
-            description=f"Of a window's records, at most {declared.warn_share:g} are dead letters without a warning, and at most "
+            description=f"At most {declared.warn_share:g} of a window's records are dead letters without a warning, and at most "
             f"{declared.fail_share:g} without an error.",
         ),
         *(expectation_spec(declaration, each) for each in declared.expect),

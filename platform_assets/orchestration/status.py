@@ -39,7 +39,9 @@ JSON_VERSION = 1
 _BROKER_BUDGET_SECONDS = 3.0
 _MOST_UNLOADED = 20
 _JUDGED = 1_000
-"""Maximum number of the oldest windows that are not loaded and are judged one by one: a backlog may have a hundred thousand."""
+"""Maximum number of the oldest windows that are not loaded and are examined one by one: a backlog may have a hundred
+thousand.
+"""
 
 
 @dataclass(frozen=True, slots=True)

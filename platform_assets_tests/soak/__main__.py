@@ -106,7 +106,7 @@ def _days(report: Report, first: int, seeds: int, root: Path) -> None:
 
 
 def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
-    """Both engines on random logs, by one broker and one Spark server."""
+    """Run both engines on random logs, with one broker and one Spark server."""
     with engines(root / "services", _SOON_COMPACTED) as (bootstrap, remote):
         session = connect(remote)
         done: list[histories.SeedResult] = []

@@ -15,7 +15,7 @@ from platform_assets.decoding.avro.types import BadSchema
 NOWHERE: Final = "json-schema:///"
 """Base address of a schema that does not set one."""
 MOST: Final = 10_000
-"""Rules for one part of a value, each reference counted as what it leads to."""
+"""Number of rules for one part of a value, with references expanded."""
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _SAME_PART: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")

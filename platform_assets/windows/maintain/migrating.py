@@ -40,7 +40,10 @@ Digests = Mapping[str, Mapping[str, Measured]]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a migration has to do: `copied` bytes of the table's `bytes` are copied already. It is done if the table `is_flat`."""
+    """Work of a migration:
+
+    `copied` bytes of the table's `bytes` are copied already. It is done if the table `is_flat`.
+    """
 
     is_flat: bool
     windows: int = 0
