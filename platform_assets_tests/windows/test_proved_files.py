@@ -5,6 +5,7 @@ confirm.
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -335,3 +336,49 @@ def test_of_a_lost_file_that_nobody_knows_any_window_may_be_lost(lost: tuple[Mad
     holdings._remembered._values.clear()
     with pytest.raises(UnprovedRowsError):
         topic.load(new)
+
+
+# --- any history
+
+
+def test_what_is_written_down_never_changes_what_checks_find(topic: MadeTopic, rng: random.Random) -> None:
+    """After any history, checks find the same with all entries, with some of them, and with none."""
+    written = topic.root / "_ledger" / "files"
+    for _ in range(8):
+        step(topic, rng)
+        for entry in entries(topic):
+            if rng.random() < 0.3:
+                entry.unlink()
+            elif rng.random() < 0.2:
+                entry.write_bytes(entry.read_bytes()[: rng.randrange(400)])
+        found = found_by(topic)
+        assert found_by(topic) == found
+        shutil.rmtree(written, ignore_errors=True)
+        assert found_by(topic) == found
+
+
+def step(topic: MadeTopic, rng: random.Random) -> None:
+    """Do something that others or the platform do to a table."""
+    of = rng.choice(topic.ledger.windows(topic.topic))
+    place = f"kafka_partition = {rng.randrange(2)} AND kafka_offset = {rng.randrange(WINDOWS * EACH)}"
+    what = rng.choice(["compact", "sort", "delete", "alter", "double", "load", "load", "upkeep"])
+    if what == "compact":
+        table(topic).optimize.compact()
+    elif what == "sort":
+        table(topic).optimize.z_order(["kafka_offset"])
+    elif what == "delete":
+        table(topic).delete(place)
+    elif what == "alter":
+        table(topic).update(predicate=place, updates={"value": "CAST('x' AS BYTEA)"})
+    elif what == "double":
+        row = table(topic).to_pyarrow_table(columns=None).filter(pc.field("window") == of.key).slice(0, 1)
+        write_deltalake(str(topic.root / "raw" / topic.topic), row, mode="append")
+    elif what == "load":
+        topic.load(of)
+    else:
+        list(Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
+
+
+def found_by(topic: MadeTopic) -> tuple[object, ...]:
+    found = facts(topic)
+    return found.changed, found.rewritten, found.not_held, found.unreadable, found.unknown
