@@ -338,6 +338,19 @@ def test_of_a_lost_file_that_nobody_knows_any_window_may_be_lost(lost: tuple[Mad
         topic.load(new)
 
 
+def test_rows_that_nobody_can_read_are_not_taken_for_none(topic: MadeTopic) -> None:
+    """A window whose rows are all there may have more of them in a file that is lost."""
+    by_stranger(topic)
+    facts(topic)
+    two = sorted(topic.receipts())[2:4]
+    more = table(topic).to_pyarrow_table().filter(pc.field("window").isin(two))
+    before = {f["path"] for f in files(topic)}
+    write_deltalake(str(topic.root / "raw" / topic.topic), more, mode="append")
+    (added,) = {f["path"] for f in files(topic)} - before
+    (topic.root / "raw" / topic.topic / added).unlink()
+    assert sorted(facts(topic).unreadable) == two
+
+
 # --- any history
 
 

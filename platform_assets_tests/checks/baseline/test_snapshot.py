@@ -276,7 +276,8 @@ def test_upkeep_leaves_older_windows_counted(
 @pytest.mark.usefixtures("flat")
 def test_a_strangers_optimize_has_all_windows_judged(tmp_path: Path) -> None:
     assert facts(tmp_path).older.windows == OLDER
-    table_of(tmp_path).optimize.compact()
+    note = CommitProperties(custom_metadata={"userMetadata": '{"by":"somebody"}'})
+    table_of(tmp_path).optimize.compact(commit_properties=note)
     assert snapshot.load(Lake.at(tmp_path), TableRef.raw(TOPIC)) is None
     found = facts(tmp_path)
     assert found.older.windows == OLDER
