@@ -13,6 +13,7 @@ opened the table before this commit is refused, because its layout has changed. 
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ from platform_assets.lake import contents, delta_log, field_ids, holdings, row_c
 from platform_assets.lake.contents import Digests
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
-from platform_assets.lake.location import Folder
+from platform_assets.lake.location import SHARED, Folder
 from platform_assets.lake.row_copies import Measure
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger
@@ -40,6 +41,7 @@ MIGRATION_KEY: Final = "platform_assets_migration"
 _VERSION: Final = 1
 _COLUMNS: Final = "columns.json"
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_PATH: Final = re.compile(rf"{SHARED}/[0-9-]+_[0-9-]+/[0-9a-f-]{{36}}/part-[0-9a-f]+\.parquet")
 _KNOWN_FEATURES: Final = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
 )
@@ -76,10 +78,13 @@ class Copy:
 
     @classmethod
     def from_json(cls, name: str, text: bytes) -> Copy | None:
-        """Return the copy of a record; None for one of another version, or that was changed manually."""
+        """Return the copy of a record; None for one of another version, or that was changed manually.
+
+        A stale copy's folder is deleted, so the path must be one that only copies have.
+        """
         try:
             found = json.loads(text)
-            if found["version"] != _VERSION:
+            if found["version"] != _VERSION or not _PATH.fullmatch(found["file"]["path"]):
                 return None
             digests = {
                 (key, topic_id): Measured(Digest(*offsets), Digest(*content))

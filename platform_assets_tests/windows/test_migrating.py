@@ -233,6 +233,27 @@ def test_a_record_that_is_none_is_not_trusted(topic: MadeTopic, text: bytes) -> 
     proved(topic)
 
 
+@pytest.mark.parametrize(
+    "named", ["x.parquet", "window=a/b.parquet", "windows/../../a/part-0.parquet", "_delta_log/0.json", 7]
+)
+def test_a_record_can_name_nothing_but_copies(topic: MadeTopic, named: object) -> None:
+    """Files of stale copies are deleted with their folders."""
+    before = {p for p in topic.root.rglob("*") if p.is_file()}
+    folder = path(topic) / "_migration"
+    folder.mkdir()
+    record = {
+        "version": 1,
+        "file": {"path": named, "bytes": 1, "rows": 1, "statistics": {}},
+        "sources": [["gone", 1]],
+        "digests": [],
+    }
+    (folder / "a.json").write_text(json.dumps(record))
+    (path(topic) / "x.parquet").write_bytes(b"1")
+    migrated(topic)
+    assert before <= {p for p in topic.root.rglob("*") if p.is_file()}
+    proved(topic)
+
+
 # --- others at work
 
 
