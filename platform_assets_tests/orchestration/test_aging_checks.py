@@ -1,4 +1,6 @@
-"""A check that ages: one entry in the list has it in runs, ticks and `status`, and a tick that cannot load evaluates it too."""
+"""A check that ages: one entry in the list adds it to runs, ticks and `status`, and a tick that cannot load also
+evaluates it.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
 
 
 def tick(instance: dg.DagsterInstance, root: Path, hours: float, *declarations: TopicDeclaration) -> None:
-    """One tick; no broker answers."""
+    """Run one tick without any broker."""
     nobody = Cluster.connect(ClientSettings("127.0.0.1:1"), timeout=0.5)
     group = Group(None if len(declarations) == 1 else "g", declarations)
     Tick(group, nobody, Ledger(Lake.at(root)), instance, edge(hours)).evaluate(None)

@@ -51,7 +51,7 @@ def said(instance: dg.DagsterInstance, assets: list[Any]) -> list[str]:
 def test_a_failed_check_is_named_with_window_offsets_and_what_to_do(instance: dg.DagsterInstance) -> None:
     @dg.asset(key=table_key(RAW))
     def orders() -> None:
-        """Loaded."""
+        """A loaded table."""
 
     @dg.asset_check(asset=table_key(RAW), name="no_gaps", blocking=True)
     def check() -> dg.AssetCheckResult:

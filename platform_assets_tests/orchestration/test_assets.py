@@ -37,7 +37,7 @@ def check_results(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
 
 
 def reader_of(lk: TopicLake) -> dg.AssetsDefinition:
-    """An asset behind the raw table, which reads nothing."""
+    """Return an asset downstream of the raw table, which reads nothing."""
     partitions = dg.TimeWindowPartitionsDefinition(
         start=lk.declaration.first_edge, fmt=KEY_FORMAT, cron_schedule=lk.declaration.schedule, timezone="UTC"
     )
@@ -49,7 +49,7 @@ def reader_of(lk: TopicLake) -> dg.AssetsDefinition:
 
 
 def ranges_table(lk: TopicLake, key: str) -> list[tuple[int, int, int]]:
-    """Partition, start and end of each range that the ledger has for a window."""
+    """Return partition, start and end of each range in the ledger for a window."""
     window = lk.ledger.window(lk.topic, key)
     assert window is not None
     return list(window.ranges.triples())
@@ -132,13 +132,13 @@ def test_a_run_that_fails_at_one_window_loads_and_reports_all_others(
 
 
 def doubled(lk: TopicLake, key: str) -> None:
-    """Write the rows of a window a second time, as a sink that appends would."""
+    """Write the rows of a window a second time, like an appending sink."""
     rows = DeltaTable(lk.table).to_pyarrow_table(filters=[("window", "=", key)])
     write_deltalake(lk.table, rows, mode="append")
 
 
 def lost(lk: TopicLake, key: str) -> None:
-    """Take rows of a window away."""
+    """Delete rows of a window."""
     DeltaTable(lk.table).delete(f"window = '{key}' AND kafka_offset < 2")
 
 
@@ -157,7 +157,7 @@ def test_a_check_that_fails_holds_back_what_is_downstream_until_the_window_is_he
     assert not check_results(result)[check]
     (evaluation,) = (e for e in result.get_asset_check_evaluations() if e.check_name == check)
     assert evaluation.severity is dg.AssetCheckSeverity.ERROR
-    # It says which window, partition and offsets, and what to do.
+    # It names window, partition, offsets and the fix.
     text = str(evaluation.description) + repr(evaluation.metadata)
     assert keys[0] in text
     assert says in text

@@ -1,4 +1,4 @@
-"""Decisions as runs of Dagster: nothing changes in a dry run, and without one the same is decided as by the commands."""
+"""Decisions as Dagster runs: a dry run changes nothing, and a real run decides like the commands."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_past_versions_are_answered_for_in_the_config_that_the_error_names(
     lk: TopicLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lk.window_of(numbered(6))
-    # No local lake keeps them; a bucket may.
+    # A local lake never keeps past versions, but a bucket may.
     monkeypatch.setattr(Folder, "keeps_versions", lambda folder: True)
     done, said = run(lk, "erase_records", offsets=["0:2-4"], dry_run=False)
     assert not done

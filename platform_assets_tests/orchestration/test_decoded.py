@@ -1,4 +1,6 @@
-"""Decoded tables in Dagster: one run loads and decodes, checks show what died, and what is missing is asked for again."""
+"""Decoded tables in Dagster: one run loads and decodes, checks show dead letters, and missing windows are requested
+again.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def rows(lk: TopicLake, kind: str) -> int:
 @pytest.mark.broker
 @pytest.mark.spark
 def test_one_run_loads_and_decodes(lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance) -> None:
-    """And a corrected declaration redrives: dead letters are shown as an error, then they are rows."""
+    """A corrected declaration redrives: dead letters are first an error, and then rows."""
     lk = decoded_lake(lake, SMALL)
     key = lk.window_of([Record(b"long \x01 text"), Record(b"ok"), Record(None), Record(b"x", partition=1)])
     result = materialize(lk, spark_remote, [key], instance)
@@ -117,7 +119,7 @@ def test_too_many_dead_letters_and_damage_are_errors(
 def test_what_is_expected_of_rows_warns_until_they_are_corrected(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """A window that was decoded before is named, with the way to have it measured, which leaves its rows as they are."""
+    """A window that was decoded before is named, with the command to measure it, which does not change its rows."""
     lk = decoded_lake(lake)
     older = lk.window_of([Record(b"A")])
     assert materialize(lk, spark_remote, [older], instance).success
@@ -158,7 +160,7 @@ def test_what_is_expected_of_rows_warns_until_they_are_corrected(
 def test_what_is_expected_with_severity_error_fails_the_run(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """Of the run's own windows: one that failed before is shown, and fails no other."""
+    """Only the run's own windows count: a window that failed before is shown, but does not fail later runs."""
     lk = decoded_lake(lake, replace(TEXT, expect=(replace(LETTERS, severity="error"), ONCE)))
     key = lk.window_of([Record(b"1"), Record(b"a")])
     result = materialize(lk, spark_remote, [key], instance)
@@ -190,7 +192,7 @@ def test_each_expectation_is_a_check(tmp_path: Path) -> None:
 def test_what_is_loaded_and_not_decoded_is_asked_for(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """After the declaration came later than the windows; those that come from then on are decoded by the run that loads them."""
+    """The declaration came later than the windows; new windows are decoded by the run that loads them."""
     now = datetime.now(UTC)
     edges = closed_edges("* * * * *", now - timedelta(minutes=7), now)
     lk = lake(config=ANY_TIME, start=edges[0])
@@ -223,7 +225,7 @@ def test_what_is_loaded_and_not_decoded_is_asked_for(
 def test_a_window_without_offsets_leaves_what_the_checks_have_found(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """Dagster shows a check as not evaluated whose newest evaluation is older than the newest materialisation."""
+    """Dagster shows a check as not evaluated if its newest evaluation is older than the newest materialization."""
     now = datetime.now(UTC)
     edges = closed_edges("* * * * *", now - timedelta(minutes=7), now)
     lk = lake(config=ANY_TIME, start=edges[0])
@@ -277,7 +279,7 @@ def test_windows_of_an_earlier_schedule_are_decoded(
 def test_failing_check_of_the_raw_table_holds_back_what_is_decoded(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """In the run that loads, and in what the sensor asks for."""
+    """This holds in the run that loads, and for the sensor's requests."""
     lk = decoded_lake(lake)
     key = lk.window_of([Record(b"%d" % n) for n in range(4)])
     lk.load(key)
@@ -327,7 +329,7 @@ def test_columns_that_do_not_fit_spend_one_run_until_they_are_declared_otherwise
     d.now = edges[2] + timedelta(seconds=5)
     assert d.tick() == 1
     (second,) = set(lk.ledger.receipts(declared.raw_table)) - set(lk.ledger.receipts(declared.decoded_table))
-    # Of that moment on; a failed run's end is a real one, whatever time the tick is at.
+    # From that moment on: a failed run's end has the real time, whatever the tick's time is.
     d.now = datetime.now(UTC)
     known = {w.key for w in lk.ledger.windows(lk.topic)}
     assert d.tick() == 0

@@ -122,7 +122,7 @@ def test_receipts_are_read_once_a_table_and_nothing_of_them_that_is_not_shown(
     monkeypatch.setattr(KnownFiles, "rows", counted)
     of_table = of_decoded(seen(topic))
     assert (of_table.rows, of_table.dead_letters, of_table.windows_stale) == (3, 1, 0)
-    # Which windows have an entry at all is asked of two columns, whatever is shown.
+    # Two columns always show which windows have an entry.
     of_tables = [
         (name, columns)
         for name, columns in read
@@ -146,7 +146,7 @@ def test_nothing_sealed_and_nothing_decoded_is_told_as_none(topic: DecodedTopic)
 
 
 def healthy(found: Status) -> bool:
-    """But for the broker, which these tests have none of."""
+    """Return True if all is well except the broker, which these tests do not have."""
     return replace(found, tables=tuple(replace(t, broker_error=None, problems=()) for t in found.tables)).healthy
 
 

@@ -46,7 +46,7 @@ WITHOUT_AMOUNT = b'{"id": 7, "note": "no amount yet"}'
 
 @dataclass(frozen=True)
 class Project:
-    """A lake with two topics, and Dagster's instance and web server on it."""
+    """A lake with two topics, with a Dagster instance and web server."""
 
     lake: Path
     instance: dg.DagsterInstance
@@ -54,7 +54,7 @@ class Project:
     keys: dict[str, list[str]]
 
     def column_lineage(self, kind: str, topic: str) -> dict[str, list[tuple[str, ...]]]:
-        """Of each column of a table, the columns that it is made from: the parts of the asset's key, and the name."""
+        """Return the source columns of each column of a table: the parts of the asset's key, and the name."""
         query = {"query": _LINEAGE, "variables": {"key": {"path": [kind, topic]}}}
         asked = urllib.request.Request(
             f"{self.address}/graphql", json.dumps(query).encode(), {"Content-Type": "application/json"}
@@ -68,7 +68,10 @@ class Project:
         }
 
     def materialize(self, topic: str, declared: DecodeDeclaration, key: str) -> bool:
-        """One run that decodes a window, with its checks; whether it succeeded. In a thread of its own: the browser's has a loop."""
+        """Run the decoding of a window with its checks; return True if it succeeded.
+
+        Uses a separate thread, because the browser's has an event loop.
+        """
         with ThreadPoolExecutor(max_workers=1) as pool:
             return pool.submit(self._materialize, topic, declared, key).result()
 
@@ -83,7 +86,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """Both topics are decoded by the strict declaration, which a third of their records does not keep to."""
+    """Decode both topics with the strict declaration, which a third of their records violate."""
     root = tmp_path_factory.mktemp("typed")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -109,7 +112,7 @@ def project(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def page(project: Project, browser: Browser) -> Iterator[Page]:
-    """A page of the browser."""
+    """Provide a browser page."""
     page = browser.new_page(viewport={"width": 1440, "height": 1000})
     page.set_default_timeout(60_000)
     yield page
@@ -139,7 +142,7 @@ def test_columns_are_shown_with_their_types(page: Page, project: Project) -> Non
 
 
 def test_each_column_names_the_raw_column_that_it_is_made_from(project: Project) -> None:
-    """Dagster's own UI leaves lineage of columns out, and its web server has it for whatever draws it."""
+    """Dagster's UI does not show column lineage, but its web server has it for other tools."""
     decoded, dead = (project.column_lineage(kind, FAILING) for kind in ("decoded", "dead_letters"))
     assert decoded["amount"] == decoded["rescued"] == [("raw", FAILING, "value")]
     assert decoded["key"] == [("raw", FAILING, "key")]
@@ -156,7 +159,7 @@ def test_failing_check_of_dead_letters_shows_samples_by_reason(page: Page, proje
 
 
 def test_redrive_moves_the_rows_over_and_the_check_passes(page: Page, project: Project) -> None:
-    """The declaration was corrected, so the window is stale; materialised again, it has no dead letter."""
+    """The declaration was corrected, so the window is stale; materialized again, it has no dead letter."""
     key = project.keys[CORRECTED][1]
     page.goto(f"{project.address}/assets/decoded/{CORRECTED}?view=checks&checkDetail={SHARE}")
     wait_for_texts(page, [f"{SHARE} Failed"])

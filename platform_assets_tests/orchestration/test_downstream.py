@@ -1,4 +1,4 @@
-"""Assets of other people behind a decoded table: asked for by Dagster's own automation, and not while a check blocks."""
+"""User assets downstream of a decoded table: Dagster's automation requests them, but not while a check blocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GUARDED = dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_block
 
 
 def location(condition: dg.AutomationCondition[dg.AssetKey], root: Path) -> dg.Definitions:
-    """The platform's definitions of a topic, with an asset behind its decoded table."""
+    """Return the platform's definitions of a topic, with an asset downstream of its decoded table."""
     platform = dg.Definitions.merge(
         build_definitions(
             DECLARATION,
@@ -58,7 +58,7 @@ def evaluation(name: str, passed: bool) -> dg.AssetCheckEvaluation:
 def test_a_window_flows_on_by_itself_and_waits_for_blocking_checks(
     condition: dg.AutomationCondition[dg.AssetKey], while_blocked: int, tmp_path: Path
 ) -> None:
-    """As docs/guide/dagster.md says; without the second condition, a window whose rows do not add up would flow on."""
+    """As in docs/guide/dagster.md; without the second condition, a window with wrong rows would be passed on."""
     code, instance = location(condition, tmp_path), dg.DagsterInstance.ephemeral()
     partitions = code.resolve_asset_graph().get(DECODED).partitions_def
     assert partitions is not None

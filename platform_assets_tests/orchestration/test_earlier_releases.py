@@ -100,7 +100,7 @@ def test_jobs_have_the_steps_of_queued_runs_and_accept_their_config() -> None:
         job = jobs[name]
         assert isinstance(job, dg.JobDefinition)
         dg.validate_run_config(job, config)
-        # Dagster executes a queued run by the steps that its job had when it was queued.
+        # Dagster executes a queued run with the steps that its job had at that time.
         ops = {"load_op", "check_op"} if name == "clicks_earlier_windows" else {"op"}
         assert {node.name for node in job.nodes} == {f"{name}_{op}" for op in ops}
 
@@ -108,7 +108,7 @@ def test_jobs_have_the_steps_of_queued_runs_and_accept_their_config() -> None:
 def test_the_cursor_of_a_sensor_of_one_topic_is_read() -> None:
     cursor = f'{{"version": 1, "reported": {round(edge(2).timestamp())}}}'
     assert Position.from_cursor(cursor, ["clicks"]) == Position({"clicks": edge(2)})
-    # A group has nothing to do with it, and begins anew.
+    # A group ignores it, and starts fresh.
     assert Position.from_cursor(cursor, ["clicks", "views"]) == Position()
     again = Position.from_cursor(Position({"clicks": edge(2) + timedelta(hours=1)}).to_cursor(), ["clicks"])
     assert again.reported == {"clicks": edge(3)}

@@ -1,4 +1,6 @@
-"""Windows that an earlier schedule sealed, and that no partition of today's names: loaded like any other, and nobody acts."""
+"""Windows that an earlier schedule sealed and no current partition names: they are loaded like others, without any
+action.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance of the test's own, and no waiting between a run's own tries."""
+    """A new instance, without waits between a run's own tries."""
     monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
@@ -48,7 +50,9 @@ def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.Dag
 def daemon_of(
     lake: LakeMaker, instance: dg.DagsterInstance, schedule: str, windows: int, filled: Sequence[int], remote: str
 ) -> Daemon:
-    """Of a topic with a record in those of the newest `windows` windows of `schedule` that are `filled`; all are over."""
+    """Return the daemon of a topic with a record in the `filled` ones of the newest `windows` closed windows of
+    `schedule`.
+    """
     now = datetime.now(UTC)
     edges = closed_edges(schedule, now - timedelta(hours=12), now)[-windows - 1 :]
     lk = lake(config=ANY_TIME, start=edges[0])
@@ -57,7 +61,9 @@ def daemon_of(
 
 
 def quarters_and_hours() -> tuple[str, str]:
-    """Schedules of a quarter and of an hour, whose last common edge was 20 minutes ago: the hour is not over soon."""
+    """Return schedules of 15 minutes and of an hour, whose last common edge was 20 minutes ago, so the hour does not
+    end soon.
+    """
     minute = (datetime.now(UTC).minute - 20) % 60
     return f"{minute % 15}-59/15 * * * *", f"{minute} * * * *"
 
@@ -68,7 +74,7 @@ def status_of(d: Daemon) -> TableStatus:
 
 
 def partitions(d: Daemon) -> set[str]:
-    """All that Dagster knows today."""
+    """Return all partitions that Dagster currently has."""
     found = definitions(d.declaration, d.lake.bootstrap, d.lake.root, d.remote)
     asset = found.resolve_asset_graph().get(table_key(d.declaration.raw_table))
     assert asset.partitions_def is not None
@@ -91,7 +97,7 @@ def asked_by_the_sensor(d: Daemon) -> list[dg.RunRequest]:
 def test_after_a_change_from_quarters_to_hours_every_window_is_loaded_and_nobody_acted(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """Spark was gone while they were sealed, and is for some ticks after the change."""
+    """Spark was not available while they were sealed, and for some ticks after the change."""
     quarterly, hourly = quarters_and_hours()
     d = daemon_of(lake, instance, quarterly, 10, (0, 1, 4, 9), NOBODY)
     asked = d.tick()
@@ -100,7 +106,7 @@ def test_after_a_change_from_quarters_to_hours_every_window_is_loaded_and_nobody
     d.declaration = replace(d.declaration, schedule=hourly)
     earlier = d.sealed - partitions(d)
     assert len(earlier) == 8
-    # Its hour is not over: what is sealed of it is no partition yet, although it starts at an edge of today's.
+    # Its hour is not over: the sealed part is not a partition yet, although it starts at a current edge.
     assert key_of(closed_edges(hourly, d.now - timedelta(hours=1), d.now)[-1]) in earlier
     d.ticks(2 * MINUTE)
     assert {r.state for r in status_of(d).unloaded} == {"failed"}
@@ -111,7 +117,7 @@ def test_after_a_change_from_quarters_to_hours_every_window_is_loaded_and_nobody
     assert d.loaded == d.sealed
     assert records(d.lake.rows()) == records(d.lake.committed())
     assert len(d.lake.rows()) == 4
-    # The other job's materialisations name the windows, and no partition that was not loaded.
+    # The other job's materializations name the windows, and only loaded partitions.
     reported = set(materializations(instance, table_key(d.declaration.raw_table)))
     assert reported == d.sealed == set(materializations(instance, topic_key(d.lake.topic)))
     assert reported & partitions(d) == d.sealed - earlier
@@ -140,14 +146,14 @@ def test_dagster_takes_what_the_sensor_asks_for(lake: LakeMaker, instance: dg.Da
     assert dagster_records.windows_in_flight(instance, table, d.sealed) == d.sealed - partitions(d)
     assert dagster_records.windows_in_flight(instance, table_key(TableRef.raw("other")), d.sealed) == set()
     assert dagster_records.windows_in_flight(instance, table, d.sealed, but=run.run_id) == set()
-    # What it will bring is not asked for a second time.
+    # Its windows are not requested a second time.
     assert not {r.job_name for r in asked_by_the_sensor(d)} & {earlier.job_name}
 
 
 def test_windows_of_an_earlier_schedule_that_fail_or_are_damaged_are_seen_and_mended(
     lake: LakeMaker, broker: Broker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """From each minute to every five: one window failed before the change, as retention took what it needs."""
+    """The schedule changes from one minute to five: one window failed before, because retention deleted its records."""
     minute = (datetime.now(UTC).minute - 2) % 5
     d = daemon_of(lake, instance, "* * * * *", 8, (0, 2), spark_remote)
     d.lake.ledger.create()

@@ -41,7 +41,7 @@ def passed(result: dg.SensorResult) -> dict[str, bool]:
 
 
 def check_text(result: dg.SensorResult, check: str) -> str:
-    """The text at the top of a check's page."""
+    """Return the text at the top of a check's page."""
     return plain(evaluations(result)[check].description or "")
 
 
@@ -71,7 +71,7 @@ def test_an_empty_window_is_reported_with_all_five_checks_evaluated_after_it(idl
 
 
 def test_dagster_counts_the_evaluations_of_a_tick_as_those_of_the_newest_materialization(idle_topic: IdleTopic) -> None:
-    """By Dagster's own rule, which the UI goes by."""
+    """This follows Dagster's own rule, which the UI uses."""
     idle_topic.audit()
     idle_topic.tick()
 
@@ -123,7 +123,7 @@ def test_damage_that_only_reading_tells_of_has_the_checks_run(idle_topic: IdleTo
     assert run.asset_selection == []
     assert {key.name for key in run.asset_check_keys or ()} == set(CHECKS)
     assert run.run_key == f"raw/{TOPIC}/checks/{tables.key(LOADED)}"
-    # The run will say of those four; of the deep audit the tick says what it can.
+    # The run will report those four; the tick reports the deep audit as far as it can.
     assert list(passed(result)) == [DEEP_AUDIT.name]
 
 

@@ -32,7 +32,7 @@ FIVE = [*CHECKS, DEEP_AUDIT.name]
 
 @pytest.fixture(scope="module")
 def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A web server on three topics, whose checks and deep audits have run before they went quiet."""
+    """Run a web server with three topics, whose checks and deep audits ran before they became idle."""
     root = tmp_path_factory.mktemp("idle")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -57,7 +57,7 @@ def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def page(address: str, browser: Browser) -> Iterator[Page]:
-    """A page of the browser."""
+    """Provide a browser page."""
     page = browser.new_page(viewport={"width": 1440, "height": 1000})
     page.set_default_timeout(60_000)
     yield page
@@ -109,7 +109,7 @@ def test_graph_counts_the_checks_of_idle_topics(page: Page, address: str) -> Non
 
 
 def test_without_evaluations_after_it_an_empty_window_would_hide_all_five(page: Page, address: str) -> None:
-    """Why ticks evaluate the checks at all; should Dagster change its rule, this says so."""
+    """The reason why ticks evaluate the checks; this test fails if Dagster changes its rule."""
     open_check(page, address, UNSAID, no_gaps.NAME)
 
     wait_for_texts(page, [f"{name} Not Evaluated" for name in FIVE])

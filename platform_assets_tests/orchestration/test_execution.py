@@ -1,4 +1,4 @@
-"""Runs that decode, in process and without Spark: what they report, and what they say of a window that fails."""
+"""Runs that decode, in process and without Spark: their reports, and the error for a failing window."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.Dag
 
 @pytest.fixture
 def topic(tmp_path: Path) -> DecodedTopic:
-    """With two windows in its raw table."""
+    """A topic with two windows in its raw table."""
     made = DecodedTopic(tmp_path / "lake", TOPIC, decoded_defs.STRICT)
     made.load([order(1), order(2)], [order(3)])
     return made
@@ -52,14 +52,14 @@ def defs() -> dg.Definitions:
 
 
 def run_listed(instance: dg.DagsterInstance, keys: list[str]) -> dg.ExecuteInProcessResult:
-    """A run that decodes just these windows."""
+    """Run the decoding of exactly these windows."""
     config = dagster_records.config_listing(TOPIC, keys, decode_only=True)
     job = defs().resolve_job_def(names.earlier_windows_job(TOPIC))
     return job.execute_in_process(config, instance=instance, raise_on_error=False)
 
 
 def reported(instance: dg.DagsterInstance) -> dict[TableRef, dict[str, object]]:
-    """The loads that the newest materialisations of the decoded tables name, by window."""
+    """Return the loads named by the newest materializations of the decoded tables, by window."""
     d = declaration()
     return {
         table: {window: values[LOAD_ID] for window, values in materializations(instance, table_key(table)).items()}

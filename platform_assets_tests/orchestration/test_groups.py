@@ -1,5 +1,6 @@
-"""Topics that are together: one commit for their edges, one run for their windows, and each is loaded, checked and retried as
-one that is alone."""
+"""Topic groups: one commit for their edges, one run for their windows, and each topic is loaded, checked and retried
+like a single one.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance of the test's own, and no waiting between a run's own tries."""
+    """A new instance, without waits between a run's own tries."""
     monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 
 
 def topics(lake: LakeMaker, count: int, start: datetime) -> list[TopicLake]:
-    """Topics with two windows that are over, and a record in each of two partitions of each."""
+    """Topics with two closed windows, with a record in each of two partitions."""
     made = [lake(partitions=2, config=ANY_TIME, start=start) for _ in range(count)]
     for lk in made:
         lk.declaration = replace(lk.declaration, together="small")
@@ -60,7 +61,7 @@ def windows_in(request: dg.RunRequest) -> dict[str, list[str]]:
 
 
 def evaluate(instance: dg.DagsterInstance, lk: TopicLake) -> dict[str, bool]:
-    """The newest evaluation of each check of a raw table."""
+    """Return the newest evaluation of each check of a raw table."""
     keys = [dg.AssetCheckKey(table_key(lk.declaration.raw_table), name) for name in names_of(lk)]
     found = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     evaluations = {key.name: r.event.asset_check_evaluation for key, r in found.items() if r.event is not None}
@@ -101,7 +102,7 @@ def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
         assert evaluate(instance, lk) == dict.fromkeys(names_of(lk), True)
     assert first not in broken.ledger.receipts(broken.declaration.raw_table)
     assert second in broken.ledger.receipts(broken.declaration.raw_table)
-    # The sensor knows why, and of whom: nothing is asked for until somebody decides.
+    # The sensor knows the reason and the topic: nothing is requested until somebody decides.
     (failed,) = dagster_records.failed_runs(instance, broken.declaration.raw_table, [first])
     assert (failed.run_id, failed.cause(first)) == (run.run_id, "decision")
     t.now += timedelta(seconds=1)
@@ -122,7 +123,7 @@ def test_one_run_loads_and_checks_all_and_a_broken_topic_holds_up_no_other(
 def test_what_failed_is_tried_again_together_and_a_new_topic_is_picked_up(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """Spark is gone for a while; meanwhile nobody does anything."""
+    """Spark is not available for a while, and nobody acts."""
     start = minutes_ago(6)
     lakes = topics(lake, 3, start)
     t = TopicGroup(lakes, instance, NOBODY)
@@ -136,7 +137,7 @@ def test_what_failed_is_tried_again_together_and_a_new_topic_is_picked_up(
     t.remote = spark_remote
     t.now = datetime.now(t.now.tzinfo) + lakes[0].declaration.sensor_interval
     requests = t.tick()
-    # What never failed is apart from what did, so that it cannot be held up by it.
+    # Windows that never failed are in a separate run, so that failed ones cannot block them.
     assert [set(windows_in(r)) for r in requests] == [{t.lakes[-1].topic}, {lk.topic for lk in lakes}]
     assert all(t.run(r).success for r in requests)
     for lk in t.lakes:

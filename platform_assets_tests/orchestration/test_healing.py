@@ -1,4 +1,4 @@
-"""Outages as the platform meets them: ticks and runs as the daemon has them, in process, with nobody who acts."""
+"""Recovery from outages: ticks and runs like the daemon's, in process, without any manual action."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """An instance of the test's own, and no waiting between a run's own tries."""
+    """A new instance, without waits between a run's own tries."""
     monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
@@ -45,7 +45,7 @@ def hours_ago(number: int) -> datetime:
 
 
 def daemon(lake: LakeMaker, instance: dg.DagsterInstance, stamps: list[int], remote: str, most: int = 200) -> Daemon:
-    """Of a topic with records of these times, hourly windows from the first of six hours on."""
+    """The daemon of a topic with records at these times, with hourly windows from the first of six hours on."""
     start = hours_ago(len(stamps))
     lk = lake(config=ANY_TIME, start=start)
     lk.send([Record(b"%d" % n, timestamp=stamp) for n, stamp in enumerate(stamps)])
@@ -54,7 +54,7 @@ def daemon(lake: LakeMaker, instance: dg.DagsterInstance, stamps: list[int], rem
 
 
 def stamps(number: int) -> list[int]:
-    """One in the middle of each of the last hours."""
+    """Timestamps in the middle of each of the last hours."""
     return [milliseconds(hours_ago(n) + HOUR / 2) for n in range(number, 0, -1)]
 
 
@@ -76,14 +76,14 @@ def test_after_an_outage_of_spark_every_window_is_loaded_and_nobody_acted(
     assert all(d.check_results().values())
     assert records(d.lake.rows()) == records(d.lake.committed())
     assert len(d.lake.rows()) == 5
-    # Nothing is left to be asked for.
+    # Nothing is left to request.
     assert d.ticks(timedelta(minutes=5)) == 0
 
 
 def test_a_loss_spends_no_run_until_it_is_accepted_and_then_needs_no_other_act(
     lake: LakeMaker, broker: Broker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """Retention took the first record while Spark was gone."""
+    """Retention deleted the first record while Spark was not available."""
     d = daemon(lake, instance, stamps(3), NOBODY)
     assert d.tick() == 1
     delete_before(broker.bootstrap, d.lake.topic, 0, 1)
@@ -148,7 +148,7 @@ def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
 
 
 def _checked_again(d: Daemon) -> list[dg.AssetCheckEvaluation]:
-    """The checks of a run that loads a good window again."""
+    """Return the checks of a run that loads a good window again."""
     good = min(d.loaded)
     found = definitions(d.declaration, d.lake.bootstrap, d.lake.root, d.remote)
     job = found.resolve_implicit_global_asset_job_def()
@@ -185,7 +185,7 @@ def test_a_run_says_on_itself_why_each_window_failed(
     (run,) = dagster_records.failed_runs(instance, TableRef.raw(d.lake.topic), keys)
     assert (run.windows.first, run.windows.last) == (key_of(hours_ago(2)), key_of(hours_ago(1)))
     assert run.failures is not None
-    # The second was not tried: Spark was gone.
+    # The second was not tried, because Spark was not available.
     assert run.failures.causes == {keys[0]: "passing"}
     assert "Spark Connect server at localhost:1 does not answer" in run.error_of("")
     assert "secret" not in run.error_of("")

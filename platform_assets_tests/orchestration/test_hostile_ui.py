@@ -1,4 +1,4 @@
-"""Text from outside in Dagster's UI, in a real browser: no image, no link, no request is made of it."""
+"""Text from outside in Dagster's UI, in a real browser: it never becomes an image, a link or a request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def pages(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    """A hostile record, broker and table, and what the platform reports of them to Dagster."""
+    """Provide pages with the platform's reports of a hostile record, broker and table."""
     root = tmp_path_factory.mktemp("hostile")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -91,7 +91,7 @@ def pages(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 
 def unforeseen(d: TopicDeclaration) -> dg.AssetCheckResult:
-    """The retention forecast where the brokers answer with a hostile text."""
+    """Return the retention forecast for brokers that answer with hostile text."""
 
     class Hostile:
         def __getattr__(self, name: str) -> Any:
@@ -102,7 +102,7 @@ def unforeseen(d: TopicDeclaration) -> dg.AssetCheckResult:
 
 
 def decided(instance: dg.DagsterInstance, d: TopicDeclaration) -> str:
-    """The id of a run of a decision that says a hostile text."""
+    """Return the run id of a decision with hostile text."""
 
     @dg.op(required_resource_keys=decision_jobs.RESOURCES)
     def decide(context) -> None:  # type: ignore[no-untyped-def]
@@ -126,7 +126,7 @@ def observed(instance: dg.DagsterInstance, d: TopicDeclaration) -> int:
 
 @pytest.fixture
 def page(pages: Pages, browser: Browser) -> Iterator[Page]:
-    """A page of the browser."""
+    """Provide a browser page."""
     page = browser.new_page(viewport={"width": 1440, "height": 1000})
     page.set_default_timeout(60_000)
     yield page
@@ -147,7 +147,7 @@ def test_nothing_that_a_stranger_wrote_is_live_in_the_ui(page: Page, pages: Page
                 .flatMap(e => [e.src, e.href, e.data]).filter(e => typeof e === 'string' && e.includes(canary))""",
             CANARY,
         )
-        # In logs of runs Dagster itself makes links of addresses: they lead where they say, and only a click asks for them.
+        # In run logs, Dagster itself turns addresses into links, which lead where they say and need a click.
         allowed = (
             {f"https://{CANARY}.example/x", f"http://www.{CANARY}.example"} if path.startswith("/runs/") else set()
         )

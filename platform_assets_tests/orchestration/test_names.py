@@ -86,7 +86,7 @@ def test_whose_an_asset_is_follows_from_its_prefix(monkeypatch: pytest.MonkeyPat
 
 
 def test_runs_of_another_prefix_are_not_mine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a topic with the same name and the same windows: those under way, and those that have failed."""
+    """Running and failed runs of a topic with the same name and windows are ignored."""
 
     @dg.op(name=earlier_windows_op("orders"), config_schema={"windows": dg.Field([str], is_required=False)})
     def nothing() -> None: ...

@@ -1,4 +1,4 @@
-"""A run that was asked for before `start` was moved says what to do, and loads nothing."""
+"""A run that was requested before `start` was moved names the remedy, and loads nothing."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ PAUSED = replace(DECLARED, paused=True)
 
 @pytest.fixture
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One with a store of sensors' states, which those in memory lack."""
+    """An instance with a store of sensor states, which in-memory instances lack."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""Dagster on a real PostgreSQL server: `up`, runs, what is shown of them, pruning, and a server that goes away meanwhile."""
+"""Dagster on a real PostgreSQL server: `up`, runs and their display, pruning, and a server that stops meanwhile."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ defs = dg.Definitions([counted], jobs=[job], sensors=[each_second], executor=dg.
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """A server of one's own. Not in pytest's folder, which is closed to the user that runs it."""
+    """Run a separate server, outside pytest's folder, which the server's user cannot enter."""
     with TemporaryDirectory(prefix="platform-postgres-") as folder:
         Path(folder).chmod(0o755)
         with postgres.server(Path(folder)) as made:
@@ -66,7 +66,7 @@ def server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def home(server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """A home whose Dagster is on the server; whatever runs there is ended afterwards."""
+    """Provide a home whose Dagster uses the server; its services are stopped afterwards."""
     made = home_at(tmp_path / "home")
     monkeypatch.setenv(POSTGRES_VARIABLE, server.url)
     try:
@@ -161,7 +161,7 @@ def test_a_password_that_changes_in_its_file_is_used_by_the_next_connection(
 
 
 def _materialised(address: str) -> int:
-    """How many partitions of the asset the UI shows as materialised; -1 while it cannot tell."""
+    """Return the number of partitions that the UI shows as materialized; -1 while unknown."""
     query = '{assetNodeOrError(assetKey: {path: ["counted"]}) {... on AssetNode {partitionStats {numMaterialized}}}}'
     request = urllib.request.Request(
         f"{address}/graphql", json.dumps({"query": query}).encode(), {"Content-Type": "application/json"}
@@ -176,7 +176,7 @@ def _materialised(address: str) -> int:
 
 
 def test_the_pod_of_kubernetes_makes_its_storage_and_serves_the_code(server: Postgres, tmp_path: Path) -> None:
-    """By the commands of the manifests: storage, code server, webserver and the daemon's own look at its heartbeats."""
+    """Run the manifests' commands: storage, code server, webserver and the daemon's heartbeat check."""
     own = tmp_path / "dagster"
     own.mkdir()
     (own / "dagster.yaml").write_text((BASE / "dagster.yaml").read_text("utf-8"))

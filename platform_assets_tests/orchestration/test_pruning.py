@@ -1,4 +1,4 @@
-"""Old runs are deleted, and what Dagster shows of partitions, assets, checks and retries stays as it was."""
+"""Old runs are deleted, and Dagster's view of partitions, assets, checks and retries does not change."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def old_instance(tmp_path: Path, history_folder: Path) -> Iterator[dg.DagsterIns
 
 
 def pruned(instance: dg.DagsterInstance, budget: Budget | None = None, *, dry_run: bool = False) -> Pruned:
-    """As if all that is on record were two months old."""
+    """Prune as if all records were two months old."""
     return prune(instance, LOCATION, budget or Budget(), datetime.now(UTC) + LATER, dry_run=dry_run)
 
 
 def a_history(instance: dg.DagsterInstance) -> None:
-    """Windows that were loaded at once, again, after a failure, whose last load failed, and that never were."""
+    """Make windows that were loaded once, again, after a failure, with a failed last load, and never."""
     for key in KEYS[:6]:
         load(instance, key)
     load(instance, KEYS[0])
@@ -128,7 +128,7 @@ def test_a_run_whose_every_word_was_said_again_leaves_nothing(instance: dg.Dagst
 
 
 def test_a_failed_run_of_many_topics_stays_while_retries_count_it(instance: dg.DagsterInstance) -> None:
-    """Which of its windows were not loaded since, its table's tag does not say."""
+    """The table's tag does not show which of its windows were not loaded since."""
     failed = [load(instance, key, breaks=Breaks(loads=[key])).run_id for key in KEYS[:2]]
     instance.add_run_tags(failed[0], {dagster_records.TABLE_TAG: run_tag(None)})
     for key in KEYS[:3]:

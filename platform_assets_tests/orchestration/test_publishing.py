@@ -1,4 +1,4 @@
-"""The position of a table as lag monitors read it, from a real broker; loads are played without Spark."""
+"""The position of a table as lag monitors read it, from a real broker; loads run without Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LakeMaker = Callable[..., TopicLake]
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
-    """Makes a topic with a lake of its own, into which tests put rows without Spark."""
+    """Function that makes a topic with its own lake, into which tests put rows without Spark."""
 
     def make(partitions: int = 2) -> TopicLake:
         return TopicLake(broker.bootstrap, topic(partitions=partitions), tmp_path / "lake", answers.nothing_answers)
@@ -40,7 +40,7 @@ def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
 
 @pytest.fixture(scope="module", autouse=True)
 def coordinated(broker: Broker) -> None:
-    """The broker's coordinator of groups, which a new broker has none of, is there."""
+    """Wait until the broker has a group coordinator, which a new broker lacks."""
 
     def answers_for_groups() -> bool:
         try:
@@ -58,7 +58,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Clock:
-    """Seconds that a test lets pass."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -68,7 +68,7 @@ class Clock:
 
 
 def publisher(lk: TopicLake, clock: Clock | None = None) -> tuple[Publisher, list[str]]:
-    """One, and what it says."""
+    """Return a publisher and its messages."""
     warn: list[str] = []
     return Publisher(lk.declaration, lk.ledger, lk.cluster, warn.append, clock or Clock()), warn
 
@@ -81,7 +81,10 @@ def shown(lk: TopicLake) -> dict[int, int]:
 
 
 def committed(bootstrap: str, group: str, asked: list[TopicPartition]) -> list[TopicPartition]:
-    """As a consumer of the group finds it. The admin client's request for it may end the process (librdkafka #5040)."""
+    """Return the position as a consumer of the group reads it.
+
+    The admin client's request may end the process (librdkafka #5040).
+    """
     consumer = Consumer({**librdkafka(bootstrap), "group.id": group, "log_level": 2})
     try:
         found: list[TopicPartition] = consumer.committed(asked, timeout=10)

@@ -1,4 +1,4 @@
-"""Which windows go into which run: each once, neighbours only, within bounds."""
+"""Grouping of windows into runs: each once, neighbours only, within limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def hours(*sizes: int) -> list[SealedWindow]:
-    """Hourly windows of these numbers of offsets."""
+    """Return hourly windows with these numbers of offsets."""
     return [sealed("t", key_of(edge(n)), p0=(0, size)) for n, size in enumerate(sizes)]
 
 
@@ -52,7 +52,7 @@ def test_a_window_that_is_loaded_parts_the_runs_before_and_after_it() -> None:
 
 
 def test_every_window_that_is_not_loaded_is_in_one_run_that_names_it(rng: random.Random) -> None:
-    """Read back as Dagster reads a run: all partitions from the first to the last."""
+    """Runs are read back like Dagster's: all partitions from the first to the last."""
     partitions = dg.TimeWindowPartitionsDefinition(START, KEY_FORMAT, cron_schedule=HOURLY, timezone="UTC")
     for _ in range(50):
         windows = hours(*(rng.choice((0, 1, 5, 200)) for _ in range(rng.randrange(30))))

@@ -46,7 +46,7 @@ def transaction(*, began: float, minutes: int = 10, state: str = "Ongoing") -> O
 
 
 def messages(found: RetentionForecast, now: float) -> tuple[list[str], list[str]]:
-    """Problems, and what passes by itself."""
+    """Return problems, and messages that end by themselves."""
     return list(retention_check.problems(found, "b:1", edge(now))), list(
         retention_check.warnings(found, "b:1", edge(now))
     )
@@ -95,7 +95,7 @@ def test_a_long_transaction_is_named_with_its_end_and_becomes_a_problem_where_th
 
 
 def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() -> None:
-    """A client that has no right to ask coordinators knows no more of any transaction that is under way."""
+    """A client without the right to query coordinators knows the same about each open transaction."""
     unknown = replace(transaction(began=1), coordinated=None)
     held = table_forecast(FAR, transactions=(unknown,))
     problems, (warning,) = messages(held, 1.2)
@@ -143,7 +143,7 @@ def test_the_check_could_not_tell_without_a_forecast() -> None:
 
 
 class Brokers(Cluster):
-    """A cluster that `look` is not really asked of."""
+    """A cluster for a replaced `look`."""
 
     def __init__(self) -> None:
         super().__init__(None, ClientSettings("localhost:1"))

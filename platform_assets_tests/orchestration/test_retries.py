@@ -93,7 +93,7 @@ def test_what_a_run_says_of_its_windows_is_read_back_from_its_tag() -> None:
 
 
 def test_each_window_that_waits_names_the_command_that_is_its_own() -> None:
-    """Not that of the first window of its run, which may have been given already."""
+    """It is not the command of the run's first window, which may already have been run."""
     errors = {
         key(n): OffsetsExpiredError("t", key(n), [(0, 1, 2)], f"`platform-assets accept-loss raw/t {key(n)}`")
         for n in range(3)
@@ -121,7 +121,7 @@ def test_no_command_is_cut_off_where_status_shows_it(error: PlatformError) -> No
 def test_the_wait_doubles_from_the_interval_of_the_sensor_up_to_its_longest() -> None:
     assert [wait_before_retry(n, INTERVAL) / SECOND for n in range(1, 8)] == [30, 60, 120, 240, 480, 600, 600]
     assert wait_before_retry(10_000, INTERVAL) == LONGEST_WAIT
-    # A sensor that ticks more rarely than that is not asked to tick more often.
+    # A sensor with a longer interval does not tick more often.
     assert wait_before_retry(1, 60 * MINUTE) == wait_before_retry(9, 60 * MINUTE) == 60 * MINUTE
 
 
@@ -160,7 +160,7 @@ def test_a_loss_is_asked_for_again_only_once_it_was_accepted_after_the_failure()
 
 @pytest.mark.parametrize("cause", ["decision", "log"])
 def test_what_was_accepted_while_the_run_was_under_way_takes_effect(tmp_path: Path, cause: Cause) -> None:
-    """The run had read the ledger before; what counts is that, and not when it ended."""
+    """The run had read the ledger before; that time counts, not the end of the run."""
     (window,) = recorded(tmp_path, "t", [{0: 0}, {0: 10}])
     ledger, table = Ledger(Lake.at(tmp_path)), TableRef.raw("t")
     ledger.record_acceptance(window, {0: (OffsetRange(0, 1),)}, "before")
@@ -173,7 +173,7 @@ def test_what_was_accepted_while_the_run_was_under_way_takes_effect(tmp_path: Pa
     left = unloaded.find(ledger, table, window.window.end)
     waiting = Waiting(ended, INTERVAL, START, decided_at(left.accepted, {}))
     assert waiting.is_due(window.key, tries)
-    # Once it was asked for again and failed, nothing new was decided.
+    # After it was requested again and failed, nothing new was decided.
     again = Failures({window.key: cause}, "it failed", decided=decided_on(ledger, {table: [window.key]})[table])
     tries = tries_of([window.key], [FailedRun("again", ended, RunWindows.list_of([window.key]), again)])[window.key]
     assert not waiting.is_due(window.key, tries)
@@ -207,7 +207,7 @@ def test_what_a_declaration_refused_is_asked_for_again_once_there_is_another_one
     later = NOW + timedelta(days=30)
     assert not Waiting(later, INTERVAL, later, declaration="the first").is_due(key(1), tries)
     assert Waiting(NOW, INTERVAL, NOW, declaration="another").is_due(key(1), tries)
-    # As an operator decides who unparks it.
+    # Unparking is also an operator's decision.
     assert Waiting(later, INTERVAL, later, {key(1): NOW + SECOND}, "the first").is_due(key(1), tries)
 
 

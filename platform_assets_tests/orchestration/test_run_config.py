@@ -1,4 +1,4 @@
-"""Whoever may launch a run gets no credential by its config: neither by another address nor by the name of a variable."""
+"""Run config reveals no credential to those who launch runs: neither by another address nor by a variable's name."""
 
 # No postponed annotations here: Dagster reads those of ops.
 
@@ -35,7 +35,7 @@ attributes: {topic: payments, window: "0 * * * *", start: "2026-01-01T00:00Z"}
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dg.JobDefinition]:
-    """Every job of the platform's code location, on topics of each kind."""
+    """Return every job of the platform's code location, with topics of each kind."""
     from platform_assets.definitions import defs
 
     (tmp_path / "defs" / "shop").mkdir(parents=True)
@@ -51,7 +51,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dg.JobDefiniti
 
 
 def _fields(config_type: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every place of a config with its type, lists and mappings opened."""
+    """Yield every place of a config with its type, inside lists and mappings too."""
     yield path, config_type
     for inner in ("inner_type", "key_type"):
         if hasattr(config_type, inner):

@@ -43,7 +43,7 @@ def add(instance: dg.DagsterInstance, tags: dict[str, str], config: dict[str, An
 
 
 def filled(instance: dg.DagsterInstance, rng: random.Random) -> None:
-    """45 failed runs of single tables, and 10 of many."""
+    """Make 45 failed runs of single tables, and 10 of many tables."""
     for _ in range(45):
         first, last = sorted(rng.choices(KEYS, k=2))
         bounds = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}

@@ -1,4 +1,6 @@
-"""Ticks against a real broker, a real ledger and Dagster's own storage: what is reported and asked for, and how often."""
+"""Ticks against a real broker, a real ledger and Dagster's own storage: their reports and requests, and how often they
+make them.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def key(number: int) -> str:
 
 
 def asked(result: dg.SensorResult) -> list[tuple[str, str]]:
-    """The first and last window of each run that was asked for."""
+    """Return the first and last window of each requested run."""
     found: list[tuple[str, str]] = []
     for request in result.run_requests or []:
         one = request.partition_key
@@ -75,7 +77,7 @@ def asked(result: dg.SensorResult) -> list[tuple[str, str]]:
 
 
 def events(result: dg.SensorResult, asset: dg.AssetKey) -> list[str]:
-    """Partitions of the materialisations of `asset`, as they were reported."""
+    """Return the partitions of reported materializations of `asset`."""
     return [e.partition for e in _materializations(result) if e.asset_key == asset and e.partition is not None]
 
 
@@ -86,7 +88,7 @@ def _materializations(result: dg.SensorResult) -> list[dg.AssetMaterialization]:
 
 @dataclass
 class Ticker(Stream):
-    """The sensor of one topic, at any time that a test likes, with a Dagster storage of its own."""
+    """The sensor of one topic, at any time that a test chooses, with its own Dagster storage."""
 
     root: Path
     instance: dg.DagsterInstance
@@ -105,19 +107,19 @@ class Ticker(Stream):
         return table_key(TableRef.raw(self.topic))
 
     def tick(self, now: datetime, cursor: str | None = None, cluster: Cluster | None = None) -> dg.SensorResult:
-        """One evaluation; nothing of its result is kept yet."""
+        """Evaluate the sensor once, without storing its result."""
         tick = Tick(Group.of(self.declaration), cluster or self.cluster, self.ledger, self.instance, now)
         return tick.plan(cursor)
 
     def keep(self, result: dg.SensorResult, limit: int | None = None) -> None:
-        """Write the result's events down, the first `limit` of them, as the daemon does."""
+        """Store the first `limit` events of the result, as the daemon does."""
         for event in _materializations(result)[:limit]:
             self.instance.report_runless_asset_event(event)
 
     def run(
         self, status: dg.DagsterRunStatus, tags: dict[str, str], assets: Iterable[dg.AssetKey] | None = None
     ) -> dg.DagsterRun:
-        """A run of this table, or of `assets`, as Dagster has it on record."""
+        """Add a run of this table, or of `assets`, to Dagster's records."""
         run = dg.DagsterRun(
             job_name="__ASSET_JOB",
             run_id=str(uuid.uuid4()),
@@ -128,7 +130,7 @@ class Ticker(Stream):
         return self.instance.add_run(run)
 
     def reports(self, asset: dg.AssetKey) -> Counter[str]:
-        """How often each partition of `asset` is on record as materialised."""
+        """Return how often each partition of `asset` is recorded as materialized."""
         records = self.instance.fetch_materializations(asset, limit=1000).records
         return Counter(r.partition_key for r in records if r.partition_key is not None)
 
@@ -148,13 +150,13 @@ def ticker(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Iterable[Callab
 
 
 def backlog(t: Ticker, *sizes: int) -> None:
-    """As many records in each minute from START on."""
+    """Produce equally many records in each minute from START on."""
     for number, size in enumerate(sizes):
         t.send([milliseconds(minute(number + 0.5))] * size)
 
 
 class Untouchable(Cluster):
-    """A cluster that nobody may ask anything."""
+    """A cluster that must not be asked anything."""
 
     def __init__(self) -> None:
         super().__init__(None, ClientSettings("localhost:1"))
@@ -252,7 +254,7 @@ def test_a_tick_never_reports_more_windows_than_edges_may_be_sealed_in_one(ticke
 def test_a_topic_with_years_of_backlog_is_sealed_reported_and_asked_for_in_even_portions(
     ticker: Callable[..., Ticker],
 ) -> None:
-    """As it is declared by default: the daemon stores what a tick reports event by event before it starts the runs."""
+    """With default settings: the daemon stores a tick's reports event by event before it starts the runs."""
     t = ticker()
     start = START - timedelta(days=3 * 365)
     t.declaration = replace(t.declaration, schedule="0 * * * *", start=start)
@@ -278,7 +280,7 @@ def test_a_topic_with_years_of_backlog_is_sealed_reported_and_asked_for_in_even_
 def test_a_tick_that_crashed_before_its_cursor_was_kept_reports_nothing_twice(
     ticker: Callable[..., Ticker], kept: int | None
 ) -> None:
-    """And what it asks for again has the run keys of before, by which Dagster knows it."""
+    """Its repeated requests have the same run keys, so Dagster recognizes them."""
     t = ticker(max_windows_per_run=2)
     backlog(t, 1, 0, 1, 1, 1)
     crashed = t.tick(minute(5.9))
@@ -392,7 +394,7 @@ def test_a_cursor_that_was_reset_or_is_of_another_release_repeats_no_report(
 
 
 def test_a_cursor_beyond_the_ledger_stays_where_it_is(ticker: Callable[..., Ticker]) -> None:
-    """As after a ledger was rolled back."""
+    """This happens after a ledger is rolled back."""
     t = ticker()
     backlog(t, 1)
     t.tick(minute(1))
@@ -439,7 +441,7 @@ def test_a_clock_that_runs_ahead_skips_the_tick_with_its_reason_and_what_was_sea
     t = ticker()
     backlog(t, 1)
     monkeypatch.setattr(clocks, "other_clock", lambda *_: OtherClock("Kafka's controller", minute(1.2)))
-    # The edges that have come are cut, as by a clock that is right.
+    # The edges that have passed are cut, as with a correct clock.
     first = t.tick(minute(61))
     assert asked(first) == [(key(0), key(0))]
     assert len(t.windows()) == 1
@@ -450,7 +452,7 @@ def test_a_clock_that_runs_ahead_skips_the_tick_with_its_reason_and_what_was_sea
     assert "the clock of this machine is 3,648 s ahead of that of Kafka's controller" in str(held.skip_reason)
     (row,) = status.collect([t.declaration], t.ledger, t.cluster, None, (), minute(62)).tables
     assert any("the clock of this machine is 3,648 s ahead" in p for p in row.problems)
-    # It was set right.
+    # The clock was corrected.
     monkeypatch.setattr(clocks, "other_clock", lambda *_: OtherClock("Kafka's controller", minute(2)))
     t.tick(minute(2), first.cursor)
     assert [w.key for w in t.windows()] == [key(0), key(1)]
@@ -487,7 +489,7 @@ def test_a_later_start_leaves_what_was_sealed_and_has_it_loaded(ticker: Callable
     t.declaration = replace(t.declaration, start=minute(1))
     second = t.tick(minute(3), first.cursor)
     assert [w.key for w in t.windows()] == [key(n) for n in range(3)]
-    # What lies before the start is no partition any more.
+    # Windows before the start are no longer partitions.
     (partition, by_key) = second.run_requests or []
     assert partition.partition_key == key(1)
     assert by_key.run_config == config_listing(t.topic, [key(0)])
@@ -515,7 +517,7 @@ def test_a_start_between_the_edges_of_an_earlier_schedule_is_not_one_that_was_mo
 def test_the_sensor_of_the_definitions_ticks_and_consumes_nothing(
     broker: Broker, ticker: Callable[..., Ticker]
 ) -> None:
-    """With its resources, at the time that it is; no consumer group has come to be by it but the one for lag monitors."""
+    """It uses its resources and the current time, and creates only the consumer group for lag monitors."""
     t = ticker()
     now = datetime.now(UTC)
     declaration = replace(t.declaration, start=now - 3 * MINUTE)
@@ -542,7 +544,7 @@ def test_the_sensor_of_the_definitions_ticks_and_consumes_nothing(
 def test_a_missing_topic_skips_the_tick_with_its_name_and_remedy_and_keeps_the_cursor(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """Not a stack at every tick: 280 kB a minute of them hid what was wrong."""
+    """There is no stack trace at every tick: 280 kB of them per minute used to hide the cause."""
     declaration = TopicDeclaration("no-such-topic", "* * * * *", datetime.now(UTC) - 3 * MINUTE)
     definitions = build_definitions(
         declaration, group="g", description=None, owners=(), sensor_running=False, deep_audit=DeepAudit()
@@ -577,7 +579,7 @@ def test_a_load_that_failed_a_moment_ago_is_not_asked_for_by_the_next_tick(ticke
 def test_what_was_asked_for_and_is_neither_loaded_nor_under_way_is_asked_for_under_another_key(
     ticker: Callable[..., Ticker],
 ) -> None:
-    """Its run was deleted, say. Dagster starts no second run for a key that it knows."""
+    """For example, its run was deleted. Dagster does not start a second run for a known key."""
     t = ticker()
     backlog(t, 1, 1)
     first = t.tick(minute(2.9))

@@ -118,7 +118,7 @@ NOW = datetime.now(UTC)
 
 
 def seen(root: Path, instance: dg.DagsterInstance, now: datetime = NOW) -> TableStatus:
-    """With what Dagster has on record."""
+    """Return the status with Dagster's records."""
     declared = TopicDeclaration(TOPIC, "0 * * * *", START)
     status_now = status.collect(
         [declared], Ledger(Lake.at(root)), Unasked(), instance, (), now, "no broker in this test"
@@ -128,7 +128,7 @@ def seen(root: Path, instance: dg.DagsterInstance, now: datetime = NOW) -> Table
 
 
 class Unasked(Cluster):
-    """A cluster that is never asked, since the test says why it is silent."""
+    """A cluster that is never asked, because the test gives the reason for its silence."""
 
     def __init__(self) -> None:
         super().__init__(None, ClientSettings("localhost:1"))
@@ -172,7 +172,7 @@ def tick_of(
 
 @pytest.fixture
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One with a store of sensors' states, which those in memory lack."""
+    """An instance with a store of sensor states, which in-memory instances lack."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 
@@ -200,7 +200,7 @@ def test_loads_that_keep_failing_are_named_with_their_error_and_the_next_try(
     assert f"since {failing.failing_since}, the last time at {failing.failed_at}" in problem
     assert "Spark Connect server at 10.1.2.3:15002 does not answer: refused" in problem
     assert not Status("", (t,)).healthy
-    # It stays so while the next try is under way, and ends with it.
+    # It stays so during the next try, and ends with it.
     run(instance, dg.DagsterRunStatus.STARTED, windows[0].key)
     t = seen(tmp_path, instance)
     assert t.unloaded[0].state == "under way"
@@ -283,7 +283,7 @@ def test_a_sensor_that_never_did_well_and_one_that_never_ticked_are_said_to_be(
 def test_of_a_failing_tick_the_platforms_own_error_is_shown_and_not_what_lies_below_it(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    """The remedy is in the platform's error. Below it may be one of the system's, above it Dagster puts one of its own."""
+    """The remedy is in the platform's error, which may wrap a system error, and which Dagster wraps in its own."""
     recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}])
     state = sensor_state(instance, InstigatorStatus.RUNNING)
     blocked = tmp_path / "blocked"
@@ -327,7 +327,9 @@ def test_a_topic_of_which_nothing_was_ever_sealed_says_that_its_sensor_never_tic
 
 @pytest.mark.parametrize("found", [True, False])
 def test_what_a_check_found_holds_until_it_has_found_something_else(instance: dg.DagsterInstance, found: bool) -> None:
-    """A run that is about to evaluate it has found nothing yet: what failed is not well again, and holds back what is downstream."""
+    """A run that is about to evaluate the check has no result yet: a failed check still fails, and blocks downstream
+    assets.
+    """
     key = dg.AssetCheckKey(table_key(TableRef.raw(TOPIC)), "no_gaps")
     assert [c.passed for c in health.latest_checks(instance, [key])] == [None]
     assert not dagster_records.blocked_by(instance, [key])

@@ -29,7 +29,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
 
 
 def tick(instance: dg.DagsterInstance, root: Path, declaration: TopicDeclaration = STARTED) -> None:
-    """One as Dagster's daemon makes it; no broker answers."""
+    """Run a tick like Dagster's daemon; no broker answers."""
     resources = {
         "kafka": KafkaResource(bootstrap_servers=NOBODY, timeout_seconds=0.5),
         "lake": LakeResource(root=str(root)),
@@ -44,7 +44,7 @@ def tick(instance: dg.DagsterInstance, root: Path, declaration: TopicDeclaration
 
 
 def on_the_page(instance: dg.DagsterInstance, declaration: TopicDeclaration = STARTED) -> list[str]:
-    """The observations of the raw table, oldest first."""
+    """Return the observations of the raw table, oldest first."""
     records = instance.fetch_observations(table_key(declaration.raw_table), limit=20).records
     found = [r.asset_observation.description or "" for r in records if r.asset_observation is not None]
     return found[::-1]
@@ -60,7 +60,7 @@ def test_a_broker_that_is_gone_is_on_the_page_of_the_table_once(instance: dg.Dag
 
 
 def test_what_changes_and_what_ends_is_on_the_page_too(instance: dg.DagsterInstance, tmp_path: Path) -> None:
-    """A topic whose first edge is to come asks no broker, and its lake is a file at first."""
+    """A topic whose first edge is in the future asks no broker; its lake is first a file."""
     to_come = TopicDeclaration("clicks", "0 * * * *", NOW + timedelta(days=1))
     root = tmp_path / "lake"
     with pytest.raises(BrokerUnreachableError):

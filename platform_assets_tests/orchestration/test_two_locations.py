@@ -1,4 +1,4 @@
-"""Two code locations in one Dagster, each with its own lake, and a topic of one name in both: neither takes what is the other's."""
+"""Two code locations in one Dagster, each with its own lake, and a topic with the same name in both do not interfere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = ["defs"]
 
 @dataclass(frozen=True)
 class Location:
-    """A code location with a lake of its own."""
+    """A code location with its own lake."""
 
     name: str
     platform: Embedded
@@ -62,7 +62,7 @@ class Location:
         return dg.AssetKey([self.name, *RAW.parts])
 
     def declare(self) -> None:
-        """Its module and its YAML; the windows of both have the same keys."""
+        """Write its module and YAML; the windows of both have the same keys."""
         folder = Path(self.variables["PLATFORM_DEFS"]) / TOPIC
         folder.mkdir(parents=True)
         declared = {
@@ -74,7 +74,7 @@ class Location:
         (self.platform.root / f"of_{self.name}.py").write_text(MODULE.format(variables=self.variables))
 
     def command(self, *arguments: str) -> Answer:
-        """A command of the platform's, in the environment of this location."""
+        """Run a platform command in this location's environment."""
         with self._environment():
             return self.platform.command(*arguments)
 
@@ -158,7 +158,7 @@ def test_topics_of_the_same_name_are_kept_apart(tmp_path: Path) -> None:
 
 
 def _runs(instance: dg.DagsterInstance, location: Location) -> Sequence[dg.RunRecord]:
-    """Those that Dagster takes for runs of this code location."""
+    """Return the runs that Dagster assigns to this code location."""
     return instance.get_run_records(dg.RunsFilter(tags={REPOSITORY_LABEL_TAG: label_of(location.name)}))
 
 
