@@ -261,12 +261,17 @@ class WindowDecoder:
         """Return a version of the raw table that has the rows of `raw`; if its files are gone, verify the newest rows first."""
         folder, key = self.ledger.lake.table(raw.table), raw.window.key
         version, matches = holdings.version_and_match(folder, key, raw.files_digest, loaded)
-        now = holdings.files_of(folder, key, version)
-        if not matches and not recognised(self.ledger.lake, raw.table, {key: now}, [raw])[key].are(raw.files_digest):
+        if not matches and not self._is_recognised(raw, version):
             replacer = WindowReplacer(raw.table, self.ledger, self.engine, self.run_id)
             if replacer.proved(raw) is None:
                 raise FilesLostError(raw.table.name, key, "the table's rows are not those that its load committed")
         return version
+
+    def _is_recognised(self, raw: Receipt, version: int) -> bool:
+        """Return true if files that others wrote are known to hold the rows of `raw`."""
+        key = raw.window.key
+        files = {key: holdings.files_of(self.ledger.lake.table(raw.table), key, version)}
+        return recognised(self.ledger.lake, raw.table, files, [raw])[key].are(raw.files_digest)
 
     def _decode(self, raw: Receipt, order: DecodeOrder, erased: Ranges, decided: int | None) -> DecodedWindow:
         began = time.monotonic()
