@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from platform_assets.checks import fastavro_reader
 from platform_assets.checks.fastavro_reader import HEAD, NOT_JUDGED, Registry, same_real
-from platform_assets.decoding.formats import decoder_of
+from platform_assets.decoding.formats import FORMATS, decoder_of
 from platform_assets.decoding.registry.cache import kept
 from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.files import files_below
@@ -35,11 +35,6 @@ from platform_assets.model.decoding import FormatSpec
 SAMPLE: Final = 64
 """Number of rows of a window to compare."""
 _OF_A_BATCH: Final = 16
-_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "json": frozenset({"schema", "json_schema", "timestamps", "max_depth", "max_bytes", "registry"}),
-    "csv": frozenset({"schema", "delimiter", "quote", "escape", "null", "timestamps", "max_bytes"}),
-    "avro": frozenset({"schema", "writer_schema", "maps", "max_bytes", "registry"}),
-}
 _SHOWN: Final = 60
 _NO_ROW: Final = (
     ValueError,
@@ -98,7 +93,8 @@ def disagreements(declaration: TopicDeclaration, lake: Lake, raw: Receipt) -> tu
 
 def is_judged(spec: FormatSpec) -> bool:
     """Return whether another reader supports the format with these options."""
-    return spec.format in _OPTIONS and set(spec.options) <= _OPTIONS[spec.format]
+    known = FORMATS[spec.format]
+    return known.other_reader is not None and set(spec.options) <= known.its_options
 
 
 def difference(
@@ -115,12 +111,17 @@ def difference(
     does not accept. Columns that have a default of Avro, which is not in the value, are not compared. An Avro row has
     instants as microseconds and dates as days since 1970, because Python has no dates after the year 9999.
     """
-    reader = "fastavro" if spec.format == "avro" else f"Python's {spec.format}"
+    reader = FORMATS[spec.format].other_reader
     try:
-        if spec.format == "avro":
-            theirs = fastavro_reader.columns(spec, value, registry)
-        else:
-            theirs = _json(spec, value) if spec.format == "json" else _csv(spec, fields, value)
+        match spec.format:
+            case "avro":
+                theirs = fastavro_reader.columns(spec, value, registry)
+            case "json":
+                theirs = _json(spec, value)
+            case "csv":
+                theirs = _csv(spec, fields, value)
+            case _:
+                raise AssertionError(f"no other reader for format {spec.format!r}")
     except _NO_ROW as error:
         return f"{reader} cannot read the row: {ascii(str(error))[:_SHOWN]}"
     if theirs is None:

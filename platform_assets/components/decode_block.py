@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from platform_assets.checks import decoded as checks
 from platform_assets.decoding import expectations
-from platform_assets.decoding.formats import decoder_of
+from platform_assets.decoding.formats import FORMATS, decoder_of
 from platform_assets.decoding.options import MOST_BYTES
 from platform_assets.errors import ConfigurationError
 from platform_assets.lake import column_bounds, decoded_table
@@ -282,7 +282,7 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
 def _takes_bytes(spec: FormatSpec) -> bool:
     """Return whether a value of this format cannot be written as text: it is binary, or has its schema id in front."""
     in_front = bool(spec.options.get("registry")) and spec.options.get("id", "prefix") != "header"
-    return in_front or spec.format in ("avro", "protobuf")
+    return in_front or FORMATS[spec.format].binary
 
 
 def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -1,12 +1,13 @@
-"""The decoder of a declaration: the one place that knows all formats.
+"""The decoder of a declaration, and the table of all formats.
 
-A format is a function from its spec to a decoder. To add a format, write the function and name it here.
+A format is a function from its spec to a decoder. To add a format, write the function and add it to `FORMATS`.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
@@ -17,17 +18,47 @@ from platform_assets.model.decoding import FormatSpec
 if TYPE_CHECKING:
     from platform_assets.decoding.registry.cache import Schemas
 
-_FORMATS: Final[Mapping[str, str]] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format. `module`, below this package, has the function `decoder(spec)`; it is imported on first use.
+
+    Values of a `binary` format cannot be written as text. With `registry`, values may name their schema; `registry/__init__` has the
+    readers. `other_reader` is the reader of `checks/other_readers` that shares no code with ours, and supports only `its_options`.
+    """
+
+    module: str
+    binary: bool = False
+    registry: bool = False
+    other_reader: str | None = None
+    its_options: frozenset[str] = frozenset()
+
+
+FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
     {
-        "avro": "avro",
-        "csv": "csv",
-        "json": "json",
-        "patterns": "patterns",
-        "protobuf": "protobuf",
-        "string": "text",
+        "avro": Format(
+            "avro",
+            binary=True,
+            registry=True,
+            other_reader="fastavro",
+            its_options=frozenset({"schema", "writer_schema", "maps", "max_bytes", "registry"}),
+        ),
+        "csv": Format(
+            "csv",
+            other_reader="Python's csv",
+            its_options=frozenset({"schema", "delimiter", "quote", "escape", "null", "timestamps", "max_bytes"}),
+        ),
+        "json": Format(
+            "json",
+            registry=True,
+            other_reader="Python's json",
+            its_options=frozenset({"schema", "json_schema", "timestamps", "max_depth", "max_bytes", "registry"}),
+        ),
+        "patterns": Format("patterns"),
+        "protobuf": Format("protobuf", binary=True, registry=True),
+        "string": Format("text"),
     }
 )
-"""By format, the module below this package whose function `decoder(spec)` makes one; imported on first use."""
 _REGISTRY: Final = "registry"
 """The option of any format whose values name their schema."""
 
@@ -38,11 +69,17 @@ def decoder_of(spec: FormatSpec, schemas: Schemas | None = None, registry: str =
     `schemas` returns the files that keep schemas read from a registry; without it, the registry is asked each time. `registry` is its
     address, used if the environment of the decoding process has none.
     """
-    if spec.format not in _FORMATS:
-        raise ConfigurationError(f"{spec.format!r} is not a format; use one of: {', '.join(sorted(_FORMATS))}")
+    if spec.format not in FORMATS:
+        raise ConfigurationError(f"{spec.format!r} is not a format; use one of: {', '.join(sorted(FORMATS))}")
+    known = FORMATS[spec.format]
     if _REGISTRY in spec.options:
+        if not known.registry:
+            *some, last = sorted(name for name, other in FORMATS.items() if other.registry)
+            raise ConfigurationError(
+                f"format {spec.format!r} does not support `registry`; only {', '.join(some)} and {last} do: leave out 'registry'"
+            )
         from platform_assets.decoding.registry import decoder
 
         return decoder(spec).at(schemas, registry)
-    module = importlib.import_module(f"{__package__}.{_FORMATS[spec.format]}")
+    module = importlib.import_module(f"{__package__}.{known.module}")
     return cast(Callable[[FormatSpec], Decoder], module.decoder)(spec)

@@ -45,9 +45,7 @@ def decoder(spec: FormatSpec) -> RegistryDecoder:
         return RegistryDecoder(JsonReader(json_decoder(inner)), id_from=id_from)
     if spec.format == "protobuf":
         return RegistryDecoder(_protobuf(inner), id_from=id_from)
-    raise ConfigurationError(
-        f"format {spec.format!r} does not support `registry`; only avro, json and protobuf do: leave out 'registry'"
-    )
+    raise AssertionError(f"no reader for schemas of format {spec.format!r}")
 
 
 def _avro(spec: FormatSpec) -> AvroReader:
