@@ -48,9 +48,10 @@ thousand.
 class PartitionStatus:
     """One Kafka partition: offsets are exclusive ends, None where unknown.
 
-    `committed` is how far the table holds the log without a break; `sealed` the newest cut; `end` the last stable offset now; `lag` is
-    `end - committed`. `high_watermark` is the end with open transactions, `lag_to_high_watermark` the lag to it. `hours_left` are the
-    hours until retention may remove the first offset that is not loaded; None also if that is not expected.
+    `committed` is how far the table holds the log without a break; `sealed` the newest cut; `end` the last stable offset now;
+    `lag` counts the offsets from `committed`, or before the first load from the start of the first window, to `end`.
+    `high_watermark` is the end with open transactions, `lag_to_high_watermark` the lag to it. `hours_left` are the hours until
+    retention may remove the first offset that is not loaded; None also if that is not expected.
     """
 
     partition: int
@@ -395,10 +396,11 @@ def _partition(
     forecast: PartitionForecast | None,
 ) -> PartitionStatus:
     at, end = committed.get(partition), ends.get(partition)
-    # A partition that no window has reached yet lags by its whole content.
-    lag = None if end is None else offsets.lag(end, at)
+    # Before the first load, the lag counts from where the first window begins, which may be far above 0.
+    reached = at if at is not None or forecast is None else forecast.loaded
+    lag = None if end is None else offsets.lag(end, reached)
     watermark = None if forecast is None else forecast.end
-    beyond = None if watermark is None else offsets.lag(watermark, at)
+    beyond = None if watermark is None else offsets.lag(watermark, reached)
     left = None if forecast is None or forecast.forecast is None else forecast.forecast.hours
     return PartitionStatus(
         partition, at, sealed.get(partition), end, lag, watermark, beyond, None if left is None else round(left, 2)

@@ -42,6 +42,7 @@ from platform_assets.orchestration.health import CheckStatus
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.planning import Failures
 from platform_assets.orchestration.status import PartitionStatus, Status, TableStatus
+from platform_assets.windows.load.retention_forecast import PartitionForecast
 from testbed.samples import START, edge, loaded, recorded
 
 TOPIC = "clicks"
@@ -83,6 +84,13 @@ def test_what_is_remembered_changes_nothing(
         collect(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path)), counting=CHECKS.values()).older.windows == WINDOWS - 4
     )
     assert told(tmp_path) == before
+
+
+def test_the_lag_counts_from_the_log_start_before_the_first_load() -> None:
+    log = PartitionForecast(0, 100, 150, 160, None)
+    before, after = status._partition(0, {}, {}, {0: 150}, log), status._partition(0, {0: 120}, {}, {0: 150}, log)
+    assert (before.committed, before.lag, before.lag_to_high_watermark) == (None, 50, 60)
+    assert (after.committed, after.lag, after.lag_to_high_watermark) == (120, 30, 40)
 
 
 def test_a_table_of_which_nothing_is_known_is_told_as_empty(tmp_path: Path) -> None:
