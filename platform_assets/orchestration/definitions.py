@@ -25,8 +25,9 @@ from platform_assets.model.decoding import DecodeDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line, markdown
 from platform_assets.model.windows import KEY_FORMAT, key_of
-from platform_assets.orchestration import decoded_checks, events, execution, names, raw_checks, retention_check
+from platform_assets.orchestration import decoded_checks, events, execution, names, raw_checks
 from platform_assets.orchestration.dagster_records import TABLE_TAG
+from platform_assets.orchestration.freshness import freshness
 from platform_assets.orchestration.names import (
     assets_job,
     decode_op,
@@ -128,7 +129,7 @@ def _raw_table(
             f"again proves it equal, repairs it, or refuses and changes nothing."
         ),
         metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
-        freshness_policy=None if declaration.paused else retention_check.freshness(declaration),
+        freshness_policy=None if declaration.paused else freshness(declaration),
     )
 
     # `dg.asset` would derive the op's name from the key, where `a.b`, `a-b` and `a_b` collide.

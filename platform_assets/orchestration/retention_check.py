@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.retention import Forecast
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import markdown
-from platform_assets.model.windows import longest_window
 from platform_assets.orchestration.aging_checks import AgingCheck, Messages, Subject, could_not_tell
 from platform_assets.orchestration.names import table_key
 from platform_assets.windows.load.retention_forecast import PartitionForecast, RetentionForecast
@@ -70,16 +68,6 @@ def transactions(table_forecast: RetentionForecast) -> tuple[TransactionStatus, 
         )
         for t in table_forecast.transactions
     )
-
-
-def freshness(declaration: TopicDeclaration) -> dg.FreshnessPolicy:
-    """Return Dagster's freshness policy for a raw table, which its daemon evaluates whether or not a sensor ticks.
-
-    Each window brings a load, an empty one too: two windows without a load are a warning, three a failure.
-    """
-    longest = longest_window(declaration.schedule, declaration.first_edge)
-    late = max(3 * declaration.sensor_interval, timedelta(minutes=2))
-    return dg.FreshnessPolicy.time_window(fail_window=3 * longest + late, warn_window=2 * longest + late)
 
 
 # --- in words ---------------------------------------------------------------------------------------------------

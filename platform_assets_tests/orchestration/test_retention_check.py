@@ -21,6 +21,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.orchestration import aging_checks, retention_check
 from platform_assets.orchestration.aging_checks import Subject, evaluate_due
 from platform_assets.orchestration.definitions import DeepAudit, build_definitions
+from platform_assets.orchestration.freshness import freshness
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import KafkaResource, LakeResource, SparkResource
 from platform_assets.orchestration.retention_check import RETENTION_IS_FAR
@@ -214,7 +215,7 @@ def test_a_broker_that_does_not_answer_is_no_reason_for_a_tick_to_fail(
     ],
 )
 def test_freshness_follows_from_the_longest_window(schedule: str, warned: timedelta, failed: timedelta) -> None:
-    policy = retention_check.freshness(replace(DECLARED, schedule=schedule))
+    policy = freshness(replace(DECLARED, schedule=schedule))
     assert policy == dg.FreshnessPolicy.time_window(fail_window=failed, warn_window=warned)
 
 
@@ -229,5 +230,5 @@ def test_a_raw_table_has_the_check_and_the_policy() -> None:
     }
     both = dg.Definitions.merge(definitions, dg.Definitions(resources=resources))
     node = both.resolve_asset_graph().get(table_key(TABLE))
-    assert node.freshness_policy == retention_check.freshness(DECLARED)
+    assert node.freshness_policy == freshness(DECLARED)
     assert RETENTION_IS_FAR in {key.name for key in node.check_keys}
