@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from platform_assets.decoding.by_value import decoded
 from platform_assets.decoding.conversion import Conversion, conversion
-from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters, text_of
+from platform_assets.decoding.decoder import Decoded, DecodeFault, text_of
 from platform_assets.decoding.fallback import with_fallback
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import Pieces, pieces_of
@@ -192,27 +193,15 @@ class CsvDecoder:
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""
-        rows: list[list[Any]] = []
-        dead: list[DeadLetter] = []
-        for index, value in enumerate(values.to_pylist()):
-            row = [None] * len(self.conversions)
-            if value is not None:
-                try:
-                    row = self._row(value)
-                except DecodeFault as fault:
-                    dead.append(DeadLetter(index, fault.reason, fault.place, fault.detail))
-            rows.append(row)
-        columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(self.fields)]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self.fields)
-        return Decoded(batch, pa.nulls(len(values), pa.string()), dead_letters(dead))
+        return decoded(self.fields, values, lambda value: (self._row(value), None))
 
-    def _row(self, value: bytes) -> list[Any]:
+    def _row(self, value: bytes) -> dict[str, Any]:
         fields = self.dialect.fields(text_of(value, self.max_bytes))
         self._check_width(fields)
-        return [
-            cell(field, convert, text)
+        return {
+            field.name: cell(field, convert, text)
             for field, convert, text in zip(self.fields, self.conversions, fields, strict=True)
-        ]
+        }
 
     def _check_width(self, fields: Sequence[str | None]) -> None:
         width = len(self.conversions)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters, text_of
+from platform_assets.decoding.by_value import decoded
+from platform_assets.decoding.decoder import Decoded, text_of
 from platform_assets.decoding.fallback import with_fallback
 from platform_assets.decoding.options import Options
 from platform_assets.decoding.pieces import pieces_of
@@ -44,15 +45,4 @@ class TextDecoder:
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
         """See `Decoder.decode_exactly`."""
-        texts: list[str | None] = []
-        dead: list[DeadLetter] = []
-        for row, value in enumerate(values.to_pylist()):
-            text = None
-            if value is not None:
-                try:
-                    text = text_of(value, self.max_bytes)
-                except DecodeFault as fault:
-                    dead.append(DeadLetter(row, fault.reason, fault.place, fault.detail))
-            texts.append(text)
-        columns = pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], schema=self.fields)
-        return Decoded(columns, pa.nulls(len(values), pa.string()), dead_letters(dead))
+        return decoded(self.fields, values, lambda value: ({self.column: text_of(value, self.max_bytes)}, None))

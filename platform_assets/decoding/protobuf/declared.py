@@ -20,9 +20,10 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
 
 from platform_assets.decoding.avro.types import BadSchema
+from platform_assets.decoding.by_value import Row, decoded
 from platform_assets.decoding.decoder import Decoded, DecodeFault
 from platform_assets.decoding.protobuf.descriptors import TIMESTAMP, WRAPPERS, micros_of, symbol_of, text_of
-from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of, rescued_text
+from platform_assets.decoding.protobuf.messages import class_of, is_map, keys_of, rescued_text
 from platform_assets.decoding.schema import type_name
 
 # The message type of a value in its schema: Confluent's list of indexes, before the message itself.

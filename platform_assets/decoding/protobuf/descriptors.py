@@ -20,10 +20,11 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from platform_assets.decoding.by_value import Row, decoded
 from platform_assets.decoding.decoder import Decoded, DecodeFault
 from platform_assets.decoding.maps import map_type
 from platform_assets.decoding.options import Options
-from platform_assets.decoding.protobuf.messages import Row, class_of, decoded, is_map, keys_of, rescued_text
+from platform_assets.decoding.protobuf.messages import class_of, is_map, keys_of, rescued_text
 from platform_assets.decoding.schema import checked
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec

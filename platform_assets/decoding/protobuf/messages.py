@@ -1,12 +1,12 @@
-"""Shared code of both Protobuf readers: message classes, and conversion of values to rows one by one."""
+"""Shared code of both Protobuf readers: message classes, keys of maps, and rescue of undeclared fields."""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -14,10 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters
-
-Row: TypeAlias = tuple[dict[str, Any], str | None]
-"""The columns of a value by name, and its rescued text; None if nothing is rescued."""
+from platform_assets.decoding.decoder import DecodeFault
 
 
 def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> Any:
@@ -45,26 +42,6 @@ def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
     if any(isinstance(key, bytes) for key in keys):
         raise DecodeFault("malformed", "a key of the map is not UTF-8", "{}")
     return sorted(keys)
-
-
-def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], Row]) -> Decoded:
-    """Decode each value with `read` into the columns `fields`; a value for which it raises DecodeFault becomes a dead letter."""
-    rows: list[dict[str, Any]] = []
-    rescued: list[str | None] = []
-    dead: list[DeadLetter] = []
-    nothing: dict[str, Any] = dict.fromkeys(fields.names)
-    for number, value in enumerate(values.to_pylist()):
-        row, lacking = nothing, None
-        if value is not None:
-            try:
-                row, lacking = read(value)
-            except DecodeFault as fault:
-                dead.append(DeadLetter(number, fault.reason, fault.place, fault.detail))
-        rows.append(row)
-        rescued.append(lacking)
-    arrays = [pa.array([row[field.name] for row in rows], field.type) for field in fields]
-    columns = pa.RecordBatch.from_arrays(arrays, schema=fields)
-    return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))
 
 
 # Rescue of a message's fields that the declared columns lack, as JSON values.
