@@ -218,7 +218,7 @@ def configure(broker: Broker, lk: TopicLake, name: str, value: str) -> None:
 
 
 def compact(broker: Broker, lk: TopicLake, kept: Sequence[int] = ()) -> None:
-    """Let the cleaner take all records of a key but the newest: of the first ten those `kept` are left."""
+    """Let the cleaner remove all records of a key except the newest: of the first ten, only the `kept` ones are left."""
     configure(broker, lk, "min.compaction.lag.ms", "0")
     # A newer segment, since the active one is never compacted.
     lk.send([Record(b"new", b"k")])

@@ -166,7 +166,7 @@ def test_far_times_of_int96_are_those_that_were_written(tmp_path: Path) -> None:
 
 
 def test_a_restored_file_of_another_unit_has_no_statistics_of_its_times(topic: MadeTopic) -> None:
-    """Readers skip files by them."""
+    """Readers use these statistics to skip files."""
     rewritten(topic, in_milliseconds)
     folder, key = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)[0].key
     (file,) = data_files.past_files(folder, key, load_log.version(folder), f"window={key.replace(':', '%3A')}/copied")

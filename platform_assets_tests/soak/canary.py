@@ -489,7 +489,7 @@ class Day:
         return [*runs, *sorted(checks), *events, *others, *sorted(raw), *sorted(views)]
 
     def runs(self) -> int:
-        """How many runs Dagster has."""
+        """Return the number of Dagster's runs."""
         found = self.graphql("{ runsOrError { ... on Runs { count } } }")
         return int(found["data"]["runsOrError"]["count"])
 
