@@ -32,6 +32,10 @@ _VERSION: Final = 1
 _ATTEMPTS: Final = 100
 
 
+Loads = dict[int, str | None]
+"""The window that the commit of a version loads or fences; None for other commits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Files to be merged into one, in order of their rows, and the windows in them, ascending: no other file has rows of these."""
@@ -167,11 +171,17 @@ def _bounds(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def commit(
-    folder: Folder, handle: DeltaTable, group: Group, new: Sequence[NewFile], since: int | None = None
+    folder: Folder,
+    handle: DeltaTable,
+    group: Group,
+    new: Sequence[NewFile],
+    since: int | None = None,
+    known: Loads | None = None,
 ) -> int | None:
     """Put `new` in the place of the files of `group`, which have the same rows; return the table's new version.
 
-    `since` is a version from before anything was read or written, by default that of `handle`. Returns None if a commit after it has
+    `since` is a version from before anything was read or written, by default that of `handle`; `known` keeps what is read of the
+    commits since then, for the next group. Returns None if a commit after it has
     removed a file of the group, or has loaded or fenced a window from the first to the last one of the group: an erasure deletes files
     that may hold its window, and cannot tell what a half-written one holds. Raises TableRefusedError; and CommitOutcomeUnknownError,
     after which the log may name the new files.
@@ -180,8 +190,9 @@ def commit(
     span = [group.windows[0], group.windows[-1]]
     metadata = json.dumps({UPKEEP_KEY: _VERSION, "id": identity, "windows": span}, separators=(",", ":"))
     since = handle.version() if since is None else since
+    known = {} if known is None else known
     for _ in range(_ATTEMPTS):
-        if _is_overtaken(folder, since, handle.version(), group):
+        if _is_overtaken(folder, since, handle.version(), group, known):
             return None
         with folder.reading():
             named = set(pa.table(handle.get_add_actions())["path"].to_pylist())
@@ -227,12 +238,17 @@ def is_upkeep(commit: delta_log.Commit) -> bool:
     return isinstance(found, dict) and found.get(UPKEEP_KEY) == _VERSION
 
 
-def _is_overtaken(folder: Folder, since: int, newest: int, group: Group) -> bool:
+def _is_overtaken(folder: Folder, since: int, newest: int, group: Group, known: Loads) -> bool:
     """Return true if a commit after `since` loaded or fenced a window that a file of the group may hold."""
     for version in range(since + 1, newest + 1):
-        found = delta_log.commit(folder, version)
-        of = None if found is None else load_log.identity_in(found)
-        if found is None or (of is not None and group.windows[0] <= of[0] <= group.windows[-1]):
+        if version not in known:
+            found = delta_log.commit(folder, version)
+            if found is None:
+                return True
+            of = load_log.identity_in(found)
+            known[version] = None if of is None else of[0]
+        window = known[version]
+        if window is not None and group.windows[0] <= window <= group.windows[-1]:
             return True
     return False
 

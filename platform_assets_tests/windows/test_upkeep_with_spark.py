@@ -46,7 +46,8 @@ def batches(windows: range) -> list[dict[int, list[tuple[bytes | None, bytes | N
 
 
 @pytest.fixture
-def topic(tmp_path: Path) -> MadeTopic:
+def people(tmp_path: Path) -> MadeTopic:
+    """A topic whose tables have files of their own for each window."""
     made = MadeTopic(tmp_path / "lake")
     made.fill(made.seal(batches(range(WINDOWS + MORE)))[:WINDOWS])
     return made
@@ -84,17 +85,17 @@ def upkeep(
 
 
 def test_sparks_workers_merge_what_this_process_commits(
-    topic: MadeTopic, connection: Callable[[], ConnectSession]
+    people: MadeTopic, connection: Callable[[], ConnectSession]
 ) -> None:
-    before = {kind: rows(topic, kind) for kind in KINDS}
+    before = {kind: rows(people, kind) for kind in KINDS}
     assert len(before["raw"]) == WINDOWS * EACH * 2
-    size = max(f["size_bytes"] for f in pa.table(DeltaTable(place(topic, "raw")).get_add_actions()).to_pylist())
-    done = upkeep(topic, connection, target=2 * size + 1, cluster_by=("value",))
+    size = max(f["size_bytes"] for f in pa.table(DeltaTable(place(people, "raw")).get_add_actions()).to_pylist())
+    done = upkeep(people, connection, target=2 * size + 1, cluster_by=("value",))
     assert len(done["raw"]) > 1
     assert all(d.version is not None for kind in KINDS for d in done[kind])
-    assert {kind: rows(topic, kind) for kind in KINDS} == before
-    proved(topic)
-    assert all(topic.load(w).outcome == "unchanged" for w in windows(topic))
+    assert {kind: rows(people, kind) for kind in KINDS} == before
+    proved(people)
+    assert all(people.load(w).outcome == "unchanged" for w in windows(people))
 
 
 Maintenance = Callable[["SparkSession", Path], Any]
@@ -113,24 +114,24 @@ STRANGERS: dict[str, Maintenance] = {
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stranger_maintains_a_live_table(topic: MadeTopic, spark: SparkSession, stranger: str) -> None:
+def test_a_stranger_maintains_a_live_table(people: MadeTopic, spark: SparkSession, stranger: str) -> None:
     """Merged by others and vacuumed: all checks pass, and the next load, decode and upkeep work."""
-    before = {kind: rows(topic, kind) for kind in KINDS}
+    before = {kind: rows(people, kind) for kind in KINDS}
     for kind in KINDS:
-        version = DeltaTable(place(topic, kind)).version()
-        STRANGERS[stranger](spark, place(topic, kind))
-        table = DeltaTable(place(topic, kind))
+        version = DeltaTable(place(people, kind)).version()
+        STRANGERS[stranger](spark, place(people, kind))
+        table = DeltaTable(place(people, kind))
         assert table.version() > version
         assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    assert {kind: rows(topic, kind) for kind in KINDS} == before
-    proved(topic)
-    assert all(topic.load(w).outcome == "unchanged" for w in windows(topic))
-    new = more(topic)[0]
-    topic.fill([new])
-    assert all(topic.decoder().decode(w.key).outcome == "unchanged" for w in windows(topic))
-    list(Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
-    assert [row for row in rows(topic, "raw") if row[0] != new.key] == before["raw"]
-    proved(topic)
+    assert {kind: rows(people, kind) for kind in KINDS} == before
+    proved(people)
+    assert all(people.load(w).outcome == "unchanged" for w in windows(people))
+    new = more(people)[0]
+    people.fill([new])
+    assert all(people.decoder().decode(w.key).outcome == "unchanged" for w in windows(people))
+    list(Upkeep(people.declaration.raw_table, people.ledger).run(LATER))
+    assert [row for row in rows(people, "raw") if row[0] != new.key] == before["raw"]
+    proved(people)
 
 
 @pytest.mark.broker
@@ -163,10 +164,10 @@ def test_a_row_that_a_stranger_deletes_from_a_merged_file_is_named_and_healed(
 
 
 def test_a_streaming_reader_gets_each_row_once_through_loads_and_upkeep(
-    topic: MadeTopic, spark: SparkSession, tmp_path: Path
+    people: MadeTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Without `skipChangeCommits`: neither a first load nor upkeep changes a row that is there."""
-    sink, table = tmp_path / "sink", place(topic, "decoded")
+    sink, table = tmp_path / "sink", place(people, "decoded")
     query = (
         spark.readStream.format("delta")
         .load(str(table))
@@ -175,10 +176,10 @@ def test_a_streaming_reader_gets_each_row_once_through_loads_and_upkeep(
         .start(str(sink))
     )
     try:
-        for new in more(topic):
+        for new in more(people):
             query.processAllAvailable()
-            topic.fill([new])
-            done = list(Upkeep(topic.declaration.decoded_table, topic.ledger, cluster_by=("value",)).run(LATER))
+            people.fill([new])
+            done = list(Upkeep(people.declaration.decoded_table, people.ledger, cluster_by=("value",)).run(LATER))
             assert [d.version is not None for d in done] == [True]
         query.processAllAvailable()
     finally:
@@ -186,4 +187,4 @@ def test_a_streaming_reader_gets_each_row_once_through_loads_and_upkeep(
     columns = ["window", "kafka_partition", "kafka_offset", "value"]
     got = pl.concat([pl.read_parquet(file) for file in sink.glob("*.parquet")]).select(columns).rows()
     assert len(got) == (WINDOWS + MORE) * EACH * 2
-    assert sorted(got) == rows(topic, "decoded")
+    assert sorted(got) == rows(people, "decoded")

@@ -20,8 +20,8 @@ from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.engines.merging.work import Digests, Report, Share, Work
 from platform_assets.engines.protocol import NO_ROWS
-from platform_assets.errors import FilesLostError, LoadError
-from platform_assets.lake import contents, data_files, holdings, load_log, merging, row_copies
+from platform_assets.errors import FilesLostError, LoadError, PlatformError, UnknownOutcome
+from platform_assets.lake import contents, data_files, holdings, load_log, merging
 from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.field_ids import FieldIds, ids_of
 from platform_assets.lake.location import OWN_FOLDERS, Folder, shared_folder
@@ -146,12 +146,12 @@ class Upkeep:
             (*_STATISTICS, *cluster_by),
             ids_of(columns),
         )
-        left = dict(enumerate(shares))
+        left, known = dict(enumerate(shares)), merging.Loads()
         try:
             with closing(self.engine.merge(work)) as reports:
                 for report in reports:
                     del left[report.share]
-                    yield self._merged(plan, plan.groups[report.share], report, cluster_by)
+                    yield self._merged(plan, plan.groups[report.share], report, cluster_by, known)
         finally:
             # Their tasks may have written files, which no commit names.
             for share in left.values():
@@ -169,14 +169,15 @@ class Upkeep:
         names = tuple(unquote(file.path) for file in group.files)
         return Share(names, below, _LARGEST * self.target, sort_by)
 
-    def _merged(self, plan: Plan, group: Group, report: Report, cluster_by: Sequence[str]) -> MergedFiles:
+    def _merged(
+        self, plan: Plan, group: Group, report: Report, cluster_by: Sequence[str], known: merging.Loads
+    ) -> MergedFiles:
         receipts = {key: plan.receipts[key] for key in group.windows}
         if report.error is not None:
             if not isinstance(report.error, FilesLostError):
                 raise report.error
             _log.warning("%d files of %s are not merged: %s", len(group.files), self.table, report.error)
             return MergedFiles(group, None, damaged=self._damaged(group, receipts))
-        new = [data_files.described(self.folder, name, cluster_by) for name in report.files]
         try:
             if report.odd or _differing(report.digests, receipts):
                 damaged = self._damaged(group, receipts)
@@ -185,24 +186,31 @@ class Upkeep:
                         f"{len(group.files)} files of {self.table} were not merged: the rows would not have stayed the same in "
                         "their new file. Nothing was committed. Run it again; if this persists, check the disk."
                     )
-                row_copies.discard(self.folder, new)
+                self._discard(report)
                 return MergedFiles(group, None, damaged=damaged)
+            new = [data_files.described(self.folder, name, cluster_by) for name in report.files]
             handle = self.folder.delta()
             for file in new:
                 # Before the commit, so that whoever sees the file finds its contents.
                 name, rows = holdings.in_log(file.path), dict(report.files[file.path])
                 contents.record(self.folder, str(handle.metadata().id), name, file.bytes, rows)
-            version = merging.commit(self.folder, handle, group, new, plan.version)
-        except LoadError:
-            row_copies.discard(self.folder, new)
+            version = merging.commit(self.folder, handle, group, new, plan.version, known)
+        except PlatformError as e:
+            if not isinstance(e, UnknownOutcome):
+                self._discard(report)
             raise
         if version is None:
-            row_copies.discard(self.folder, new)
+            self._discard(report)
             return MergedFiles(group, None)
         self._remember(new, report)
         if len(receipts) == 1:
             self._record(receipts, version)
         return MergedFiles(group, version, sum(file.bytes for file in new), files=len(new))
+
+    def _discard(self, report: Report) -> None:
+        """Delete new files that no commit names, as far as possible."""
+        for name in report.files:
+            (self.folder / name.rpartition("/")[0]).delete()
 
     def _damaged(self, group: Group, receipts: Mapping[str, Receipt]) -> tuple[str, ...]:
         """Return the windows whose rows in the files of a group are not those of their receipts; none if another commit moved them.

@@ -59,7 +59,7 @@ def group_text(number: int, groups: int, merged: MergedFiles) -> str:
         return f"{number:,} of {groups:,}: merged {size}"
     if merged.damaged:
         return f"{number:,} of {groups:,}: left {size} as they are, because rows in them differ from what was loaded"
-    return f"{number:,} of {groups:,}: left {size} for the next run, because another commit changed them"
+    return f"{number:,} of {groups:,}: left {size} for the next run, because they changed or could not be read"
 
 
 def damage_texts(table: str, damaged: Sequence[str]) -> Iterator[str]:
