@@ -38,6 +38,7 @@ SCHEMA: Final = pa.schema(
 """Columns of an entry, named as in the ledger of loads. Its file metadata are `table_id`, and `path` and `size` of the data file."""
 _MOST_BYTES: Final = 64 << 20
 """Larger entries, of about a million windows, are neither written nor read."""
+_MOST_UNPACKED: Final = 256 << 20
 
 
 def record(table: Folder, table_id: str, path: str, size: int, rows: Digests) -> None:
@@ -65,24 +66,17 @@ def record(table: Folder, table_id: str, path: str, size: int, rows: Digests) ->
 
 def recorded(table: Folder, table_id: str, path: str, size: int) -> Digests | None:
     """Return what a data file holds; None if nobody has written it down, or if the entry is damaged."""
-    entry = _read(table, table_id, path, size, SCHEMA.names)
-    if entry is None:
-        return None
-    columns = (entry[name].to_pylist() for name in SCHEMA.names)
-    return {
-        (key, topic_id): Measured(Digest(rows, int(offsets)), Digest(rows, int(content)))
-        for key, topic_id, rows, offsets, content in zip(*columns, strict=True)
-    }
+    return _read(table, table_id, path, size)
 
 
 def rows_by_window(table: Folder, table_id: str, path: str, size: int) -> dict[str, int] | None:
     """Return the windows that a data file holds, with their numbers of rows; None as in `recorded`."""
-    entry = _read(table, table_id, path, size, ["window", "rows"])
+    entry = _read(table, table_id, path, size)
     if entry is None:
         return None
     found: dict[str, int] = {}
-    for key, rows in zip(entry["window"].to_pylist(), entry["rows"].to_pylist(), strict=True):
-        found[key] = found.get(key, 0) + rows
+    for (key, _), measured in entry.items():
+        found[key] = found.get(key, 0) + measured.rows
     return found
 
 
@@ -99,7 +93,7 @@ def prune(table: Folder, table_id: str, files: Collection[tuple[str, int]]) -> i
     return len(gone)
 
 
-def _read(table: Folder, table_id: str, path: str, size: int, columns: list[str]) -> pa.Table | None:
+def _read(table: Folder, table_id: str, path: str, size: int) -> Digests | None:
     folder, name = contents_of_files(table), _name(table_id, path, size)
     content = folder.read(name)
     if content is None:
@@ -108,12 +102,27 @@ def _read(table: Folder, table_id: str, path: str, size: int, columns: list[str]
         if len(content) > _MOST_BYTES:
             raise pa.ArrowInvalid(f"it has {len(content):,} bytes")
         file = pq.ParquetFile(BytesIO(content))
+        unpacked = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        if unpacked > _MOST_UNPACKED:
+            raise pa.ArrowInvalid(f"it unpacks to {unpacked:,} bytes")
         if not file.schema_arrow.equals(SCHEMA) or not _identity(table_id, path, size).items() <= _metadata(file):
             raise pa.ArrowInvalid("it belongs to another file or release")
-        return file.read(columns)
-    except (pa.ArrowException, OSError) as e:
+        columns = (column.to_pylist() for column in file.read(SCHEMA.names).columns)
+        return {(key, topic_id): _measured(*of_key) for key, topic_id, *of_key in zip(*columns, strict=True)}
+    except (pa.ArrowException, OSError, ValueError, TypeError) as e:
         _log.warning("%s/%s cannot be read (%s): the data file is read instead", folder, name, e)
         return None
+
+
+def _measured(rows: int, offsets: str, content: str) -> Measured:
+    """Raises ValueError or TypeError if these are not numbers."""
+    return Measured(Digest(_whole(rows), int(offsets)), Digest(_whole(rows), int(content)))
+
+
+def _whole(rows: int | None) -> int:
+    if rows is None or rows < 0:
+        raise ValueError(f"it counts {rows} rows")
+    return rows
 
 
 def _metadata(file: pq.ParquetFile) -> set[tuple[bytes, bytes]]:

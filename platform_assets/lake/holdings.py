@@ -115,7 +115,8 @@ def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[s
                 keys_of.append(key)
                 rows_of.append(rows)
                 bytes_of.append(file.bytes if len(held) == 1 or not total else file.bytes * (rows or 0) // total)
-                shared_of.append(len(held) > 1)
+                # One that cannot be read may hold others too: whoever removes it has to say what is lost with it.
+                shared_of.append(len(held) > 1 or (rows is None and only_window(file) is None))
     found = files.take(pa.array(at, pa.int64()))
     is_shared = pa.array(shared_of, pa.bool_())
     for name in (f"{kind}.{place}" for kind in ("min", "max") for place in _PLACES):

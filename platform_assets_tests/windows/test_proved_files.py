@@ -19,7 +19,7 @@ from platform_assets.checks.facts import Facts, collect
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.rules import deep_audit
 from platform_assets.errors import UnprovedRowsError
-from platform_assets.lake import contents, holdings, measuring, rows
+from platform_assets.lake import contents, holdings, load_log, measuring, rows
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.digest import Digest, Measured
@@ -220,7 +220,28 @@ def test_contents_are_those_that_another_reader_finds(topic: MadeTopic) -> None:
     ]
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut", "empty", "of another file", "of another table"])
+DAMAGED_VALUES: dict[str, tuple[str, Any]] = {
+    "no number": ("offsets_digest", "x"),
+    "a very long number": ("content_digest", "9" * 5000),
+    "null": ("content_digest", None),
+    "no rows": ("rows", -1),
+}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "deleted",
+        "cut",
+        "empty",
+        "of another file",
+        "of another table",
+        "no number",
+        "a very long number",
+        "null",
+        "no rows",
+    ],
+)
 def test_without_its_entry_a_file_is_read_again(topic: MadeTopic, read: Read, damage: str) -> None:
     by_stranger(topic)
     facts(topic)
@@ -229,10 +250,15 @@ def test_without_its_entry_a_file_is_read_again(topic: MadeTopic, read: Read, da
         entry.unlink()
     elif damage in ("cut", "empty"):
         entry.write_bytes(entry.read_bytes()[: 300 if damage == "cut" else 0])
+    elif damage in DAMAGED_VALUES:
+        name, value = DAMAGED_VALUES[damage]
+        found = pq.read_table(entry)
+        at, kind = found.schema.get_field_index(name), found.schema.field(name)
+        pq.write_table(found.set_column(at, kind, pa.array([value] * found.num_rows, kind.type)), entry)
     else:
         found = pq.read_table(entry)
-        name = {"of another file": b"path", "of another table": b"table_id"}[damage]
-        pq.write_table(found.replace_schema_metadata({**(found.schema.metadata or {}), name: b"other"}), entry)
+        key = {"of another file": b"path", "of another table": b"table_id"}[damage]
+        pq.write_table(found.replace_schema_metadata({**(found.schema.metadata or {}), key: b"other"}), entry)
     assert is_green(facts(topic))
     assert len(read.files) == 2
     assert is_green(facts(topic))
@@ -395,3 +421,24 @@ def step(topic: MadeTopic, rng: random.Random) -> None:
 def found_by(topic: MadeTopic) -> tuple[object, ...]:
     found = facts(topic)
     return found.changed, found.rewritten, found.not_held, found.unreadable, found.unknown
+
+
+def test_a_lost_file_that_leaves_the_table_with_another_window_is_named(topic: MadeTopic) -> None:
+    """A window is healed that a lost file might hold: the commit removes that file, and says so."""
+    window = topic.ledger.windows(topic.topic)[4]
+    everything = table(topic).to_pyarrow_table()
+    others = everything.filter(pc.not_equal(everything["window"], window.key))
+    write_deltalake(table(topic), others, mode="overwrite", predicate=f"window != '{window.key}'")
+    (shared,) = (f["path"] for f in files(topic) if f["min.window"] != f["max.window"])
+    table(topic).delete(f"window = '{window.key}' AND kafka_offset % 3 = 0")
+    (topic.root / "raw" / topic.topic / shared).unlink()
+    holdings._remembered._values.clear()
+    assert topic.load(window).outcome == "healed"
+    assert shared not in [f["path"] for f in files(topic)]
+    newest = next(load_log.load_commits(topic.lake.table(topic.declaration.raw_table)))
+    assert newest.metadata.lost == (shared,)
+    assert facts(topic).changed.keys() == topic.receipts().keys() - {window.key}
+    for other in topic.ledger.windows(topic.topic):
+        if other.key != window.key:
+            assert topic.load(other).outcome == "healed"
+    assert is_green(facts(topic))
