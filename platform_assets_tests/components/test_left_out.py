@@ -146,7 +146,7 @@ def test_check_says_what_dagster_says_of_python_that_is_in_the_way(
     checked = shell.run("check")
     assert checked.exit_code == 0
     (command,) = re.findall(
-        r"^definitions: .*`(dagster definitions validate -m \S+)` has it$", checked.stdout, re.MULTILINE
+        r"^definitions: .*run `(dagster definitions validate -m \S+)`$", checked.stdout, re.MULTILINE
     )
     done = subprocess.run(
         [str(Path(sys.executable).with_name("dagster")), *command.split()[1:]],
