@@ -5,6 +5,23 @@ Each copy is recorded in a file of its own in the folder `_migration` of the tab
 digests of each window, so that a run that was killed is continued. A copy counts only while the table still has all of these files: a
 load, an erasure or somebody's OPTIMIZE that replaces one makes it stale, and its windows are copied again.
 
+**When a copy may be named, and when deleted.** A commit based on version v names a copy only if no commit up to v, since the version
+at which the copying began, loaded or fenced a window of its span, the first to the last window in the name of its folder. Before the
+table is flat, only these delete a copy:
+
+* An erasure, if the copy holds rows of its window, or is half-written and has the window in its span. The copy existed when the
+  erasure listed it, before it committed, so the erasure's version c came after the copying began. If c <= v, the copy is not named. If
+  c > v, c is not v + 1, which is the migration's, so the erasure is refused: it was opened with another layout. One that is opened
+  later deletes no file that its version names.
+* A run of the migration, if such a version c has overtaken the copy. A commit based on v >= c never names it; one on an earlier v is
+  refused, since version v + 1 exists. Whatever else makes a copy stale may be undone, such as by RESTORE, or another run may count
+  that copy instead of its own: such copies are deleted once the table is flat.
+* VACUUM, if the copy is older than the table's retention. Copies older than half of it are not named. This is checked just before the
+  commit, together with the sizes of the files.
+
+A later migration of a table that was restored names no copy from before the former migration's commit, whose run may still delete
+those that no version has named.
+
 delta-rs cannot change a table's partition columns in a commit that names files, so the commit is written here: as the version after
 that whose files were copied, unless there is such a version by now. Then the other commit was first, and this one is not made. Whoever
 opened the table before this commit is refused, because its layout has changed. It changes no data, so change feeds see nothing.
@@ -18,6 +35,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -25,11 +43,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from platform_assets.errors import LakeUnavailableError, MigrationOutcomeUnknownError, TableRefusedError
-from platform_assets.lake import contents, delta_log, field_ids, holdings, row_copies
+from platform_assets.lake import contents, delta_log, field_ids, holdings, load_log, row_copies
 from platform_assets.lake.contents import Digests
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
-from platform_assets.lake.location import SHARED, Folder
+from platform_assets.lake.location import SHARED, Folder, shared_span
 from platform_assets.lake.row_copies import Measure
 from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.logs import logger
@@ -42,6 +60,8 @@ _VERSION: Final = 1
 _COLUMNS: Final = "columns.json"
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _PATH: Final = re.compile(rf"{SHARED}/[0-9-]+_[0-9-]+/[0-9a-f-]{{36}}/part-[0-9a-f]+\.parquet")
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
+_INTERVAL: Final = re.compile(r"interval\s+(\d{1,6})\s+(second|minute|hour|day|week)s?")
 _KNOWN_FEATURES: Final = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
 )
@@ -53,12 +73,16 @@ Source = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A new file with all rows of some files of the partitioned table. `name` is that of its record."""
+    """A new file with all rows of some files of the partitioned table. `name` is that of its record.
+
+    `since` is a version of the table from before anything of it was read or written.
+    """
 
     name: str
     file: NewFile
     sources: tuple[Source, ...]
     digests: Digests
+    since: int
 
     def to_json(self) -> str:
         """The record of the copy. It has bounds of offsets and times, but no other value of a row."""
@@ -66,6 +90,7 @@ class Copy:
         return json.dumps(
             {
                 "version": _VERSION,
+                "since": self.since,
                 "file": {"path": f.path, "bytes": f.bytes, "rows": f.rows, "statistics": f.statistics},
                 "sources": [list(source) for source in self.sources],
                 "digests": [
@@ -91,44 +116,89 @@ class Copy:
                 for key, topic_id, *numbers in found["digests"]
                 for offsets, content in [(numbers[:2], numbers[2:])]
             }
-            return cls(
-                name, NewFile(**found["file"]), tuple((str(p), int(size)) for p, size in found["sources"]), digests
-            )
+            sources = tuple((str(p), int(size)) for p, size in found["sources"])
+            return cls(name, NewFile(**found["file"]), sources, digests, int(found["since"]))
         except (ValueError, KeyError, TypeError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
+class Event:
+    """A commit of the table's log: the window that it loads or fences, and the copies that it names.
+
+    Nothing else is known of a `lost` one.
+    """
+
+    version: int
+    window: str | None = None
+    named: frozenset[str] = frozenset()
+    migrates: bool = False
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Valid copies, stale copies, and the groups of files left to copy, each to one file."""
+    """Copies that count, those that may be deleted at once, and the groups of files that are still to be copied, each to one file."""
 
     copies: tuple[Copy, ...]
-    stale: tuple[Copy, ...]
+    overtaken: tuple[Copy, ...]
     groups: tuple[tuple[DataFile, ...], ...]
 
 
-def plan(files: Sequence[DataFile], copies: Sequence[Copy], target: int) -> Plan:
-    """Return the plan for the files of a version, and the copies recorded so far. Pure.
+def plan(files: Sequence[DataFile], copies: Sequence[Copy], target: int, events: Sequence[Event] = ()) -> Plan:
+    """Return the plan for the files of a version, the copies recorded so far, and the commits up to the version. Pure.
 
-    A window's files stay together, windows follow one another by age, and a group ends at `target` bytes.
+    A window's files stay together, windows follow one another by age, and a group ends at `target` bytes. It also ends at files that
+    are copied already, so that a load of a window in between does not make the new copy stale.
     """
     named = {(f.path, f.bytes) for f in files}
-    good, stale, taken = list[Copy](), list[Copy](), set[Source]()
+    good, overtaken, taken = list[Copy](), list[Copy](), set[Source]()
     for copy in copies:
+        later = [event for event in events if event.version > copy.since]
+        is_known = not any(e.lost or e.migrates or copy.file.path in e.named for e in later)
+        if is_known and any(_is_in_span(copy, e.window) for e in later):
+            overtaken.append(copy)
         # Two runs at once may have copied the same file: each counts once.
-        is_good = named.issuperset(copy.sources) and taken.isdisjoint(copy.sources)
-        (good if is_good else stale).append(copy)
-        taken |= set(copy.sources) if is_good else set()
+        elif is_known and named.issuperset(copy.sources) and taken.isdisjoint(copy.sources):
+            good.append(copy)
+            taken |= set(copy.sources)
     groups, some, size = list[tuple[DataFile, ...]](), list[DataFile](), 0
     for file in files:
-        if (file.path, file.bytes) in taken:
-            continue
-        if some and size >= target and some[-1].partition != file.partition:
+        is_taken = (file.path, file.bytes) in taken
+        if some and some[-1].partition != file.partition and (is_taken or size >= target or _is_other(some[-1], file)):
             groups.append(tuple(some))
             some, size = [], 0
-        some.append(file)
-        size += file.bytes
-    return Plan(tuple(good), tuple(stale), (*groups, tuple(some)) if some else tuple(groups))
+        if not is_taken:
+            some.append(file)
+            size += file.bytes
+    return Plan(tuple(good), tuple(overtaken), (*groups, tuple(some)) if some else tuple(groups))
+
+
+def _is_other(file: DataFile, following: DataFile) -> bool:
+    """Return true if one file is of a window and the other has no window: a copy of the latter may hold any."""
+    first, second = (holdings.is_key(f.partition[holdings.WINDOW]) for f in (file, following))
+    return first != second
+
+
+def _is_in_span(copy: Copy, window: str | None) -> bool:
+    span = shared_span(copy.file.path)
+    return window is not None and (span is None or span[0] <= window <= span[1])
+
+
+def events_since(folder: Folder, copies: Sequence[Copy], version: int) -> list[Event]:
+    """Return the commits up to `version` since the copying of the oldest of `copies` began."""
+    return [
+        _event(folder, number) for number in range(min((c.since for c in copies), default=version) + 1, version + 1)
+    ]
+
+
+def _event(folder: Folder, version: int) -> Event:
+    found = delta_log.commit(folder, version)
+    if found is None:
+        return Event(version, lost=True)
+    of = load_log.identity_in(found)
+    named = frozenset(unquote(add.path) for add in found.adds if add.path.startswith(f"{SHARED}/"))
+    return Event(version, None if of is None else of[0], named, MIGRATION_KEY in (found.user_metadata or ""))
 
 
 def files_in_order(folder: Folder, handle: DeltaTable) -> list[DataFile]:
@@ -172,26 +242,35 @@ def flat_columns(folder: Folder, handle: DeltaTable) -> pa.Schema:
     return found
 
 
-def copies_of(folder: Folder) -> list[Copy]:
-    """Return the recorded copies whose files are still there."""
-    found = []
-    for name in sorted((folder / FOLDER).files()):
-        text = (folder / FOLDER).read(name) if name.endswith(".json") and name != _COLUMNS else None
-        copy = None if text is None else Copy.from_json(name, text)
-        if copy is not None and folder.size(copy.file.path) == copy.file.bytes:
-            found.append(copy)
-    return found
+def recorded(folder: Folder) -> list[Copy]:
+    """Return the copies that are recorded; their files may be gone."""
+    names = sorted(n for n in (folder / FOLDER).files() if n.endswith(".json") and n != _COLUMNS)
+    texts = ((name, (folder / FOLDER).read(name)) for name in names)
+    found = (None if text is None else Copy.from_json(name, text) for name, text in texts)
+    return [copy for copy in found if copy is not None]
 
 
-def copied(folder: Folder, sources: Sequence[DataFile], columns: pa.Schema, measure: Measure) -> Copy | None:
+def lasting(folder: Folder, handle: DeltaTable, copies: Sequence[Copy]) -> list[Copy]:
+    """Return those of `copies` whose files are there, and are so young that no VACUUM deletes them soon."""
+    text = handle.metadata().configuration.get(_RETENTION) or ""
+    found = _INTERVAL.fullmatch(text.strip().lower())
+    retention = timedelta(days=7) if found is None else timedelta(**{f"{found[2]}s": int(found[1])})
+    old = set(folder.written_before(datetime.now(UTC) - retention / 2, SHARED))
+    return [c for c in copies if c.file.path not in old and folder.size(c.file.path) == c.file.bytes]
+
+
+def copied(
+    folder: Folder, sources: Sequence[DataFile], columns: pa.Schema, measure: Measure, since: int
+) -> Copy | None:
     """Copy the rows of `sources` to one new file, compare them, and record the copy; None if the sources have no rows.
 
-    Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; no file is left then.
+    `since` is a version that the table had by now. Raises FilesLostError if a source cannot be read, and LoadError if the copy
+    differs; no file is left then.
     """
     made = row_copies.merged(folder, sources, columns, measure)
     if made is None:
         return None
-    copy = Copy(f"{uuid.uuid4()}.json", made.file, tuple((f.path, f.bytes) for f in sources), made.digests)
+    copy = Copy(f"{uuid.uuid4()}.json", made.file, tuple((f.path, f.bytes) for f in sources), made.digests, since)
     try:
         (folder / FOLDER).write(copy.name, copy.to_json().encode())
     except BaseException:
@@ -201,14 +280,20 @@ def copied(folder: Folder, sources: Sequence[DataFile], columns: pa.Schema, meas
 
 
 def discard(folder: Folder, copies: Sequence[Copy]) -> None:
-    """Delete copies that no longer count: their record first, so that no other run names the file in a commit."""
+    """Delete copies that no commit names: their record first, so that no other run names the file in a commit."""
     for copy in copies:
         (folder / FOLDER).erase([copy.name])
         row_copies.discard(folder, [copy.file])
 
 
-def clear(folder: Folder) -> None:
-    """Delete the records, once the table is flat."""
+def clear(folder: Folder, version: int) -> None:
+    """Delete the records, once the table is flat at `version`, its newest, and the former copies that no version has named."""
+    copies = recorded(folder)
+    events = events_since(folder, copies, version)
+    for copy in copies:
+        later = [event for event in events if event.version > copy.since]
+        if any(e.migrates for e in later) and not any(e.lost or copy.file.path in e.named for e in later):
+            discard(folder, [copy])
     (folder / FOLDER).delete()
 
 
@@ -217,12 +302,15 @@ def commit(
 ) -> int | None:
     """Put `copies` in the place of `files`, which are all files of the version of `handle`, and drop the partition column.
 
-    Return the new version; None if another commit came first. Raises MigrationOutcomeUnknownError, after which the log may have it.
+    Return the new version; None if another commit came first, or if a copy is gone or too old. Raises MigrationOutcomeUnknownError,
+    after which the log may have it.
     """
     for copy in copies:
         # Before the commit, so that whoever sees the file finds its contents.
         path = holdings.in_log(copy.file.path)
         contents.record(folder, str(handle.metadata().id), path, copy.file.bytes, dict(copy.digests))
+    if len(lasting(folder, handle, copies)) < len(copies):
+        return None
     version, identity = handle.version() + 1, str(uuid.uuid4())
     lines = [json.dumps(a, separators=(",", ":")) for a in _actions(handle, files, copies, columns, identity)]
     try:

@@ -100,7 +100,7 @@ class Migration:
                 return self._ended(handle.version())
             migration.check_supported(self.folder, handle)
             files, plan = self._plan(handle)
-            migration.discard(self.folder, plan.stale)
+            migration.discard(self.folder, plan.overtaken)
             copies, damaged = self._copies(handle, plan, on_progress)
             digests = migration.digests_by_window(copies)
             # Receipts are read after the table was opened: one of a later load would belong to a later version, which is seen below.
@@ -115,7 +115,7 @@ class Migration:
             version = migration.commit(self.folder, handle, files, copies, columns)
             if version is not None:
                 self._prove(version, copies)
-                migration.clear(self.folder)
+                migration.clear(self.folder, version)
                 unproved = sorted(key for key, found in digests.items() if not _is_proved(found, receipts.get(key)))
                 sizes = sum(copy.file.bytes for copy in copies)
                 return Migrated(version, len(digests), len(files), len(copies), sizes, tuple(unproved))
@@ -123,7 +123,10 @@ class Migration:
 
     def _plan(self, handle: DeltaTable) -> tuple[list[DataFile], Plan]:
         files = migration.files_in_order(self.folder, handle)
-        return files, migration.plan(files, migration.copies_of(self.folder), self.target)
+        recorded = migration.recorded(self.folder)
+        events = migration.events_since(self.folder, recorded, handle.version())
+        plan = migration.plan(files, migration.lasting(self.folder, handle, recorded), self.target, events)
+        return files, plan
 
     def _copies(
         self, handle: DeltaTable, plan: Plan, on_progress: Callable[[str], None]
@@ -135,16 +138,16 @@ class Migration:
         total = done + sum(file.bytes for group in plan.groups for file in group)
         for group in plan.groups:
             on_progress(f"{self.table}: {done:,} of {total:,} bytes are copied")
-            copy, unreadable = self._copied(group, columns)
+            copy, unreadable = self._copied(group, columns, handle.version())
             copies += [] if copy is None else [copy]
             damaged |= unreadable
             done += sum(file.bytes for file in group)
         return copies, damaged
 
-    def _copied(self, group: Sequence[DataFile], columns: pa.Schema) -> tuple[Copy | None, set[str]]:
+    def _copied(self, group: Sequence[DataFile], columns: pa.Schema, since: int) -> tuple[Copy | None, set[str]]:
         measure = measure_of(self.table.kind)
         try:
-            return migration.copied(self.folder, group, columns, measure), set()
+            return migration.copied(self.folder, group, columns, measure, since), set()
         except FilesLostError as e:
             if not migration.is_named(self.folder, group):
                 # Another commit has replaced a file, and an erasure deleted it, meanwhile: that commit is noticed.
@@ -154,7 +157,7 @@ class Migration:
             rest = [file for file in group if _key(file) not in unreadable]
             if not unreadable:
                 raise
-            return (migration.copied(self.folder, rest, columns, measure) if rest else None), unreadable
+            return (migration.copied(self.folder, rest, columns, measure, since) if rest else None), unreadable
 
     def _is_readable(self, file: DataFile) -> bool:
         try:
@@ -173,8 +176,8 @@ class Migration:
 
     def _ended(self, version: int) -> Migrated:
         """Finish what a run that died after its commit has left; return the outcome for a table that is flat."""
-        self._prove(version, migration.copies_of(self.folder))
-        migration.clear(self.folder)
+        self._prove(version, migration.recorded(self.folder))
+        migration.clear(self.folder, version)
         found = load_log.file_actions(self.folder, version)
         held = holdings.by_window(self.folder, found, flat=True)
         windows, size = len(set(held[holdings.WINDOW].to_pylist())), sum(found["size_bytes"].to_pylist())
@@ -187,11 +190,11 @@ class Migration:
         """
         if not copies:
             return
+        receipts = self.ledger.receipts(self.table)
+        files = holdings.window_files(holdings.actions(self.folder, version))
+        named = {unquote(path) for of_window in files.values() for path in of_window.paths}
+        copies = [copy for copy in copies if copy.file.path in named]
         own, digests = {copy.file.path for copy in copies}, migration.digests_by_window(copies)
-        receipts, files = (
-            self.ledger.receipts(self.table),
-            holdings.window_files(holdings.actions(self.folder, version)),
-        )
         table_id = load_log.table_id(self.folder)
         self.ledger.record_receipts(
             [
