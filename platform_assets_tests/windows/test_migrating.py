@@ -243,6 +243,7 @@ def test_a_record_can_name_nothing_but_copies(topic: MadeTopic, named: object) -
     folder.mkdir()
     record = {
         "version": 1,
+        "since": 0,
         "file": {"path": named, "bytes": 1, "rows": 1, "statistics": {}},
         "sources": [["gone", 1]],
         "digests": [],
