@@ -364,6 +364,22 @@ def test_a_compaction_by_another_writer_during_the_copy_is_followed(
     proved(topic)
 
 
+def test_a_restore_of_the_version_before_brings_the_partitions_back(topic: MadeTopic) -> None:
+    """The guide names it as the way back. The table can be migrated again after that."""
+    before, version = rows(topic), table(topic).version()
+    migrated(topic)
+    topic.load(windows(topic)[6])
+    table(topic).restore(version)
+    assert not is_flat(topic)
+    assert rows(topic).equals(before)
+    assert [topic.load(w).outcome for w in windows(topic)] == ["unchanged"] * 6 + ["healed"]
+    topic.decoder().decode(windows(topic)[6].key)
+    proved(topic)
+    migrated(topic)
+    assert is_flat(topic)
+    proved(topic)
+
+
 # --- what no receipt proves
 
 
