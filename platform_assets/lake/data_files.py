@@ -104,7 +104,10 @@ def blocks_by_window(
     with failures.reading_files(table, windows[0]), table.open(unquote(path)) as opened:
         for block in parquet.blocks(parquet.opened(opened), rows_at_once, [*columns, parquet.WINDOW]):
             for window in pc.unique(block[parquet.WINDOW]).to_pylist():
-                yield window or "", block.filter(pc.equal(block[parquet.WINDOW], window)).select(columns)
+                keys = block[parquet.WINDOW]
+                # A comparison with null would leave out rows without a window.
+                of_window = pc.is_null(keys) if window is None else pc.equal(keys, window)
+                yield window or "", block.filter(of_window).select(columns)
 
 
 def _rows(table: Folder, name: str, window: str) -> pa.Table:

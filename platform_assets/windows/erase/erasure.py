@@ -139,13 +139,19 @@ class Erasure:
                 for window, block in data_files.blocks_by_window(folder, path, windows, _BLOCK_ROWS, ["key", *_PLACE]):
                     hits = block.filter(pc.is_in(block["key"].cast(pa.binary()), wanted))
                     for partition, offsets in rows.split_by_partition(hits):
-                        found.setdefault(window, {}).setdefault(partition, []).append(offsets)
+                        # A partitioned table has rows without a window in the partition None.
+                        found.setdefault(window or "", {}).setdefault(partition, []).append(offsets)
             except FilesLostError:
                 if unreadable is None:
                     raise
                 unreadable.update(windows)
             else:
                 passed.add(path)
+        if "" in found:
+            raise ConfigurationError(
+                f"{self.declaration.raw_table} has rows with such a key but without a window, which another writer added. Nothing was "
+                "changed. Delete the rows whose `window` is null, and their files with `platform-assets vacuum`; then erase again"
+            )
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
         if unknown := sorted(set(found) - set(sealed)):
             raise ConfigurationError(
