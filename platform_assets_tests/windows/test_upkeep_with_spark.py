@@ -157,10 +157,8 @@ def test_a_row_that_a_stranger_deletes_from_a_merged_file_is_named_and_healed(
     gone = (OffsetRange(deleted.offset, deleted.offset + 1),)
     assert {f.window for f in found} == {deleted.window}
     assert any((f.partition, f.ranges) == (deleted.partition, gone) for f in found), found
-    assert [d.damaged for d in Upkeep(lk.declaration.raw_table, lk.ledger).run(LATER)] == [(deleted.window,)]
     assert [lk.load(key).outcome for key in keys].count("healed") == 1
     assert [row.whole for row in lk.rows()] == [row.whole for row in before]
-    assert all(check.evaluate(evaluation).passed for check in CHECKS.values())
 
 
 def test_a_streaming_reader_gets_each_row_once_through_loads_and_upkeep(
