@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 JSON_VERSION = 1
 
 
-class Size(click.ParamType[int]):
-    """A size such as `128 MB`."""
+def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Return the number of bytes of a size such as `128 MB`."""
+    from platform_assets.model.sizes import bytes_of
 
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes."""
-        from platform_assets.model.sizes import bytes_of
-
-        found = value if isinstance(value, int) else bytes_of(value)
-        if not found:
-            self.fail(f"{value!r} is not a size such as 128 MB or 1 GB", param, ctx)
-        return found
+    found = None if value is None else bytes_of(value)
+    if value is not None and not found:
+        raise click.BadParameter(f"{value!r} is not a size such as 128 MB or 1 GB", ctx, param)
+    return found
 
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--target", type=Size(), help="Size of merged files. Default: the topic's target_file_size, 128 MB.")
+@click.option(
+    "--target",
+    metavar="SIZE",
+    callback=_bytes,
+    help="Size of merged files. Default: the topic's target_file_size, 128 MB.",
+)
 @click.option(
     "--quiet-hours",
     type=click.FloatRange(0, 100_000),
@@ -44,7 +44,9 @@ class Size(click.ParamType[int]):
     show_default=True,
     help="Leave windows alone that ended less than so many hours ago.",
 )
-@click.option("--budget", type=Size(), help="Merge files of about this size per table. Default: 4 GB.")
+@click.option(
+    "--budget", metavar="SIZE", callback=_bytes, help="Merge files of about this size per table. Default: 4 GB."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be merged.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, dry_run, and for each table what was done.")
 def upkeep(
