@@ -208,6 +208,19 @@ def _compared(table: Folder, name: str, before: Digests, measure: Measure, refus
     return file
 
 
+def is_intact(table: Folder, file: NewFile, digests: Digests, measure: Measure) -> bool:
+    """Read a copy that another process has written; return true if its rows have these digests."""
+    found: Digests = {}
+    try:
+        with failures.reading_files(table, ""), table.open(file.path) as opened:
+            for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
+                measure_into(found, block, measure)
+    except FilesLostError as e:
+        _log.warning("copy %s of %s cannot be read: %s", file.path, table.name, e)
+        return False
+    return found == digests
+
+
 def discard(table: Folder, files: Sequence[NewFile]) -> None:
     """Delete copies that no commit names; what cannot be deleted is left to `vacuum`."""
     for file in files:

@@ -228,6 +228,23 @@ def test_copies_that_are_gone_or_too_old_at_the_commit_are_made_again(
     assert on_disk(topic) == named(topic)
 
 
+def test_copies_of_a_former_run_are_read_again_before_they_are_named(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine died before the content of some was on disk: they have their sizes, and zeros inside."""
+    before = rows(topic)
+    stopped(topic, monkeypatch)
+    first, second, *_ = sorted(on_disk(topic))
+    first.write_bytes(bytes(first.stat().st_size))
+    content = bytearray(second.read_bytes())
+    content[100:200] = bytes(100)
+    second.write_bytes(bytes(content))
+    of(topic).run()
+    assert rows(topic).equals(before)
+    assert on_disk(topic) == named(topic)
+    proved(topic)
+
+
 def test_a_run_that_died_after_its_commit_leaves_its_other_copies_to_the_next(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

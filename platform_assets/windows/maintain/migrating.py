@@ -7,7 +7,7 @@ windows without a receipt, and rows of another writer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from platform_assets.engines.measuring import measure_of
 from platform_assets.engines.protocol import NO_ROWS
 from platform_assets.errors import FilesLostError, MigrationBusyError, MigrationDamageError
-from platform_assets.lake import data_files, holdings, load_log, merging, migration
+from platform_assets.lake import data_files, holdings, load_log, merging, migration, row_copies
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.location import Folder
 from platform_assets.lake.migration import Copy, Plan
@@ -94,14 +94,19 @@ class Migration:
         Raises MigrationDamageError, MigrationBusyError, MigrationOutcomeUnknownError and TableRefusedError; the table then has its
         former layout, or the outcome is unknown.
         """
+        proved, broken = set[str](), set[str]()
         for _ in range(_ATTEMPTS):
             handle = self.folder.delta()
             if holdings.is_flat(handle):
                 return self._ended(handle.version())
             migration.check_supported(self.folder, handle)
             files, plan = self._plan(handle)
+            # A machine that died may have left copies of the right size without their content.
+            broken |= {c.name for c in plan.copies if c.name not in proved and not self._is_intact(c)}
+            files, plan = self._plan(handle, broken)
             migration.discard(self.folder, plan.overtaken)
             copies, damaged = self._copies(handle, plan, on_progress)
+            proved |= {copy.name for copy in copies}
             digests = migration.digests_by_window(copies)
             # Receipts are read after the table was opened: one of a later load would belong to a later version, which is seen below.
             receipts = self.ledger.receipts(self.table)
@@ -121,9 +126,12 @@ class Migration:
                 return Migrated(version, len(digests), len(files), len(copies), sizes, tuple(unproved))
         raise MigrationBusyError(str(self.table))
 
-    def _plan(self, handle: DeltaTable) -> tuple[list[DataFile], Plan]:
+    def _is_intact(self, copy: Copy) -> bool:
+        return row_copies.is_intact(self.folder, copy.file, copy.digests, measure_of(self.table.kind))
+
+    def _plan(self, handle: DeltaTable, broken: Collection[str] = ()) -> tuple[list[DataFile], Plan]:
         files = migration.files_in_order(self.folder, handle)
-        recorded = migration.recorded(self.folder)
+        recorded = [copy for copy in migration.recorded(self.folder) if copy.name not in broken]
         events = migration.events_since(self.folder, recorded, handle.version())
         plan = migration.plan(files, migration.lasting(self.folder, handle, recorded), self.target, events)
         return files, plan
