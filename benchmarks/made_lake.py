@@ -169,7 +169,7 @@ def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) 
         if number % a_day == a_day - 1:
             day = range(number - a_day + 1, number + 1)
             gone = [_add(keys[n], n, partitions, flat=True) for n in day]
-            path = f"{shared_folder(keys[day[0]], key, 'made')}/part-made.parquet"
+            path = f"{shared_folder(keys[day[0]], key, number, 'made')}/part-made.parquet"
             merged = {**_add(key, number, partitions, flat=True), "path": path, "dataChange": False}
             _commit(
                 table,
@@ -206,7 +206,7 @@ def _merged(table: Path, topic_id: str, keys: Sequence[str], first: int, a_file:
         "window": pa.array(np.repeat(np.array(keys[first : first + a_file], dtype=object), partitions), pa.string()),
     }
     rows_of = pa.table({f.name: values.get(f.name, pa.nulls(count, f.type)) for f in schema}).cast(schema)
-    path = f"{shared_folder(keys[first], keys[first + len(numbers) - 1], 'made')}/part-made.parquet"
+    path = f"{shared_folder(keys[first], keys[first + len(numbers) - 1], 0, 'made')}/part-made.parquet"
     (table / path).parent.mkdir(parents=True)
     pq.write_table(rows_of, table / path, row_group_size=1 << 16)
     entry = {**_add(keys[first], first, partitions, flat=True), "path": path, "size": (table / path).stat().st_size}

@@ -23,6 +23,7 @@ from deltalake.transaction import AddAction
 from platform_assets.errors import (
     CommitOutcomeUnknownError,
     ConcurrentLoadError,
+    FilesLostError,
     LakeNotWritableError,
     LakeUnavailableError,
     PlatformError,
@@ -248,7 +249,15 @@ class WindowCommit:
             if made is not None:
                 return made
             before = self._shared.handle.version()
-            change = self._change(metadata)
+            try:
+                change = self._change(metadata)
+            except (FilesLostError, TableDamagedError):
+                # Another commit may have come first, after which the copies of this attempt are deleted as overtaken.
+                newest = self._open()
+                if newest.version() == before:
+                    raise
+                self._shared.handle = newest
+                continue
             try:
                 self._commit(metadata, files, change)
             except CommitFailedError as e:

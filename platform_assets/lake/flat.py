@@ -74,11 +74,9 @@ def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure 
         return Change(folder, tuple(removed))
     if measure is None:
         raise TypeError("a table with shared files needs a measure of its rows")
-    return Change(
-        folder,
-        tuple(removed),
-        row_copies.copied(folder, shared, window, measure, ids_of(pa.schema(handle.schema().to_arrow()))),
-    )
+    ids = ids_of(pa.schema(handle.schema().to_arrow()))
+    kept = row_copies.copied(folder, shared, window, measure, ids, handle.version())
+    return Change(folder, tuple(removed), kept)
 
 
 @dataclass

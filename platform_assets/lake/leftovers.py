@@ -1,4 +1,30 @@
-"""Files in the folders of a window's loads that no commit names: deleted once a load of the window has committed."""
+"""Files that no commit names and none can name any more.
+
+**Files in the folder of a window's loads** are deleted once a load of the window has committed.
+
+**Files in shared folders** have rows of many windows: those of upkeep, copies of a migration, separated windows, and rows of other
+windows that a load keeps. An erasure deletes those that it finds. But a worker that has read the rows before may create its file after
+that, and then be killed. So the name of a shared folder says what a later run has to know to delete the file: the first and the last
+window that it may hold, and a version `since` of the table, which was the newest at some time before its first row was read. So there
+is no record that could be missing or late, and no clock.
+
+Let c be the first commit after `since` that loads or fences a window of the folder's span. No commit after c names a file of the
+folder for the first time:
+
+* Upkeep, separating and the migration look at all commits after `since` up to the version v that they are based on, and give up if c
+  is one of them. So v < c, and their commit is v + 1, which is c or before it.
+* A load's copy of other windows' rows is named by the commit `since` + 1 or by none: the load copies again for each attempt.
+* Whoever restores a past version names only files that a commit has named before.
+
+So a file that no commit after `since`, up to c, has named is never named, and `delete_overtaken` deletes it, whether its worker still
+runs or not: that worker finds its group overtaken. A worker that is not overtaken has no such c, so its file stays. It has no erased
+rows either: an erasure makes a commit that loads or fences the window, and thereby overtakes whoever has read the rows in an earlier
+version. Files that some commit has named stay, for past versions: an erasure deletes those that hold rows of its window. If the log
+lacks a commit that would have to be read, the file is left to `vacuum`.
+
+Upkeep and migrations do this when they begin, and an erasure before it reports success. A worker that creates its file after that
+deletes it itself, since it is overtaken; if it is killed, the next of these runs does.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +35,62 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote
 
-from platform_assets.lake import delta_log
-from platform_assets.lake.location import Folder
+import pyarrow as pa
+
+from platform_assets.lake import delta_log, load_log
+from platform_assets.lake.location import SHARED, Folder, shared_since, shared_span
 from platform_assets.model.logs import logger
 
 _log = logger(__name__)
 
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
+
+
+_Known = dict[int, tuple[str | None, frozenset[str]] | None]
+"""The window that the commit of a version loads or fences, and the shared files that it names; None if its file is gone."""
+
+
+def delete_overtaken(table: Folder) -> list[str]:
+    """Delete the files in shared folders that no commit names or can name, because their rows are overtaken; return their names.
+
+    Raises LakeNotWritableError if one cannot be deleted.
+    """
+    found = table.written_before(FOREVER, SHARED)
+    if not found:
+        return []
+    handle = table.delta()
+    with table.reading():
+        named = {unquote(path) for path in pa.table(handle.get_add_actions())["path"].to_pylist()}
+    known = _Known()
+    left = [name for name in found if name not in named and _is_overtaken(table, name, handle.version(), known)]
+    if left:
+        _log.info("deleting files of %s that no commit can name any more: %s", table.name, ", ".join(left))
+        table.erase(left)
+    return left
+
+
+def _is_overtaken(table: Folder, name: str, newest: int, known: _Known) -> bool:
+    since, span = shared_since(name), shared_span(name)
+    if since is None or span is None:
+        return False
+    for version in range(since + 1, newest + 1):
+        if version not in known:
+            known[version] = _noted(table, version)
+        commit = known[version]
+        if commit is None or name in commit[1]:
+            return False
+        if commit[0] is not None and span[0] <= commit[0] <= span[1]:
+            return True
+    return False
+
+
+def _noted(table: Folder, version: int) -> tuple[str | None, frozenset[str]] | None:
+    commit = delta_log.commit(table, version)
+    if commit is None:
+        return None
+    of = load_log.identity_in(commit)
+    names = (unquote(add.path) for add in commit.adds if add.path.startswith(f"{SHARED}/"))
+    return None if of is None else of[0], frozenset(names)
 
 
 @dataclass

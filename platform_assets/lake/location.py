@@ -28,6 +28,7 @@ from platform_assets.model.tables import KINDS, TableRef
 SHARED: Final = "windows"
 _CONTENTS: Final = "_ledger/files"
 _SPAN: Final = re.compile(rf"{SHARED}/(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)_(\d{{4}}-\d\d-\d\d-\d\d)(\d\d)/")
+_SINCE: Final = re.compile(rf"{SHARED}/[0-9-]+_[0-9-]+/v(\d{{1,18}})-[^/]+/")
 OWN_FOLDERS: Final = ("window=", f"{SHARED}/")
 """Prefixes of the files that the platform writes below a table's folder."""
 OF_ONE_WINDOW_OR_LOG: Final = ("window=", "_delta_log/")
@@ -376,15 +377,24 @@ def load_folder(window: str, load_id: str) -> str:
     return f"{window_folder(window)}/{load_id}"
 
 
-def shared_folder(first: str, last: str, unique: str) -> str:
-    """Return a folder for files with rows of windows from `first` to `last`, relative to the table's folder; see `shared_span`."""
-    return f"{SHARED}/{first.replace(':', '')}_{last.replace(':', '')}/{unique}"
+def shared_folder(first: str, last: str, since: int, unique: str) -> str:
+    """Return a folder for files with rows of windows from `first` to `last`, relative to the table's folder; see `shared_span`.
+
+    The rows are those of version `since` of the table or of a later one; see `shared_since`.
+    """
+    return f"{SHARED}/{first.replace(':', '')}_{last.replace(':', '')}/v{since}-{unique}"
 
 
 def shared_span(path: str) -> tuple[str, str] | None:
     """Return the first and last window in the folder of a file's path, which is not percent-encoded; None for other folders."""
     found = _SPAN.match(path)
     return None if found is None else (f"{found[1]}:{found[2]}", f"{found[3]}:{found[4]}")
+
+
+def shared_since(path: str) -> int | None:
+    """Return the version in the folder of a file's path, which is not percent-encoded; None for other folders."""
+    found = _SINCE.match(path)
+    return None if found is None else int(found[1])
 
 
 def begun_loads(table: Folder, window: str) -> frozenset[str]:

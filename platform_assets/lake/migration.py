@@ -13,9 +13,9 @@ table is flat, only these delete a copy:
   erasure listed it, before it committed, so the erasure's version c came after the copying began. If c <= v, the copy is not named. If
   c > v, c is not v + 1, which is the migration's, so the erasure is refused: it was opened with another layout. One that is opened
   later deletes no file that its version names.
-* A run of the migration, if such a version c has overtaken the copy. A commit based on v >= c never names it; one on an earlier v is
-  refused, since version v + 1 exists. Whatever else makes a copy stale may be undone, such as by RESTORE, or another run may count
-  that copy instead of its own: such copies are deleted once the table is flat.
+* A run of the migration, or `leftovers.delete_overtaken`, if such a version c has overtaken the copy. A commit based on v >= c never
+  names it; one on an earlier v is refused, since version v + 1 exists. Whatever else makes a copy stale may be undone, such as by
+  RESTORE, or another run may count that copy instead of its own: such copies are deleted once the table is flat.
 * VACUUM, if the copy is older than the table's retention. Copies older than half of it are not named. This is checked just before the
   commit, together with the sizes of the files.
 
@@ -59,7 +59,7 @@ MIGRATION_KEY: Final = "platform_assets_migration"
 _VERSION: Final = 1
 _COLUMNS: Final = "columns.json"
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
-_PATH: Final = re.compile(rf"{SHARED}/[0-9-]+_[0-9-]+/[0-9a-f-]{{36}}/part-[0-9a-f]+\.parquet")
+_PATH: Final = re.compile(rf"{SHARED}/[0-9-]+_[0-9-]+/(?:v\d{{1,18}}-)?[0-9a-f-]{{36}}/part-[0-9a-f]+\.parquet")
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
 _INTERVAL: Final = re.compile(r"interval\s+(\d{1,6})\s+(second|minute|hour|day|week)s?")
 _KNOWN_FEATURES: Final = frozenset(
@@ -267,7 +267,7 @@ def copied(
     `since` is a version that the table had by now. Raises FilesLostError if a source cannot be read, and LoadError if the copy
     differs; no file is left then.
     """
-    made = row_copies.merged(folder, sources, columns, measure)
+    made = row_copies.merged(folder, sources, columns, measure, since)
     if made is None:
         return None
     copy = Copy(f"{uuid.uuid4()}.json", made.file, tuple((f.path, f.bytes) for f in sources), made.digests, since)
@@ -380,11 +380,3 @@ def digests_by_window(copies: Sequence[Copy]) -> Mapping[str, Mapping[str, Measu
             of_window = found.setdefault(key, {})
             of_window[topic_id] = of_window.get(topic_id, Measured.of_nothing()) + measured
     return found
-
-
-def is_named(folder: Folder, sources: Sequence[DataFile]) -> bool:
-    """Return true if the newest version still has all of these files, so that the rows read from them are current."""
-    handle = folder.delta()
-    with folder.reading():
-        named = {unquote(path) for path in pa.table(handle.get_add_actions())["path"].to_pylist()}
-    return named.issuperset(unquote(file.path) for file in sources)

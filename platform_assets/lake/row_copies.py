@@ -55,16 +55,17 @@ class Kept:
 NOTHING_KEPT: Final = Kept((), ())
 
 
-def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Measure, ids: FieldIds) -> Kept:
-    """Copy the rows of all windows but `window` out of the `shared` files, to folders of their own. `ids` are those of the columns.
+def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Measure, ids: FieldIds, since: int) -> Kept:
+    """Copy the rows of all windows but `window` out of the `shared` files of version `since`, to folders of their own.
 
+    `ids` are those of the columns.
     Of a damaged file, row groups that can be read are copied, and the others are left out, with a warning. Raises LoadError, and
     leaves no file, if a copy differs from its source.
     """
     files, lost = list[NewFile](), list[str]()
     try:
         for source in shared:
-            file, is_whole = _copied(table, source, window, measure, ids)
+            file, is_whole = _copied(table, source, window, measure, ids, since)
             files += [] if file is None else [file]
             lost += [] if is_whole else [source.path]
     except BaseException:
@@ -81,13 +82,17 @@ class Merged:
     digests: Digests
 
 
-def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measure: Measure) -> Merged | None:
-    """Copy all rows of `sources` to one new file with the columns `schema`, in the order of the sources; None without rows.
+def merged(
+    table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measure: Measure, since: int
+) -> Merged | None:
+    """Copy all rows of `sources`, files of version `since`, to one new file with the columns `schema`, in the order of the sources.
+
+    None without rows.
 
     Memory is flat. Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; no file is left then.
     """
     spans = [holdings.span_of(table, source) for source in sources]
-    below = shared_folder(min(first for first, _ in spans), max(last for _, last in spans), str(uuid.uuid4()))
+    below = shared_folder(min(first for first, _ in spans), max(last for _, last in spans), since, str(uuid.uuid4()))
     before: Digests = {}
     written = _Copy(table, below, ids_of(schema))
     try:
@@ -109,9 +114,9 @@ def merged(table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measur
 
 
 def separated(
-    table: Folder, source: DataFile, windows: Collection[str], measure: Measure, ids: FieldIds
+    table: Folder, source: DataFile, windows: Collection[str], measure: Measure, ids: FieldIds, since: int
 ) -> list[NewFile]:
-    """Copy a shared file to one new file for each of `windows` that it holds, and one for the rows of all others.
+    """Copy a shared file of version `since` to one new file for each of `windows` that it holds, and one for the rows of all others.
 
     Raises FilesLostError if it cannot be read, and LoadError if the copies differ; no file is left then.
     """
@@ -125,7 +130,8 @@ def separated(
                     own = key if key in windows else None
                     if own not in copies:
                         span = holdings.span_of(table, source) if own is None else (own, own)
-                        copies[own], before[own] = _Copy(table, shared_folder(*span, str(uuid.uuid4())), ids), {}
+                        below = shared_folder(*span, since, str(uuid.uuid4()))
+                        copies[own], before[own] = _Copy(table, below, ids), {}
                     copies[own].add(rows)
                     measure_into(before[own], rows, measure)
                 if sum(copy.waiting_bytes for copy in copies.values()) > _SEPARATED_BYTES:
@@ -228,13 +234,13 @@ def discard(table: Folder, files: Sequence[NewFile]) -> None:
 
 
 def _copied(
-    table: Folder, source: DataFile, window: str, measure: Measure, ids: FieldIds
+    table: Folder, source: DataFile, window: str, measure: Measure, ids: FieldIds, since: int
 ) -> tuple[NewFile | None, bool]:
     """Return the copy of one shared file, None if nothing is left to copy, and true if all of the file was read."""
     path = source.path
     before: Digests = {}
     lost = list[str]()
-    written = _Copy(table, shared_folder(*holdings.span_of(table, source), str(uuid.uuid4())), ids)
+    written = _Copy(table, shared_folder(*holdings.span_of(table, source), since, str(uuid.uuid4())), ids)
     try:
         for block in _others(table, path, window, lost):
             measure_into(before, block, measure)

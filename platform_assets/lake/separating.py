@@ -40,7 +40,7 @@ def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
         if len(held[path]) < 2:
             continue
         try:
-            new = row_copies.separated(folder, file, windows, measure, ids)
+            new = row_copies.separated(folder, file, windows, measure, ids, since)
         except FilesLostError as e:
             _log.info("windows in %s of %s are not separated: %s", path, folder.name, e)
             continue

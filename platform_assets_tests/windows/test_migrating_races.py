@@ -271,7 +271,7 @@ def test_a_run_that_died_after_its_commit_leaves_its_other_copies_to_the_next(
 # --- the rule, alone
 
 KEYS = ("2026-01-01-00:00", "2026-01-01-05:00")
-NAME = f"{shared_folder(*KEYS, 'x')}/part-1.parquet"
+NAME = f"{shared_folder(*KEYS, 0, 'x')}/part-1.parquet"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from platform_assets.errors import (
     PlatformError,
 )
 from platform_assets.lake import data_files, holdings, load_log, rows
+from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
 from platform_assets.ledger.entries import ERASED, SealedWindow
@@ -302,22 +303,25 @@ class Erasure:
     def run(self, author: Author) -> Done:
         """Remove the records that the ledger names from all windows that no erasure has finished or that have such rows again.
 
-        Running it again continues. Raises ErasureUnfinishedError if some windows could not be done; the others are.
+        Running it again continues, and deletes files that a killed upkeep has left with such rows. Raises ErasureUnfinishedError if
+        some windows could not be done; the others are.
         """
         unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
+        eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         if not unfinished and not returned:
+            self._delete_overtaken(eraser)
             return self._in_replays({}, author, {}, {})
         windows = self._named(sorted({*unfinished, *returned}))
         for key, ranges in (erased_of(self.ledger, self.topic, list(returned)) if returned else {}).items():
             windows[key] = joined(windows.get(key, {}), triples(ranges))
         sealed = {w.key: w.window for w in self.ledger.windows(self.topic) if w.key in windows}
-        eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         gone, written = dict[str, int](), dict[str, int]()
         failed = dict[str, PlatformError]()
         for table in eraser.tables:
             for outcome in self._each(eraser, table, windows, sealed, failed):
                 gone[table.name] = gone.get(table.name, 0) + outcome.rows
                 written[table.name] = written.get(table.name, 0) + outcome.bytes
+        self._delete_overtaken(eraser)
         erased_logs.clean(self.ledger, eraser.tables, windows)
         for table in eraser.tables:
             forget_unnamed(self.ledger.lake, table)
@@ -334,6 +338,12 @@ class Erasure:
                 self.declaration.raw_table.name, sorted(failed), str(next(iter(failed.values())))
             )
         return result
+
+    def _delete_overtaken(self, eraser: WindowEraser) -> None:
+        for table in eraser.tables:
+            folder = self.ledger.lake.table(table)
+            if load_log.exists(folder):
+                delete_overtaken(folder)
 
     def _each(
         self,

@@ -24,6 +24,7 @@ from platform_assets.errors import FilesLostError, LoadError, PlatformError, Unk
 from platform_assets.lake import contents, data_files, holdings, load_log, merging
 from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.field_ids import FieldIds, ids_of
+from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.lake.location import OWN_FOLDERS, Folder, shared_folder
 from platform_assets.lake.measuring import measured
 from platform_assets.lake.merging import Group
@@ -126,17 +127,18 @@ class Upkeep:
             yield from self.merge(plan)
 
     def merge(self, plan: Plan) -> Iterator[MergedFiles]:
-        """Do what `plan` says; yield what became of each group.
+        """Delete files of runs that were killed, and do what `plan` says; yield what became of each group.
 
         Raises what committing raises, and MergingLostError; running it again continues.
         """
+        delete_overtaken(self.folder)
         if not plan.groups:
             return
         handle = self.folder.delta()
         columns = pa.schema(handle.schema().to_arrow())
         layout = pa.schema([f.remove_metadata() for f in columns])
         cluster_by = tuple(name for name in self.cluster_by if name in layout.names)
-        shares = tuple(self._share(group, cluster_by) for group in plan.groups)
+        shares = tuple(self._share(group, cluster_by, plan.version) for group in plan.groups)
         work = Work(
             str(self.folder),
             self.table.name,
@@ -163,9 +165,9 @@ class Upkeep:
         others = [path for path, size in sizes if 2 * size >= self.target and not unquote(path).startswith(OWN_FOLDERS)]
         return {path for path in others if data_files.lacks_field_ids(self.folder, path, ids)}
 
-    def _share(self, group: Group, cluster_by: Sequence[str]) -> Share:
+    def _share(self, group: Group, cluster_by: Sequence[str], since: int) -> Share:
         sort_by = tuple(dict.fromkeys((*cluster_by, *_ORDER))) if cluster_by or not group.is_in_order else ()
-        below = shared_folder(group.windows[0], group.windows[-1], str(uuid.uuid4()))
+        below = shared_folder(group.windows[0], group.windows[-1], since, str(uuid.uuid4()))
         names = tuple(unquote(file.path) for file in group.files)
         return Share(names, below, _LARGEST * self.target, sort_by)
 
@@ -188,6 +190,10 @@ class Upkeep:
                     )
                 self._discard(report)
                 return MergedFiles(group, None, damaged=damaged)
+            if any(self.folder.size(name) is None for name in report.files):
+                # Deleted as overtaken.
+                self._discard(report)
+                return MergedFiles(group, None)
             new = [data_files.described(self.folder, name, cluster_by) for name in report.files]
             handle = self.folder.delta()
             for file in new:

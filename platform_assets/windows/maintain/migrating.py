@@ -20,6 +20,7 @@ from platform_assets.engines.protocol import NO_ROWS
 from platform_assets.errors import FilesLostError, MigrationBusyError, MigrationDamageError
 from platform_assets.lake import data_files, holdings, load_log, merging, migration, row_copies
 from platform_assets.lake.delta_log import DataFile
+from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.lake.location import Folder
 from platform_assets.lake.migration import Copy, Plan
 from platform_assets.ledger.entries import Receipt
@@ -94,6 +95,7 @@ class Migration:
         Raises MigrationDamageError, MigrationBusyError, MigrationOutcomeUnknownError and TableRefusedError; the table then has its
         former layout, or the outcome is unknown.
         """
+        delete_overtaken(self.folder)
         proved, broken = set[str](), set[str]()
         for _ in range(_ATTEMPTS):
             handle = self.folder.delta()
@@ -157,8 +159,8 @@ class Migration:
         try:
             return migration.copied(self.folder, group, columns, measure, since), set()
         except FilesLostError as e:
-            if not migration.is_named(self.folder, group):
-                # Another commit has replaced a file, and an erasure deleted it, meanwhile: that commit is noticed.
+            if load_log.version(self.folder) != since:
+                # An erasure may have deleted a replaced file, or the copy, as overtaken: its commit is noticed.
                 return None, set()
             _log.warning("%d files of %s are not copied together: %s", len(group), self.table, e)
             unreadable = {_key(file) for file in group if not self._is_readable(file)}
