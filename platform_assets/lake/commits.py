@@ -171,10 +171,11 @@ class WindowCommit:
         Raises LakeNotWritableError also if a file could not be deleted: the commit was made then.
         """
         window, new = metadata.window.key, {file.path for file in files}
-        before = {unquote(path) for path in self._files_of(window)} | self._on_disk(window)
+        places = flat.Places(metadata.topic_id, metadata.ranges)
+        before = {unquote(path) for path in self._files_of(window)} | self._on_disk(window, places)
         commit = self._made(metadata, files)
         made = replace(_load_of(commit), table_id=self.table_id)
-        old = (before | self._removed_since(commit, window)) - new
+        old = (before | self._removed_since(commit, window, places)) - new
         # Commits of other windows may have named files that were half-written when they were listed. From now on, none can: each
         # loader, and upkeep, notices this commit.
         self._folder.erase(sorted(old - self._named(commit.version) if self.is_flat else old))
@@ -198,19 +199,23 @@ class WindowCommit:
         self._made(fence, ())
         self._folder.erase(sorted(before - named))
 
-    def has_old_files(self, window: str, files: WindowFiles) -> bool:
-        """Return true if a window has files other than `files`, which are those that the table holds."""
-        return not {unquote(path) for path in files.paths}.issuperset(self._on_disk(window))
+    def has_old_files(self, window: str, files: WindowFiles, places: flat.Places | None = None) -> bool:
+        """Return true if a window has files other than `files`, which are those that the table holds.
 
-    def _on_disk(self, window: str) -> set[str]:
+        `places` are those of the window; without them, some files of a table that was partitioned before are not recognized.
+        """
+        found = self._on_disk(window, places) - {unquote(path) for path in files.paths}
+        return bool(found - self._named(load_log.version(self._folder)) if found and self.is_flat else found)
+
+    def _on_disk(self, window: str, places: flat.Places | None) -> set[str]:
         """Return the names of all files on disk that hold rows of a window, or that its loads have left."""
         found = {name for below in window_folders(window) for name in self._folder.written_before(FOREVER, below)}
         # A partitioned table has shared files only while it is migrated: no version names them.
         below = "" if self.is_flat else SHARED
         others = (n for n in self._folder.written_before(FOREVER, below) if not n.startswith(OF_ONE_WINDOW_OR_LOG))
-        return found | set(flat.files_on_disk(self._folder, others, window))
+        return found | set(flat.files_on_disk(self._folder, others, window, places))
 
-    def _removed_since(self, made: Commit, window: str) -> set[str]:
+    def _removed_since(self, made: Commit, window: str, places: flat.Places) -> set[str]:
         """Return the names of files with rows of a window that commits since this was opened, up to `made`, removed."""
         if not self.is_flat:
             return set()
@@ -219,7 +224,7 @@ class WindowCommit:
         inside = tuple(f"{below}/" for below in window_folders(window))
         own = {name for name in names if name.startswith(inside)}
         others = (name for name in names if not name.startswith(OF_ONE_WINDOW_OR_LOG))
-        return own | set(flat.files_on_disk(self._folder, others, window))
+        return own | set(flat.files_on_disk(self._folder, others, window, places))
 
     def is_made(self, metadata: LoadMetadata | Fence) -> bool:
         """Return true if the log has received the commit of this load since this was opened."""

@@ -9,19 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from platform_assets.errors import FilesLostError, TableRefusedError
-from platform_assets.lake import holdings, load_log, row_copies
+from platform_assets.lake import failures, holdings, load_log, parquet, row_copies
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import Commit, DataFile
 from platform_assets.lake.field_ids import ids_of
 from platform_assets.lake.location import Folder, shared_span
+from platform_assets.lake.remembered import Remembered
 from platform_assets.lake.row_copies import NOTHING_KEPT, Kept, Measure
+from platform_assets.model.offsets import TopicRanges
+
+_BLOCK_ROWS: Final = 1 << 16
+_BYTES_A_PLACE: Final = 256
+_BoundsByPlace = dict[tuple[str | None, int | None], tuple[int, int]]
+_places: Remembered[tuple[Folder, str], _BoundsByPlace] = Remembered(16 << 20)
 
 
 def is_removable(path: str) -> bool:
@@ -100,10 +109,20 @@ class Following:
         return holdings.may_hold(file, self.window) and _holds(self.folder, file, self.window)
 
 
-def files_on_disk(folder: Folder, names: Iterable[str], window: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The offsets of a window, by partition of the topic with this id."""
+
+    topic_id: str
+    ranges: TopicRanges
+
+
+def files_on_disk(folder: Folder, names: Iterable[str], window: str, places: Places | None) -> list[str]:
     """Return those of `names`, files on disk outside of loads' folders, that hold rows of a window or may hold some.
 
     Names are not percent-encoded. Files that are not Parquet may be half-written ones: only their folder shows what they may hold.
+    A file without a column of windows is one of a partitioned table, in a folder of another writer's choice: it counts if
+    it has rows at `places`; without these, it never does.
     """
     found = []
     for name in names:
@@ -114,10 +133,41 @@ def files_on_disk(folder: Folder, names: Iterable[str], window: str) -> list[str
         if size is None:
             continue
         try:
-            is_held = window in holdings.held_by(folder, DataFile(holdings.in_log(name), {}, size, None))
+            held = holdings.held_by(folder, DataFile(holdings.in_log(name), {}, size, None))
+            is_held = window in held or (places is not None and "" in held and _is_at(folder, name, size, places))
         except FilesLostError:
             is_held = span is not None
         found += [name] if is_held else []
+    return found
+
+
+def _is_at(folder: Folder, name: str, size: int, places: Places) -> bool:
+    """Return true if a file without a column of windows has rows at `places`, or between such offsets."""
+    known = _places.get((folder, name), str(size))
+    if known is None:
+        with failures.reading_files(folder, ""), folder.open(name) as opened:
+            known = _bounds(parquet.opened(opened))
+        _places.keep((folder, name), str(size), known, _BYTES_A_PLACE * (len(known) + 1))
+    for (topic_id, partition), (first, last) in known.items():
+        wanted = None if partition is None else places.ranges.by_partition.get(partition)
+        if wanted is not None and topic_id in (None, places.topic_id) and first < wanted.end and wanted.start <= last:
+            return True
+    return False
+
+
+def _bounds(file: pq.ParquetFile) -> _BoundsByPlace:
+    """Return the least and the greatest offset of each topic id and partition in a file without a column of windows."""
+    columns = ["topic_id", "kafka_partition", "kafka_offset"]
+    found: _BoundsByPlace = {}
+    if parquet.WINDOW in file.schema_arrow.names or not set(columns) <= set(file.schema_arrow.names):
+        return found
+    for block in parquet.blocks(file, _BLOCK_ROWS, columns):
+        rows = pa.Table.from_batches([block]).group_by(columns[:2])
+        for row in rows.aggregate([("kafka_offset", "min"), ("kafka_offset", "max")]).to_pylist():
+            place, low, high = (row[columns[0]], row[columns[1]]), row["kafka_offset_min"], row["kafka_offset_max"]
+            if low is not None:
+                known = found.get(place, (low, high))
+                found[place] = min(known[0], low), max(known[1], high)
     return found
 
 

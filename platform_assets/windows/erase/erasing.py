@@ -26,7 +26,7 @@ from platform_assets.errors import (
     PlatformError,
     TableRefusedError,
 )
-from platform_assets.lake import data_files, holdings, load_log
+from platform_assets.lake import data_files, flat, holdings, load_log
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.holdings import WindowFiles
@@ -193,7 +193,8 @@ class _Window:
         try:
             if not self._holds_rows():
                 known = self._of_commit(began)
-                if not commit.has_old_files(self.key, self.files):
+                places = flat.Places(metadata.topic_id, metadata.ranges)
+                if not commit.has_old_files(self.key, self.files, places):
                     self._fence(commit)
                     return known
                 if known is not None:
