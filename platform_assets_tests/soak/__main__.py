@@ -33,21 +33,21 @@ _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.de
 
 
 class Report:
-    """Findings, printed as they come and at the end as tables."""
+    """Report of findings: printed as they come, and again as tables at the end."""
 
     def __init__(self) -> None:
         self.failed = 0
         self._lines: dict[str, list[str]] = {}
 
     def add(self, header: str, line: str, anomalies: Sequence[str]) -> None:
-        """One row of the table with this header."""
+        """Add a row to the table with this header."""
         self._lines.setdefault(header, []).append(line)
         self.failed += bool(anomalies)
         print(line, flush=True)
 
     @contextmanager
     def going_on(self, what: str) -> Iterator[None]:
-        """Count an error within the block as something found, and go on behind it."""
+        """Record an error raised within the block as a finding, and continue after the block."""
         try:
             yield
         except Exception:  # noqa: BLE001 - one that does not heal must not hide what the others find
@@ -55,7 +55,7 @@ class Report:
             print(f"{what}: not healed by itself\n{traceback.format_exc()}", flush=True)
 
     def print(self) -> None:
-        """All tables."""
+        """Print all tables."""
         for header, lines in self._lines.items():
             print("\n" + "\n".join([header, *lines]))
         print(f"\nfound: {self.failed or 'nothing'}", flush=True)
@@ -70,7 +70,8 @@ def _storms(report: Report, first: int, seeds: int, seconds: float, root: Path) 
 
 
 def _matrices(report: Report, first: int, seeds: int, seconds: float, root: Path, only: str) -> None:
-    """Each seed shuffles all cells of both engines whose names have `only` in them, and takes as many as fit into its seconds."""
+    """Run the crash matrix on both engines. Each seed shuffles the cells whose names contain `only` and runs as many
+    as fit into its seconds."""
     for seed in range(first, first + seeds):
         rng = random.Random(seed)
         chosen = [cell for engine in ENGINES for cell in cells(engine) if only in str(cell)]
@@ -85,7 +86,7 @@ def _matrices(report: Report, first: int, seeds: int, seconds: float, root: Path
                         report.add(matrix.HEADER, found.line(), found.anomalies)
                         left = left[left.index(found.cell) + 1 :]
                     left = []
-                # The one that did not heal is left behind; the others have a platform of their own.
+                # The cell that did not recover is skipped from now on; the other cells get a new platform.
                 left = left[1:]
 
 
@@ -106,7 +107,7 @@ def _days(report: Report, first: int, seeds: int, root: Path) -> None:
 
 
 def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
-    """Run both engines on random logs, with one broker and one Spark server."""
+    """Load random logs with both engines, using one broker and one Spark server."""
     with engines(root / "services", _SOON_COMPACTED) as (bootstrap, remote):
         session = connect(remote)
         done: list[histories.SeedResult] = []
@@ -119,7 +120,7 @@ def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
 
 
 def _restarts(report: Report, first: int, seeds: int, bound: float, root: Path, only: str) -> None:
-    """Each seed restarts all parts whose names have `only` in them."""
+    """Restart, for each seed, all parts whose names contain `only`."""
     parts = [part for part in PARTS if only in part]
     for seed in range(first, first + seeds):
         with report.going_on(f"restarts of seed {seed}"):
@@ -148,7 +149,7 @@ def _canaries(report: Report, root: Path) -> None:
 
 
 def _fuzzing(report: Report, target: str, first: int, seeds: int, seconds: float, root: Path, case: int | None) -> None:
-    """Each seed has other cases of a target; or one case alone."""
+    """Run different fuzz cases of a target for each seed, or a single case."""
     for seed in range(first, first + seeds):
         found = running.run(target, seed, seconds, root / f"{target}-{seed}", case)
         report.add(running.HEADER, found.line(), found.anomalies)
@@ -156,7 +157,7 @@ def _fuzzing(report: Report, target: str, first: int, seeds: int, seconds: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a scenario and print what was done and found."""
+    """Run a scenario, then print what it did and found."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenario", choices=(*SCENARIOS, "all"), default="all")
     parser.add_argument("--seed", type=int, default=0, help="the first one")

@@ -1,8 +1,9 @@
-"""A day of hostile strings and secrets: canaries in all credentials, attacks in all inputs; then everything is searched for both.
+"""A day of hostile strings and secrets: all credentials are canaries, all inputs carry attacks, and then everything is
+searched for both.
 
-The platform is what `up --secure --registry` starts, with PostgreSQL for Dagster where that is on the machine, an object store for
-backups, and a registry that attacks. Loads, decodings, decisions, erasures and errors happen; each page of the UI is looked at.
-"""
+The platform is started by `up --secure --registry`, with PostgreSQL for Dagster if the machine has it, an object
+store for backups, and a hostile schema registry. Loads, decoding, decisions, erasures and errors all happen, and
+every page of the UI is visited."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ from testbed.loads import wait_until
 from testbed.object_store import ObjectStore, object_store
 
 _FORKED: Final = multiprocessing.get_context("forkserver")
-"""Commands are processes of their own; they have what is imported most from one that imports it once."""
+"""Commands run as their own processes, forked from one that has already imported the largest packages."""
 _FORKED.set_forkserver_preload(
     [*LIBRARIES, PLATFORM, "platform_assets.definitions", "platform_assets.cli.main", "__main__"]
 )
@@ -79,7 +80,7 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Actions, amount of data searched, and findings."""
+    """Actions, amount of data searched, and findings of the day."""
 
     secrets: int
     commands: Counter[str]
@@ -93,7 +94,7 @@ class Outcome:
     anomalies: tuple[str, ...]
 
     def line(self) -> str:
-        """One row of a table in Markdown."""
+        """Return a Markdown table row."""
         shown = "; ".join(ascii(each)[1:-1].replace("|", "\\|") for each in self.anomalies[:20])
         return (
             f"| {self.secrets} | {self.commands.total()} | {self.runs} | {self.files.files:,} | {self.files.size / 1e6:,.0f} | "
@@ -103,7 +104,7 @@ class Outcome:
         )
 
     def details(self) -> str:
-        """Lists of what was done and which kinds of pages showed which hostile strings; all findings."""
+        """Return lists of the actions taken and of the page kinds that showed each hostile string, and all findings."""
         kinds = (f"{kind} {number}" for kind, number in sorted(self.crawled.hostile.items()) if number)
         return "\n".join(
             (
@@ -117,7 +118,7 @@ class Outcome:
 
 @dataclass
 class Day:
-    """The platform below `root`, which `serving` starts, and what its commands said."""
+    """The platform below `root`, started by `serving`, and the output of its commands."""
 
     root: Path
     registry: FakeRegistry
@@ -153,7 +154,7 @@ class Day:
         }
 
     def secrets(self) -> list[Secret]:
-        """Each secret of the platform; those of the brokers are made by `up`."""
+        """Return every secret of the platform. Those of the brokers are created by `up`."""
         folder = self.home.root / "security"
         passwords: dict[str, str] = json.loads((folder / "security.json").read_text())["passwords"]
         clients = ClientSettings.from_environment(self._env()).options["sasl.password"]
@@ -177,7 +178,8 @@ class Day:
     def command(
         self, *arguments: str, timeout: float = 300, changed: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[int, str]:
-        """`platform-assets` with these arguments: exit code, and what it printed, on which no terminal acts."""
+        """Run `platform-assets` with these arguments. Return its exit code and its output, which must contain
+        nothing that a terminal acts on."""
         number = self.commands.total() + 1
         self.commands[arguments[0]] += 1
         # These print secrets, as documented.
@@ -200,13 +202,13 @@ class Day:
     def _env(self) -> dict[str, str]:
         code, said = self.command("env", "--json")
         assert code == 0, said
-        # What it says of services that do not run stands before.
+        # Messages about services that are not running were printed earlier.
         found: dict[str, str] = json.loads(said[said.index("{") :])
         return found
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """All services run within the block."""
+        """Run all services within the block."""
         try:
             code, said = self.command("up", "--secure", "--brokers", "1", "--service", "kafka")
             assert code == 0, said
@@ -214,7 +216,8 @@ class Day:
             self.produce()
             code, said = self.command("up", timeout=600)
             assert code == 0, said
-            # Its address is given, by the hostile one; the embedded one runs to be looked at.
+            # The topics use the hostile registry's address; the embedded registry runs only so that it is searched as
+            # well.
             without = {name: value for name, value in self.environ.items() if name != "SCHEMA_REGISTRY_URL"}
             platform.start_service("registry", self.home, report=_quiet, environ=without)
             yield
@@ -255,12 +258,12 @@ class Day:
         file = self.root / "defs" / folder / "defs.yaml"
         file.parent.mkdir(exist_ok=True)
         document = {"type": "platform_assets.components.TopicTable", "attributes": attributes}
-        # In quotes, and characters that YAML does not admit as escapes.
+        # Quoted, and with characters that YAML does not allow as escapes.
         file.write_text(json.dumps(document))
         return file
 
     def register(self) -> None:
-        """Have the registry give schemas whose names, documentation and references attack."""
+        """Make the registry return schemas whose names, documentation and references carry attacks."""
         record = {"type": "record", "name": "R", "doc": TEXT, "fields": [{"name": "id", "type": "long", "doc": TEXT}]}
         schemas: dict[int, dict[str, Any]] = {
             1: {"schema": json.dumps(record)},
@@ -283,7 +286,7 @@ class Day:
         self.registry.unknown = (404, {}, json.dumps({"error_code": 40403, "message": TEXT}).encode())
 
     def produce(self) -> None:
-        """Records with hostile keys, values and headers, of the time before the last edge."""
+        """Produce records with hostile keys, values and headers, timestamped before the last window boundary."""
         admin = AdminClient({**self.settings.librdkafka(), "log_level": 0})
         for made in admin.create_topics([NewTopic(t, 1, 1, config={"retention.ms": "-1"}) for t in TOPICS]).values():
             made.result(60)
@@ -297,13 +300,14 @@ class Day:
                 producer.produce(topic, value, key, 0, timestamp=stamp, headers=headers if number % 3 else headers[:2])
         assert producer.flush(60) == 0
 
-    # --- deeds -------------------------------------------------------------------------------------------------
+    # --- actions -----------------------------------------------------------------------------------------------
 
     def happen(self, broker: HostileBroker) -> None:
-        """The day itself. Its commands may fail, so their exit codes do not count; a step that cannot go on is a finding."""
+        """Run the day itself. Its commands may fail, so their exit codes are ignored; a step that cannot continue is
+        a finding."""
         lake = Ledger(Lake.at(self.root / "lake"))
         wait_until("windows are sealed", lambda: all(lake.windows(topic) for topic in TOPICS), _PATIENCE)
-        # All records are older than the first edge.
+        # All records are older than the first window boundary.
         (key,) = {lake.windows(topic)[0].key for topic in TOPICS}
         tables = [table for topic in TOPICS for table in (TableRef.raw(topic), TableRef("decoded", topic))]
         wait_until("windows are decoded", lambda: all(key in lake.receipts(table) for table in tables), _PATIENCE)
@@ -360,7 +364,7 @@ class Day:
             self.command(*arguments)
 
     def _files_of_strangers(self, key: str) -> None:
-        """File names, folders and rows that attack, in the lake, and a table of a stranger's."""
+        """Put hostile file names, folders and rows into the lake, and add a table that another program wrote."""
         import pyarrow as pa
         from deltalake import write_deltalake
 
@@ -372,7 +376,7 @@ class Day:
                 (path / f"window={FILE_NAME}" / FILE_NAME).write_bytes(b"PAR1")
         (lake / "raw" / FILE_NAME).mkdir()
         (lake / FILE_NAME).write_text(TEXT)
-        # By the lines of the raw table's own columns, with a window that is no window.
+        # Rows with the raw table's own columns and an invalid window.
         from deltalake import DeltaTable
 
         table = DeltaTable(lake / "raw" / TOPICS[1])
@@ -439,7 +443,7 @@ class Day:
 
     @property
     def address(self) -> str:
-        """Of the UI."""
+        """Return the address of the UI."""
         return state.read_records(self.home)["dagster-webserver"].address
 
     def graphql(self, query: str, **variables: Any) -> Any:
@@ -451,7 +455,7 @@ class Day:
             return json.load(answer)
 
     def launch(self, job: str, op: str, config: dict[str, Any]) -> str:
-        """Launch a job as the UI does; the id of its run."""
+        """Launch a job as the UI does; return the run id."""
         selector = {**_LOCATION, "jobName": job}
         given = {"ops": {op: {"config": config}}}
         found = self.graphql(_LAUNCH, p={"selector": selector, "runConfigData": given})
@@ -462,11 +466,12 @@ class Day:
         return str(answer["run"]["runId"])
 
     def status_of(self, run: str) -> str:
-        """The status of a run."""
+        """Return the status of a run."""
         return str(self.graphql(_FINISHED, id=run)["data"]["runOrError"].get("status"))
 
     def first_pages(self) -> list[str]:
-        """Pages of runs, checks and assets, which show what records say, and those from which links lead to the others."""
+        """Return pages of runs, checks and assets that show text from records, and the pages that link to all
+        others."""
         found = self.graphql(
             """{ runsOrError(limit: 10) { ... on Runs { results { runId } } }
                  assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name } } }
@@ -495,7 +500,7 @@ class Day:
 
 
 def run(root: Path, *, most_pages: int = 80) -> Outcome:
-    """Do all of it below `root`. Needs Chromium; PostgreSQL is left out where it is not on the machine."""
+    """Run the whole day below `root`. Needs Chromium; PostgreSQL is used only if the machine has it."""
     chromium = browser.executable(os.environ)
     if chromium is None:
         raise RuntimeError(f"no Chromium: {browser.REMEDY}")
@@ -544,7 +549,7 @@ def run(root: Path, *, most_pages: int = 80) -> Outcome:
 
 
 def _command(arguments: tuple[str, ...], environ: dict[str, str], said: str) -> None:
-    """Be a process of `platform-assets`; what it prints is in the file `said`."""
+    """Run one `platform-assets` command in this process, with its output going to the file `said`."""
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(CHECKOUT)
@@ -558,7 +563,7 @@ def _command(arguments: tuple[str, ...], environ: dict[str, str], said: str) -> 
 
 
 def _values(topic: str) -> Iterator[bytes]:
-    """Hostile values, many of which cannot be decoded."""
+    """Return hostile values, many of which cannot be decoded."""
     name = json.dumps(TEXT)
     for number in range(_RECORDS):
         attack = (*MARKUP, *CONTROLS, TEXT, LONG)[number % (len(MARKUP) + len(CONTROLS) + 2)]
@@ -591,4 +596,4 @@ def _quoted(text: str) -> str:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line: the services' logs have their start-up messages."""
+    """Discard a line of output: the services' logs already contain their start-up messages."""

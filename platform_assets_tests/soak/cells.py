@@ -1,4 +1,4 @@
-"""The crash matrix: which fault strikes at which point. Pure."""
+"""Cells of the crash matrix: which fault strikes at which point. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from platform_assets.model.declaration import EngineName
 from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, Point
 
 Place = Point | Literal["mid-read"]
-"""mid-read: the first data file of the window has appeared."""
+"""In the middle of a read: the first data file of the window exists."""
 Fault = Literal[
     "exception",
     "SIGKILL of the process",
@@ -21,14 +21,14 @@ Fault = Literal[
     "disk full",
     "a new run during the write of a killed one",
 ]
-"""The process is that of the run, or in the sensor the code server's, which Dagster's daemon keeps."""
+"""The process is the run's, or, for a fault in the sensor, the code server that Dagster's daemon keeps running."""
 
 _ANYWHERE: Final[tuple[Fault, ...]] = ("SIGKILL of the process", "SIGKILL of Spark", "SIGKILL of the broker")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One fault at one place of a load by `engine`, or of a tick."""
+    """One fault at one point of a load by `engine`, or of a sensor tick."""
 
     place: Place
     fault: Fault
@@ -39,17 +39,17 @@ class Cell:
 
 
 def store_cells(engine: EngineName) -> tuple[Cell, ...]:
-    """Return the cells for a lake in an object store, which may die too, but has no disk that fills up."""
+    """Return the cells for a lake in an object store. The store itself may die, but it has no disk that can fill up."""
     found = [cell for cell in cells(engine) if cell.fault != "disk full"]
     places: tuple[Place, ...] = (*RUN_POINTS, "mid-read", *SENSOR_POINTS)
     return (*found, *(Cell(place, "SIGKILL of the store", engine) for place in places))
 
 
 def cells(engine: EngineName) -> tuple[Cell, ...]:
-    """Every fault at every place where there is such a thing, of a lake in a folder."""
+    """Return every possible combination of fault and point for a lake in a folder."""
     found: list[tuple[Place, Fault]] = [(p, f) for p in RUN_POINTS for f in ("exception", *_ANYWHERE)]
     found += [("mid-read", fault) for fault in _ANYWHERE]
-    # The connector reads in threads of the server.
+    # The connector reads in threads of the Spark server.
     found += [("mid-read", "SIGKILL of a worker")] if engine == "columnar" else []
     found += [("mid-read", "a new run during the write of a killed one")]
     found += [(place, "lost answer") for place in ("commit made", "ledger written", "cuts recorded")]

@@ -1,9 +1,9 @@
-"""A day in minutes: all that can happen to a topic's log happens to one topic, in random order, and messages are obeyed.
+"""A day in minutes: everything that can happen to a topic's log happens to one topic, in random order, and the advice
+in messages is followed.
 
-Somebody looks at `platform-assets status` and gives the commands that it names, one at a time; nobody does anything else. The
-producer notes where each record lies, and in which log, so that the end can be judged: a record that is in no table has to be one
-that a decision gave up, or that Kafka lost before a window had it.
-"""
+A simulated operator reads `platform-assets status` and runs the commands that it names, one at a time; nobody does
+anything else. The producer notes the log and offset of each record, so that the end can be judged: each record
+missing from the tables must have been given up by a decision, or lost by Kafka before a window contained it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from testbed.loads import wait_until
 
 _PARTITIONS: Final = 2
 _BOUND: Final = 600.0
-"""Seconds until a change is decided and all is loaded: a window is asked for again after ten minutes at most."""
+"""Seconds until a change is decided and everything is loaded. A failed window is requested again after at most ten
+minutes."""
 _PATIENCE: Final = 30.0
-"""Seconds before the same command is given again."""
+"""Seconds before the same command is run again."""
 _HOT_KEYS: Final = 5
 _BATCH, _CUT_OFF = 20, 60
-"""Records in a batch at most, and of a log that loses its end, beyond that one."""
+"""Maximum number of records in a batch; also the maximum number of further records in a log that loses its end."""
 _COMMAND: Final = re.compile(r"`platform-assets (accept-[^`]*)`")
 _BROKER: Final = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "1000"}
 _COMPACT: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "1000"}
@@ -50,7 +51,7 @@ _KEEP: Final = {"cleanup.policy": "delete"}
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Place of an acknowledged record. Other records share the key of a `hot` one, so compaction may remove it."""
+    """Place of an acknowledged record. A `hot` record shares its key with others, so compaction may remove it."""
 
     partition: int
     offset: int
@@ -58,7 +59,7 @@ class Sent:
 
 
 Log = dict[bytes, Sent]
-"""The acknowledged records that a log of the topic holds, by value."""
+"""Acknowledged records of one log of the topic, by value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Outcome:
     anomalies: tuple[str, ...]
 
     def line(self) -> str:
-        """One row of a table in Markdown."""
+        """Return a Markdown table row."""
         return (
             f"| {self.seed} | {self.engine} | {', '.join(self.changes)} | {', '.join(self.commands)} | {self.sent:,} | "
             f"{self.given_up:,} | {self.windows} | {self.seconds:.0f} | {'; '.join(self.anomalies) or 'none'} |"
@@ -90,10 +91,10 @@ HEADER: Final = (
 
 
 class Writer:
-    """Sends records all the time, but for while it is `held`.
+    """Producer that sends records all the time, except while it is `held`.
 
-    `logs` are those that the topic has had, the last one is that of now; `made` says how many values there are, from 0.
-    """
+    `logs` are the topic's logs so far, the current one last; `made` is the number of values created, starting from
+    0."""
 
     def __init__(self, platform: Embedded, topic: str, partitions: int, rng: random.Random) -> None:
         self.logs: list[Log] = [{}]
@@ -104,7 +105,7 @@ class Writer:
 
     @contextmanager
     def sending(self) -> Iterator[Writer]:
-        """Send while the block lasts."""
+        """Send while the block runs."""
         thread = threading.Thread(target=self._send, name="writer")
         thread.start()
         try:
@@ -116,12 +117,13 @@ class Writer:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nothing is sent within the block, and what was sent before it is acknowledged, or never will be."""
+        """Pause sending within the block. On entry, everything sent before has been acknowledged or has finally
+        failed."""
         with self._turn:
             yield
 
     def records(self, count: int) -> list[tuple[bytes, bytes, int, bool]]:
-        """New ones: value, key, partition, and whether others have that key too."""
+        """Return new records: value, key, partition, and True if other records share the key."""
         found = []
         for _ in range(count):
             value = b"r%d" % self.made
@@ -132,7 +134,7 @@ class Writer:
         return found
 
     def note(self, value: bytes, partition: int, offset: int, *, hot: bool) -> None:
-        """That a record was acknowledged there."""
+        """Note the place at which a record was acknowledged."""
         self.logs[-1][value] = Sent(partition, offset, hot)
 
     def _send(self) -> None:
@@ -144,7 +146,7 @@ class Writer:
             self._failed.append(error)
 
     def _batch(self, records: Sequence[tuple[bytes, bytes, int, bool]]) -> None:
-        # A producer for each batch: none that knows a log, a leader or a number of partitions of before.
+        # A new producer for each batch, so that none remembers an earlier log, leader or number of partitions.
         producer = Producer(
             {"bootstrap.servers": self._platform.bootstrap, "linger.ms": 5, "log_level": 0, "message.timeout.ms": 5_000}
         )
@@ -154,7 +156,7 @@ class Writer:
                 self.note(message.value(), message.partition(), message.offset(), hot=hot)
 
         for value, key, partition, hot in records:
-            # A record that is refused may be in the log all the same: it is nobody's to expect.
+            # A refused record may still be in the log, so the judgment does not depend on it.
             producer.produce(self._topic, value, key, partition, on_delivery=lambda e, m, hot=hot: delivered(e, m, hot))
         producer.flush(10)
 
@@ -184,13 +186,14 @@ class _Day:
 
     @property
     def admin(self) -> AdminClient:
-        """A new one each time: an old one may believe what is true no more. Its futures fail once nobody holds it."""
+        """Return a new admin client: an old one may have outdated metadata. Its futures fail once the client is
+        garbage-collected."""
         return AdminClient({"bootstrap.servers": self.platform.bootstrap, "log_level": 0})
 
     # --- what happens ---------------------------------------------------------------------------------------------------
 
     def retention(self) -> None:
-        """Records of a sealed window go before anything could load it."""
+        """Delete records of a sealed window before anything can load it."""
         self.platform.kill("spark")
         try:
             newest = self._newest()
@@ -205,14 +208,14 @@ class _Day:
             self.platform.start("spark")
 
     def compaction(self) -> None:
-        """The cleaner takes what newer records of the same key replace."""
+        """Let the log cleaner remove records that newer records with the same key replace."""
         before = self._cleaned()
         self._configure(_COMPACT)
         self._wait("the cleaner has been there", lambda: self._cleaned() > before)
         self._configure(_KEEP)
 
     def created_again(self) -> None:
-        """Deleted and created in the middle of a window."""
+        """Delete and recreate the topic in the middle of a window."""
         with self.writer.held():
             former = self.platform.cluster.topic(self.topic).topic_id
             admin = self.admin
@@ -233,7 +236,8 @@ class _Day:
             self.writer.logs.append({})
 
     def truncation(self) -> None:
-        """The end of a partition's log is lost, as in an unclean election, and other records take its offsets."""
+        """Lose the end of a partition's log, as in an unclean leader election, so that other records get its
+        offsets."""
         partition = self.rng.randrange(self.writer.partitions)
         self._wait("enough of it is sealed", lambda: self._sealed(partition) - self._start(partition) > 2 * _CUT_OFF)
         with self.writer.held():
@@ -248,7 +252,7 @@ class _Day:
             self.writer.logs.append(kept)
 
     def partition(self) -> None:
-        """One more than before."""
+        """Add a partition."""
         with self.writer.held():
             more = self.writer.partitions + 1
             admin = self.admin
@@ -257,7 +261,7 @@ class _Day:
             self.writer.partitions = more
 
     def transaction(self) -> None:
-        """One stays open past the end of a window, and is committed or aborted then."""
+        """Leave a transaction open past the end of a window, then commit or abort it."""
         producer = Producer(
             {"bootstrap.servers": self.platform.bootstrap, "transactional.id": str(uuid.uuid4()), "log_level": 0,
              "transaction.timeout.ms": 600_000}
@@ -284,7 +288,7 @@ class _Day:
             self.writer.note(value, *places[value], hot=hot)
 
     def cluster(self) -> None:
-        """The disks of the broker become those of another cluster, with topics, ids and offsets as they are."""
+        """Move the broker's disks to another cluster; topics, topic ids and offsets stay."""
         with self.writer.held():
             self.platform.kill("kafka")
             for file in self.platform.home.kafka.rglob("meta.properties"):
@@ -294,21 +298,23 @@ class _Day:
             self._wait("the brokers answer", lambda: len(self._ends()) == self.writer.partitions)
             self.writer.logs.append(dict(self.writer.logs[-1]))
 
-    # --- what a person does ---------------------------------------------------------------------------------------------
+    # --- what the operator does
+    # ---------------------------------------------------------------------------------------------
 
     def wait_until_complete(self, since: datetime) -> None:
-        """Give the commands that `status` names until it has nothing to say and windows that ended after `since` are loaded."""
+        """Run the commands that `status` names until it reports nothing and the windows that ended after `since` are
+        loaded."""
         deadline, code, text = time.monotonic() + _BOUND, -1, ""
         given_last, given_at = "", 0.0
         while True:
-            # Loaded first: what is judged healthy then is what was loaded.
+            # Load first, so that the judgment that all is well covers what was loaded.
             done = self._newest() > since and proof.progress(self.platform, [self.topic]).complete
             answer = self.platform.command("status", "--json")
             code, text = answer.code, answer.text
             if done and not code:
                 return
             named = _COMMAND.search(_problems(text))
-            # What was given a moment ago takes the sensor a tick to see.
+            # The sensor needs a tick to see the result of a command that was just run.
             if named is not None and (named.group(1) != given_last or time.monotonic() > given_at + _PATIENCE):
                 given_last, given_at = named.group(1), time.monotonic()
                 words = named.group(1).replace('"…"', "obeyed").replace('\\"…\\"', "obeyed").split()
@@ -320,11 +326,11 @@ class _Day:
                 raise AssertionError(f"not complete after {_BOUND:g} s; status exits {code}: {text}")
             time.sleep(1)
 
-    # --- what there is --------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------
 
     @property
     def _cluster_id(self) -> str:
-        # Sixteen bytes in base64, as Kafka writes ids.
+        # Sixteen bytes in base64, the form in which Kafka writes ids.
         return uuid.UUID(int=self.rng.getrandbits(128)).hex[:22]
 
     def _newest(self) -> datetime:
@@ -348,7 +354,7 @@ class _Day:
         return cluster.log_starts(cluster.topic(self.topic))[partition].offset
 
     def _sealed(self, partition: int) -> int:
-        """The offset up to which windows of the newest generation are sealed."""
+        """Return the offset up to which windows of the newest generation are sealed."""
         windows = self.platform.ledger.windows(self.topic)
         newest = windows[-1].ranges.by_partition if windows and windows[-1].generation == len(self.writer.logs) else {}
         return newest[partition].end if partition in newest else 0
@@ -361,7 +367,8 @@ class _Day:
             future.result(30)
 
     def _cleaned(self) -> int:
-        """The sum of the offsets that the cleaner has come to, as it writes them down; names may be of other topics' too."""
+        """Return the sum of the offsets that the log cleaner has reached, according to its checkpoint files. Lines
+        of other topics may be included."""
         file = self.platform.home.kafka / "cleaner-offset-checkpoint"
         lines = file.read_text().splitlines()[2:] if file.exists() else []
         return sum(int(line.split()[2]) for line in lines if line.split()[0] == self.topic)
@@ -371,7 +378,8 @@ class _Day:
 
 
 def run(seed: int, root: Path, engine: EngineName, say: Callable[[str], None] = print) -> Outcome:
-    """One day of a topic on a platform below `root`. Raises AssertionError where what messages name does not help."""
+    """Run one day of a topic on a platform below `root`. Raises AssertionError if following the messages does not
+    help."""
     rng, topic, began = random.Random(seed), f"day-{seed}", time.monotonic()
     platform = Embedded(root, root / "lake", properties=_BROKER)
     platform.declare(
@@ -410,7 +418,7 @@ def _anomalies(platform: Embedded, topic: str, logs: Sequence[Log], aborted: set
         ranges, log = window.ranges.by_partition, logs[window.generation - 1]
         held = {v: s for v, s in log.items() if s.partition in ranges and s.offset in ranges[s.partition]}
         covered |= held.keys()
-        # What compaction took is explained by the brokers, and a record that has a key of its own it never takes.
+        # The brokers explain what compaction removed; compaction never removes a record whose key is unique.
         missing = [value for value, s in held.items() if value not in counted and not s.hot]
         accepted = (receipts[window.key].holes or {}).get(ACCEPTED_LOSS, 0)
         if len(missing) > accepted:
@@ -425,7 +433,7 @@ def _anomalies(platform: Embedded, topic: str, logs: Sequence[Log], aborted: set
 
 
 def _problems(text: str) -> str:
-    """All that the JSON of `status` says of what is wrong, as one text."""
+    """Return all problems in the JSON of `status` as one text."""
     try:
         tables = json.loads(text[text.index("{") :])["tables"]
     except (ValueError, KeyError):

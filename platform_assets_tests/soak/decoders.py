@@ -1,4 +1,4 @@
-"""Decoders against other readers, over and over with other values, until the time is over."""
+"""Compares decoders with other readers, in rounds with new values, until the time is up."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class SeedResult:
     anomalies: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """A row of the table."""
+        """Return a row of the table."""
         return f"| {self.seed} | {self.rounds:,} | {self.values:,} | {'; '.join(self.anomalies) or 'none'} |"
 
 
 def run(seed: int, seconds: float) -> SeedResult:
-    """Have each judge judge once a round, as many rounds as fit into the seconds, and one at least."""
+    """Run every judge once a round, for as many rounds as fit into the seconds, and for at least one."""
     found, until = SeedResult(seed), time.monotonic() + seconds
     while not found.rounds or time.monotonic() < until:
         for name, judge in JUDGES.items():

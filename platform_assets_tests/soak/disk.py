@@ -1,4 +1,4 @@
-"""A small disk of a test's own that can be filled and emptied: a tmpfs, where this process may mount one."""
+"""A small disk for one test that can be filled and emptied: a tmpfs, if this process can mount one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _BALLAST: Final = "ballast"
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A file system of its own at `path`."""
+    """A separate file system mounted at `path`."""
 
     path: Path
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Not a byte of it free while the block lasts, and as before after it."""
+        """Fill the disk to the last byte while the block runs; free the space again after it."""
         ballast = self.path / _BALLAST
         with ballast.open("wb", buffering=0) as file:
             try:
                 while True:
                     file.write(b"\0" * (1 << 16))
             except OSError:
-                pass  # that is what was wanted
+                pass  # expected
         try:
             yield
         finally:
@@ -37,7 +37,7 @@ class Disk:
 
 @contextmanager
 def small_disk(path: Path, megabytes: int) -> Iterator[Disk | None]:
-    """A disk of that size at `path` while the block lasts; None where this process may not mount one."""
+    """Mount a disk of the given size at `path` while the block runs; yield None if this process cannot mount one."""
     path.mkdir(parents=True, exist_ok=True)
     mounted = (
         os.geteuid() == 0

@@ -1,7 +1,6 @@
-"""A platform of a test's own, with nobody at it: embedded services, the real daemon, and topics declared in YAML.
+"""A platform for one test without an operator: embedded services, the real daemon, and topics declared in YAML.
 
-Services are killed and started as a machine or a supervisor of services would; no command of the platform's is given.
-"""
+Services are killed and started the way a machine or a service supervisor would; no platform command is run."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ _UNFINISHED: Final = [s for s in dg.DagsterRunStatus if s.value not in ("SUCCESS
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Output of a platform command on both streams, and its exit code."""
+    """Exit code and output of a platform command on both streams."""
 
     code: int
     text: str
@@ -52,11 +51,12 @@ class Answer:
 
 @dataclass
 class Embedded:
-    """A platform below `root`. `lake` is where its tables are, `module` its code location; `given` are variables of its own.
+    """A platform below `root`. `lake` contains its tables, `module` is its code location, and `given` are additional
+    environment variables.
 
-    With `address`, its lake is there in an object store, which `given` says how to reach and whose files are in the folder `lake`.
-    `properties` are the broker's, `instance_settings` are laid over those of the embedded Dagster instance.
-    """
+    If `address` is set, the lake is in an object store: `given` contains the credentials, and the folder `lake`
+    contains the store's files. `properties` are settings of the broker, and `instance_settings` override those of
+    the embedded Dagster instance."""
 
     root: Path
     lake: Path
@@ -92,7 +92,7 @@ class Embedded:
 
     @property
     def options(self) -> UpOptions:
-        """Options with which its services are started."""
+        """Options with which the services are started."""
         return UpOptions(
             workspace=self.root / "workspace.yaml",
             broker=BrokerSettings(properties=dict(self.properties)),
@@ -100,7 +100,7 @@ class Embedded:
         )
 
     def declare(self, topic: str, start: datetime, engine: EngineName = "connector", **attributes: float) -> None:
-        """Write the YAML of a topic whose windows are minutes. Topics are declared before `up`."""
+        """Write the YAML of a topic with windows of a minute. Topics are declared before `up`."""
         folder = self.root / "defs" / topic
         folder.mkdir()
         declared = {
@@ -111,14 +111,15 @@ class Embedded:
         (folder / "defs.yaml").write_text(text)
 
     def reach_by(self, kafka: int, spark: int) -> None:
-        """Have all that is started from here on reach broker and Spark by these ports on loopback."""
+        """Make everything started from now on connect to the broker and to Spark through these loopback ports."""
         remote = re.sub(r":\d+/", f":{spark}/", self.remote, count=1)
         self.given = {**self.given, KAFKA_ADDRESS: f"{LOOPBACK}:{kafka}", SPARK_ADDRESS: remote}
         self.environ |= self.given
 
     @contextmanager
     def running(self, services: Sequence[Service]) -> Iterator[Embedded]:
-        """Started one after the other within the block, and ended at its end, whatever has become of them."""
+        """Start the services one after the other on entering the block; end them on leaving it, whatever their
+        state."""
         try:
             for service in services:
                 self.start(service)
@@ -129,7 +130,7 @@ class Embedded:
     # --- services ---------------------------------------------------------------------------------------------
 
     def start(self, service: Service) -> ProcessRecord:
-        """Start a service, or start it again where it was killed: with the data, the port and the token of last time."""
+        """Start a service, or restart it after it was killed, with the same data, port and token."""
         return platform.start_service(service, self.home, self.options, report=_quiet, environ=self.environ)
 
     def record(self, service: Service) -> ProcessRecord:
@@ -137,11 +138,11 @@ class Embedded:
         return state.read_records(self.home)[service]
 
     def is_alive(self, service: Service) -> bool:
-        """Return True if its process is running."""
+        """Return True if the service's process is running."""
         return is_alive(self.record(service))
 
     def kill(self, service: Service) -> None:
-        """End a service with all its processes as the system would: no handler runs."""
+        """Kill a service and all its processes with SIGKILL, so that no handler runs."""
         members = family(self.record(service))
         for member in members:
             with suppress(psutil.NoSuchProcess):
@@ -150,7 +151,7 @@ class Embedded:
 
     @contextmanager
     def frozen(self, service: Service) -> Iterator[None]:
-        """Its own process stopped, and let go on at the end of the block."""
+        """Stop the service's main process (SIGSTOP) on entering the block; continue it at the end of the block."""
         pid = self.record(service).pid
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -166,49 +167,49 @@ class Embedded:
 
     @property
     def remote(self) -> str:
-        """The address of the Spark Connect server, token included; it need not run."""
+        """Address of the Spark Connect server including the token; the server need not be running."""
         return self.given.get(SPARK_ADDRESS) or spark_server.remote(self.home, self.record("spark").address)
 
     def workers(self) -> list[psutil.Process]:
-        """The Python workers of the Spark server that are at work or wait for work."""
+        """Return the Python workers of the Spark server, both busy and idle."""
         found = [p for p in family(self.record("spark")) if "pyspark.daemon" in _command(p)]
-        # The oldest is the one that the others are forked from.
+        # The oldest process is the daemon from which the workers are forked.
         return sorted(found, key=lambda p: p.create_time())[1:]
 
     def code_servers(self) -> list[psutil.Process]:
-        """The processes that hold the code location for the daemon, in which sensors tick."""
+        """Return the processes that serve the code location to the daemon; sensors tick in them."""
         return [p for p in family(self.record("dagster-daemon")) if "dagster api grpc" in _command(p)]
 
-    # --- what is there ----------------------------------------------------------------------------------------
+    # --- state ----------------------------------------------------------------------------------------
 
     @property
     def settings(self) -> ClientSettings:
-        """Of a client of the broker."""
+        """Return settings for a client of the broker."""
         return ClientSettings(self.bootstrap)
 
     @property
     def cluster(self) -> Cluster:
-        """A client of the broker."""
+        """Return a client of the broker."""
         return Cluster.connect(self.settings)
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of its lake."""
+        """Return the ledger of the platform's lake."""
         return Ledger(Lake.at(self.home.lake))
 
     @contextmanager
     def instance(self) -> Iterator[dg.DagsterInstance]:
-        """Its Dagster instance."""
+        """Return the platform's Dagster instance."""
         with dg.DagsterInstance.from_config(str(self.home.dagster)) as found:
             yield found
 
     def unfinished_runs(self) -> list[str]:
-        """The ids of the runs that are queued or under way, as Dagster believes."""
+        """Return the ids of runs that Dagster lists as queued or running."""
         with self.instance() as instance:
             return [r.run_id for r in instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED))]
 
     def run_processes(self) -> list[int]:
-        """The processes of runs that are alive, as the system knows them."""
+        """Return the live processes of runs, as seen by the operating system."""
         with self.instance() as instance:
             named = [r.tags[PROCESS_TAG].split("@") for r in instance.get_runs() if PROCESS_TAG in r.tags]
         found = []
@@ -220,7 +221,7 @@ class Embedded:
         return found
 
     def command(self, *arguments: str, timeout: float = 300) -> Answer:
-        """`platform-assets` with these arguments, as in a shell of the platform's."""
+        """Run `platform-assets` with these arguments in the platform's environment."""
         done = subprocess.run(
             [sys.executable, "-c", _PROGRAM, *arguments],
             cwd=CHECKOUT, env={**self.environ, "COLUMNS": "150"}, timeout=timeout, check=False,
@@ -241,4 +242,4 @@ def _command(process: psutil.Process) -> str:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line: the services' logs have their start-up messages."""
+    """Discard a line of output: the services' logs already contain their start-up messages."""

@@ -1,9 +1,9 @@
-"""Random logs, each loaded by both engines: equal digests, and equal rows whoever reads the tables.
+"""Random logs, each loaded by both engines: digests must be equal, and every reader must find the same rows in the
+tables.
 
-A log has what Kafka can hold: records of 0 bytes to some megabytes, every codec, transactions that overlap and partly abort,
-headers with nulls and names that are not UTF-8, timestamps of both types, segments that were compacted. The order of deeds, the
-sizes and the cuts follow from the seed.
-"""
+A log has everything that Kafka can hold: records of 0 bytes to several megabytes, every codec, transactions that
+overlap and some that abort, headers with nulls and with names that are not UTF-8, timestamps of both types,
+compacted segments. The seed determines the order of events, the sizes and the cuts."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _LARGEST: Final = 20 << 20
 _STRANGE_NAMES: Final = (b"\xff\xfe", b"a\xc3", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xe0\x80\x80", "ü€".encode())
 _NAMES: Final = ("", "a", "trace-id", "ü€😀", "x" * 40)
 _TOGETHER: Final = 4
-"""Transactions that are open at a time."""
+"""Number of transactions that are open at the same time."""
 _CLEANED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "50"}
 _KEPT: Final = {"cleanup.policy": "delete", "min.cleanable.dirty.ratio": "0.5", "segment.ms": "604800000"}
 _LATEST: Final = 2**41
-"""Timestamps of records are before this, in milliseconds: in the year 2039."""
+"""Timestamps of records are before this time (ms), which is in the year 2039."""
 _ENGINES: Final[tuple[EngineName, EngineName]] = ("columnar", "connector")
 
 
@@ -55,7 +55,7 @@ _READERS: Final = ("a read_committed consumer", "delta-rs", "polars", "DuckDB", 
 
 @dataclass
 class SeedResult:
-    """Comparisons on one seed's log, and the differences found."""
+    """Number of comparisons on one seed's log, and the differences found."""
 
     seed: int
     kind: str = ""
@@ -69,7 +69,7 @@ class SeedResult:
     anomalies: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """As a row below `HEADER`."""
+        """Return a row to put below `HEADER`."""
         holes = ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in sorted(self.holes.items())) or "none"
         return (
             f"| {self.seed} | {self.kind} | {self.sent:,} | {self.rows:,} | {holes} | {self.windows} | "
@@ -99,10 +99,10 @@ def run(
     size: int = 4_000,
     loaded: Callable[[Sequence[TopicLake]], None] = lambda lakes: None,
 ) -> SeedResult:
-    """Make the log of a seed, of about `size` records, and have both engines load it, each into a lake of its own below `root`.
+    """Create the log of a seed with about `size` records, and load it with both engines, each into its own lake below
+    `root`.
 
-    `loaded` is called with both lakes before they are compared.
-    """
+    `loaded` is called with both lakes before they are compared."""
     rng, found = random.Random(seed), SeedResult(seed)
     lakes = [
         TopicLake(
@@ -113,7 +113,7 @@ def run(
     log = _Log(rng, lakes[0], found)
     log.make(size)
     for other in lakes[1:]:
-        # The same windows, since a cut follows from the moment at which it is taken.
+        # Both lakes use the same windows: a cut depends on the moment at which it is taken.
         shutil.copytree(lakes[0].root / "_ledger", other.root / "_ledger")
     keys = [w.key for w in lakes[0].ledger.windows(lakes[0].topic)]
     for lk in lakes:
@@ -133,13 +133,14 @@ def run(
 
 
 class _Log:
-    """A topic that is filled with what `rng` says."""
+    """A topic filled at random by `rng`."""
 
     def __init__(self, rng: random.Random, lake: TopicLake, found: SeedResult) -> None:
         self.rng, self.lake, self.found = rng, lake, found
         self.partitions = rng.randint(1, 4)
         self.strange_names = rng.random() < 0.4
-        """True if header names are not UTF-8; the client with which rows are compared cannot return such names."""
+        """True if there are header names that are not UTF-8. The client used to compare rows cannot return such
+        names."""
         self._compacted = rng.random() < 0.4
         self._by_append_time = rng.random() < 0.3
         self._codec = rng.choice(("producer", *("uncompressed", *_CODECS[1:])))
@@ -175,17 +176,17 @@ class _Log:
         }
         new = NewTopic(self.lake.topic, self.partitions, 1, config=config)
         self._admin.create_topics([new])[self.lake.topic].result(30)
-        # Its partitions have leaders once a record was taken by each.
+        # A partition is known to have a leader once it has accepted a record.
         self._send(self._producer(), [Record(b"first", b"first", p) for p in range(self.partitions)])
 
-    # --- deeds ------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------
 
     def _burst(self) -> None:
-        """Records by a plain producer of any codec and batch size."""
+        """Send records with a plain producer, with a random codec and batch size."""
         self._send(self._producer(), self._some(self.rng.choice([1, 5, 50, 400])))
 
     def _begin(self) -> None:
-        """A transaction that stays open while other things happen."""
+        """Begin a transaction that stays open while other things happen."""
         if len(self._open) < _TOGETHER:
             some = self._some(self.rng.choice([1, 40, 300]))
             self._count(some)
@@ -196,7 +197,7 @@ class _Log:
             self._open.pop(self.rng.randrange(len(self._open))).end(commit=self.rng.random() < 0.6)
 
     def _handmade(self) -> None:
-        """A batch as clients may make it that are not librdkafka."""
+        """Send a batch in a form that clients other than librdkafka may produce."""
         names = _STRANGE_NAMES if self.strange_names else [n.encode() for n in _NAMES]
         made = []
         for number in range(self.rng.randint(1, 6)):
@@ -204,13 +205,13 @@ class _Log:
             moment = self.rng.choice([-1, 0, 1, self.rng.randrange(_LATEST)])
             made.append(Made(number, self._key(), self._bytes(60), headers, moment))
         partition = self.rng.randrange(self.partitions)
-        # lz4 and snappy as the test's library frames them are nothing that brokers take.
+        # Brokers reject the framing that the test library uses for lz4 and snappy.
         batch = made_batch(made, codec=self.rng.choice(("none", "gzip", "zstd")))
         produce_batch(self.lake.bootstrap, self.lake.topic, batch, partition)
         self._count([Record(m.value, partition=partition) for m in made])
 
     def _large(self) -> None:
-        """A record of megabytes, rarely; the broker's fetches are smaller."""
+        """Send, rarely, a record of several megabytes, which exceeds the broker's fetch size."""
         if self.rng.random() < 0.3:
             value = self.rng.randbytes(self.rng.choice([1 << 20, 5 << 20, _LARGEST]))
             self._send(self._producer(), [Record(value, b"large", self.rng.randrange(self.partitions))])
@@ -238,7 +239,7 @@ class _Log:
         return tuple((self.rng.choice(_NAMES), self._bytes(30)) for _ in range(count)) or None
 
     def _key(self) -> bytes | None:
-        """Of few keys where the topic is compacted, which takes no record without one."""
+        """Return a key; one of a few if the topic is compacted, since such topics reject records without a key."""
         if self._compacted:
             return b"k%d" % self.rng.randrange(50)
         return self._bytes(20)
@@ -280,14 +281,15 @@ class _Log:
     # --- compaction -------------------------------------------------------------------------------------------
 
     def _compact(self) -> None:
-        """Let the cleaner leave one record of each key, and then nothing more."""
+        """Compact the topic to one record for each key, then wait until the log cleaner is idle."""
         made = {(r.partition, r.offset) for r in self._held()}
         self._configure(_CLEANED)
         moments = itertools.count(_LATEST, 1_000)
 
         def thinned() -> bool:
-            # A newer segment, since the active one is never compacted. A broker begins one by the timestamps of
-            # records: one that is `segment.ms` later than the segment's first, which may be in a far future.
+            # Create a newer segment, since the active one is never compacted. The broker rolls by record timestamps: it
+            # starts a segment at a record that is `segment.ms` later than the first of the segment, which may be far in
+            # the future.
             moment = next(moments)
             newer = [Record(b"newer", b"newest", p, timestamp=moment) for p in range(self.partitions)]
             self._send(self._producer(), newer)
@@ -300,7 +302,7 @@ class _Log:
 
         def still() -> bool:
             held.append(len(self._held()))
-            time.sleep(1.5)  # longer than the cleaner rests: it has begun nothing since
+            time.sleep(1.5)  # longer than the cleaner's back-off, so it has not started again
             return held[-1] == held[-2]
 
         wait_until("the cleaner has ended", still, 120)
@@ -320,7 +322,7 @@ def _digests(receipt: Receipt) -> tuple[int, int, object]:
 
 
 def _compare_digests(lakes: Sequence[TopicLake], keys: Sequence[str], found: SeedResult) -> None:
-    """Receipts of the same windows: rows, digests of offsets and of content."""
+    """Compare the receipts of the same windows: rows, digests of offsets and of content."""
     table = TableRef.raw(lakes[0].topic)
     first, *others = ({k: r for k, r in lk.ledger.receipts(table).items() if k in keys} for lk in lakes)
     for other in others:
@@ -329,13 +331,13 @@ def _compare_digests(lakes: Sequence[TopicLake], keys: Sequence[str], found: See
         found.anomalies += [
             f"digests of {key} differ" for key in first if key in other and _digests(first[key]) != _digests(other[key])
         ]
-    # Windows without offsets are read by none.
+    # Readers cannot select windows without offsets.
     wrong = {r.engine for r in first.values() if r.engine} - {lakes[0].engine_name}
     found.anomalies += [f"{lakes[0].engine_name} was asked for, and {wrong} loaded"] if wrong else []
 
 
 def _compare_evidence(lk: TopicLake, found: SeedResult) -> None:
-    """Rows and explained holes are all offsets of each window, by the reader of batches."""
+    """Check that rows and explained holes together cover every offset of each window, according to the batch reader."""
     compacted = "compacted" in found.kind
     for receipt in lk.ledger.receipts(TableRef.raw(lk.topic)).values():
         evidence = gather_evidence(
@@ -374,7 +376,7 @@ def _compare_rows(lakes: Sequence[TopicLake], found: SeedResult, *, headers: boo
 
 
 def _digest(rows: Iterable[tuple[Any, ...]]) -> bytes:
-    """Of rows in order. Windows' names and all other columns are in it."""
+    """Return a digest of rows in order, including the names of windows and all other columns."""
     found = hashlib.sha256(repr(COLUMNS).encode())
     for row in rows:
         found.update(repr(row).encode())

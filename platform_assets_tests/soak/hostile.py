@@ -1,4 +1,4 @@
-"""Strings that attack whoever shows them, and a broker that answers with such a string."""
+"""Strings that attack programs which display them, and a broker that answers with such a string."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Final
 
 MARK: Final = "c4n4ry"
-"""In each address that a hostile string would have a browser ask for, and in nothing else."""
+"""Marker that occurs only in addresses which a hostile string tries to make a browser request."""
 FORGED: Final = f"2026-01-01 00:00:00 CRITICAL {MARK} logged in"
-"""The line that hostile strings would forge in a log."""
+"""Line that hostile strings try to forge in a log."""
 MARKUP: Final = (
     f"![chart](/graphql?query=mutation%20{MARK})",
     f"[here](javascript:fetch('/{MARK}'))",
@@ -35,15 +35,15 @@ CONTROLS: Final = (
 TEXT: Final = " ".join((*MARKUP, *CONTROLS))
 LONG: Final = TEXT + "x" * 20_000
 ARGUMENT: Final = TEXT.replace("\x00", "")
-"""The hostile text that fits into an argument or a variable."""
+"""Hostile text that fits into an argument or an environment variable."""
 FILE_NAME: Final = f"part-\x1b[31m\u202e\n{MARK}<img src=x>![a](b).parquet"
-"""A name that a file can have."""
+"""Hostile but valid file name."""
 TOPICS: Final = ("www.t0pic.example", "_em_.__strong__", "-rf", "http.t0pic", "avro.t0pic", "protobuf.t0pic")
-"""Names that Kafka admits: an address, marks, an option of a command."""
+"""Topic names that Kafka allows: a URL, markup, a command-line option."""
 
 
 class HostileBroker(socketserver.ThreadingTCPServer):
-    """A broker that refuses each login with a text that attacks; `logins` counts them."""
+    """A broker that refuses each login with hostile text; `logins` counts the attempts."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -54,7 +54,7 @@ class HostileBroker(socketserver.ThreadingTCPServer):
 
     @property
     def bootstrap(self) -> str:
-        """Its address."""
+        """Bootstrap address of this broker."""
         return f"127.0.0.1:{self.server_address[1]}"
 
 
@@ -62,7 +62,7 @@ class _Handler(socketserver.StreamRequestHandler):
     server: HostileBroker
 
     def handle(self) -> None:
-        with contextlib.suppress(ConnectionError):  # clients leave when they like
+        with contextlib.suppress(ConnectionError):  # clients may leave at any time
             while len(head := self.rfile.read(4)) == 4:
                 data = self.rfile.read(struct.unpack(">i", head)[0])
                 key, version, correlation = struct.unpack_from(">hhi", data)
@@ -74,7 +74,7 @@ class _Handler(socketserver.StreamRequestHandler):
             known = [struct.pack(">hhh", *each) for each in ((3, 0, 1), (17, 0, 1), (18, 0, 3), (36, 0, 1))]
             if version < 3:
                 return struct.pack(">hi", 0, len(known)) + b"".join(known) + (b"\0\0\0\0" if version else b"")
-            # A compact array, and tags behind each of its items and behind all.
+            # A compact array, with tagged fields after each item and after the array.
             return struct.pack(">hB", 0, len(known) + 1) + b"".join(each + b"\0" for each in known) + b"\0\0\0\0\0"
         if key == 17:
             return struct.pack(">hi", 0, 1) + _text("PLAIN")
@@ -88,7 +88,7 @@ def _text(text: str) -> bytes:
 
 @contextmanager
 def hostile_broker() -> Iterator[HostileBroker]:
-    """One on a free port of loopback."""
+    """Run a hostile broker on a free loopback port."""
     with HostileBroker() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

@@ -1,4 +1,5 @@
-"""Search for leaked secrets and hostile strings: in bytes, in text that people print, in processes, rows and stored Markdown."""
+"""Search for leaked secrets and hostile strings: in bytes, in text that people print, in processes, rows and stored
+Markdown."""
 
 from __future__ import annotations
 
@@ -20,26 +21,26 @@ from platform_assets_tests.soak.hostile import FORGED, MARK
 
 _KEPT: Final = "\n\t"
 _MARKDOWN: Final = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-# A renderer may follow any address: whether it is a stranger's is judged here.
+# A renderer may follow any address; whether the address is untrusted is decided here.
 _MARKDOWN.validateLink = lambda url: True  # type: ignore[method-assign]
 _LIVE: Final = frozenset({"image", "link_open", "html_inline", "html_block"})
 _AROUND: Final = 60
 _TEXT_SUFFIXES: Final = frozenset({".log", ".err", ".out", ".json", ".yaml", ".txt", ".svg", ".env"})
 _ROTATED: Final = re.compile(r"\.log\.\d+$")
 _SEGMENT: Final = re.compile(r"\d{20}\.log")
-"""Of a partition, in a broker's folder."""
+"""Name of a partition's folder in a broker's data folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret, and which kinds of processes may have it in their environment."""
+    """A secret, and the kinds of processes that may have it in their environment."""
 
     name: str
     value: str
     entitled: frozenset[str]
 
     def forms(self) -> Iterator[bytes]:
-        """The value as it is, in base64, and in hex."""
+        """Return the plain, base64 and hex forms of the value."""
         plain = self.value.encode()
         yield plain
         yield base64.b64encode(plain).rstrip(b"=")
@@ -47,12 +48,12 @@ class Secret:
 
 
 def secrets_in(content: bytes, secrets: Iterable[Secret]) -> list[str]:
-    """The names of the secrets that the bytes hold, in any of their forms."""
+    """Return the names of the secrets that the bytes contain in any form."""
     return [secret.name for secret in secrets if any(form in content for form in secret.forms())]
 
 
 def acts_in(text: str) -> str | None:
-    """Return the text that a terminal would act on, or that forges a log line; None if there is none."""
+    """Return the first piece of text that a terminal would act on or that forges a log line; None if there is none."""
     for at, c in enumerate(text):
         if c not in _KEPT and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp"):
             return f"{c.encode('unicode_escape').decode()} in {text[max(0, at - _AROUND) : at + _AROUND]!r}"
@@ -62,7 +63,7 @@ def acts_in(text: str) -> str | None:
 
 
 def is_text(path: Path) -> bool:
-    """Return True if people print such a file."""
+    """Return True if the file is one that people print as text."""
     if _SEGMENT.fullmatch(path.name):
         return False
     return path.suffix in _TEXT_SUFFIXES or bool(_ROTATED.search(path.name))
@@ -70,7 +71,7 @@ def is_text(path: Path) -> bool:
 
 @dataclass
 class Looked:
-    """How much a judge has looked at, and what it found."""
+    """How much data a judge has searched, and what it found."""
 
     files: int = 0
     size: int = 0
@@ -78,14 +79,15 @@ class Looked:
 
 
 def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path], inputs: Path | None = None) -> Looked:
-    """Each file below `root`: no secret outside of the `private` folders, and no text on which a terminal acts, `inputs` aside."""
+    """Search each file below `root`: no secrets outside the `private` folders, and, except in `inputs`, no text that
+    a terminal acts on."""
     looked, found = Looked(), []
     for path in sorted(root.rglob("*")):
         if not path.is_file() or path.is_symlink():
             continue
         try:
             content = path.read_bytes()
-        except FileNotFoundError:  # a service has just replaced it
+        except FileNotFoundError:  # a service has just replaced the file
             continue
         looked.files += 1
         looked.size += len(content)
@@ -102,7 +104,8 @@ def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path], inputs
 
 
 def tables(lake: Path, secrets: Sequence[Secret]) -> Looked:
-    """Each cell of each Delta table below `lake`; `files` counts rows, `size` the bytes of their cells."""
+    """Search each cell of each Delta table below `lake`; `files` counts rows, and `size` is the bytes of their
+    cells."""
     from deltalake import DeltaTable
 
     looked, found = Looked(), []
@@ -120,10 +123,9 @@ def tables(lake: Path, secrets: Sequence[Secret]) -> Looked:
 
 
 def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
-    """Arguments and environments of all processes; `services` are names by the mark of each service.
+    """Search arguments and environments of all processes; `services` maps marks to names of services.
 
-    A process without a mark of ours is entitled to nothing. `files` counts processes.
-    """
+    A process without such a mark is allowed no secrets. `files` counts processes."""
     looked, found = Looked(), []
     for process in psutil.process_iter():
         try:
@@ -144,10 +146,9 @@ def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
 
 
 def rows(url: str, secrets: Sequence[Secret]) -> Looked:
-    """Each row of each table of a PostgreSQL database, as plain SQL gives it; `files` counts rows.
+    """Search each row of each table of a PostgreSQL database, read by plain SQL; `files` counts rows.
 
-    Events are read as JSON too: their Markdown and their descriptions have to be inert.
-    """
+    Events are also parsed as JSON: their Markdown and descriptions must be inert."""
     import sqlalchemy
 
     looked, found = Looked(), []
@@ -166,10 +167,10 @@ def rows(url: str, secrets: Sequence[Secret]) -> Looked:
 
 
 def live_markdown(value: Any) -> Iterator[str]:
-    """Yield untrusted live elements in Markdown and descriptions anywhere in `value`, also in JSON inside text."""
+    """Yield untrusted active elements of Markdown and descriptions anywhere in `value`, also in JSON within text."""
     if isinstance(value, dict):
         for name, each in value.items():
-            # The UI does not ask for this description: it is in the message too, as text.
+            # The UI does not request this description; the message contains it as text as well.
             if value.get("__class__") == "UserFailureData" and name == "description":
                 continue
             if name in ("md_str", "description") and isinstance(each, str):
@@ -181,12 +182,13 @@ def live_markdown(value: Any) -> Iterator[str]:
     elif isinstance(value, str) and value[:1] in ("{", "["):
         try:
             yield from live_markdown(json.loads(value))
-        except ValueError:  # a text that begins with a bracket
+        except ValueError:  # text that begins with a bracket but is not JSON
             return
 
 
 def live(text: str) -> Iterator[str]:
-    """The images, links and pieces of HTML of a Markdown text that a hostile string has made, or whose address has its mark."""
+    """Return images, links and HTML of a Markdown text that come from a hostile string or whose address contains the
+    marker."""
     for token in _MARKDOWN.parse(text):
         for each in (token, *(token.children or ())):
             address = str(each.attrs.get("src") or each.attrs.get("href") or "")
@@ -198,7 +200,7 @@ def live(text: str) -> Iterator[str]:
 
 
 def _picture(address: str) -> bytes | None:
-    """The SVG of a picture that is in its address; None for any other address."""
+    """Return the SVG embedded in the address of a picture; None for any other address."""
     kind, comma, content = address.partition(",")
     if not comma or not kind.startswith("data:image/svg+xml"):
         return None

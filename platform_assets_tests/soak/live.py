@@ -1,4 +1,4 @@
-"""Live producers: numbered records at an even pace, through any outage, with what became of each."""
+"""Live producers: numbered records at an even pace through any outage, with the outcome of each send."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testbed.loads import wait_until
 
 
 def create(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
-    """Create a topic that keeps what its producers send, whatever their clocks say."""
+    """Create a topic that keeps all records, whatever their timestamps."""
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     config = {"retention.ms": "-1"}
     client.create_topics([NewTopic(topic, partitions, replicas, config=config)])[topic].result(60)
@@ -26,7 +26,8 @@ def create(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> No
 
 
 class LiveProducer:
-    """Sends `rate` records a second, and waits as long as it takes for the broker. `sends` has those acknowledged."""
+    """Producer that sends `rate` records a second and waits as long as necessary for the broker. `sends` lists
+    acknowledged records."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rate: int = 100) -> None:
         self.sends: list[Send] = []
@@ -34,7 +35,7 @@ class LiveProducer:
         self._topic, self._partitions, self._rate = topic, partitions, rate
         self._stop = threading.Event()
         self._refused: list[Any] = []
-        # Idempotent, and never giving up: each record is in the log once, however often it had to be sent.
+        # Idempotent with unlimited retries: each record is in the log once, however often it was sent.
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50, "log_level": 2,
              "message.timeout.ms": 0, "queue.buffering.max.messages": 1_000_000}
@@ -42,7 +43,7 @@ class LiveProducer:
 
     @contextmanager
     def sending(self) -> Iterator[LiveProducer]:
-        """Send while the block lasts, and return when all is acknowledged."""
+        """Send while the block runs; on leaving it, wait until every record is acknowledged."""
         thread = threading.Thread(target=self._send, name="live producer")
         thread.start()
         try:
@@ -73,10 +74,10 @@ class LiveProducer:
 
 
 class TransactionalProducer:
-    """Sends transactions one after the other, through any outage; one that ends with an error is left to its successor.
+    """Producer that sends one transaction after the other through any outage. After an error, a new producer takes
+    over.
 
-    `sends` has what became of each record: of a transaction whose commit was not answered nobody knows.
-    """
+    `sends` has the outcome of each record; if a commit was not answered, the outcome is unknown."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rng: random.Random, records: int = 100) -> None:
         self.sends: list[Send] = []
@@ -87,7 +88,7 @@ class TransactionalProducer:
 
     @contextmanager
     def sending(self) -> Iterator[TransactionalProducer]:
-        """Send while the block lasts; no transaction is open when it has ended."""
+        """Send while the block runs; no transaction is open when it has ended."""
         with ThreadPoolExecutor(1, "transactional producer") as pool:
             future = pool.submit(self._send)
             try:
@@ -102,7 +103,8 @@ class TransactionalProducer:
             try:
                 if producer is None:
                     producer = self._new()
-                    # The first thing that a producer does is to end what one of its name has left open.
+                    # A new producer first ends the open transaction of an earlier producer with the same transactional
+                    # id.
                     producer.init_transactions(30)
                 self._transaction(producer)
             except KafkaException:

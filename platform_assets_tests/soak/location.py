@@ -1,4 +1,4 @@
-"""The platform's own code location, in processes that fail where orders say so: `points` has which."""
+"""The platform's own code location, for processes that fail when told to by orders; see `points`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Cells of the crash matrix on one platform, one after the other: a fault strikes, and then nobody acts.
+"""Runs cells of the crash matrix on one platform, one after the other: a fault strikes, then nobody intervenes.
 
-A cell has a topic of its own with 100,000 records in transactions of 750, some of them aborted, in windows that have
-passed. Its sensor seals them once the gate is open; runs load them; the fault strikes when some are loaded.
-"""
+Each cell has its own topic with 100,000 records in transactions of 750, some of them aborted, in windows that have
+ended. Its sensor seals them once the gate is open, runs load them, and the fault strikes when some are loaded."""
 
 from __future__ import annotations
 
@@ -44,9 +43,10 @@ _DOWN_SECONDS: Final = 5.0
 _LOOK: Final = 3.0
 _ON_ONE_PLATFORM: Final = 6
 _BOUND: Final = 900.0
-"""Seconds until all is whole: a killed run is found and started again, a failed one asked for again, each several times."""
+"""Seconds until all is recovered. A killed run is detected and restarted, a failed one requested again, each several
+times."""
 _SLOW: Final = 200_000
-"""Bytes a second, so that the write of a killed run lasts until the next run writes too."""
+"""Bytes a second: slow enough that a killed run is still writing when the next run writes too."""
 _DEEDS: Final[dict[Fault, Deed]] = {
     "exception": "raise", "SIGKILL of the process": "kill", "lost answer": "lose the answer",
 }  # fmt: skip
@@ -55,7 +55,8 @@ _SERVICES: Final[dict[Fault, Service]] = {"SIGKILL of Spark": "spark", "SIGKILL 
 
 @dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """Result of a cell: `strikes` faults were caused, and recovery took `healed_after` seconds from the last of them."""
+    """Result of a cell: `strikes` faults were caused, and recovery took `healed_after` seconds from the last of
+    them."""
 
     cell: Cell
     records: int
@@ -66,7 +67,7 @@ class CellOutcome:
     anomalies: tuple[str, ...]
 
     def line(self) -> str:
-        """One row of a table in Markdown."""
+        """Return a Markdown table row."""
         found = "; ".join(self.anomalies) or "none"
         return (
             f"| {self.cell.engine} | {self.cell.place} | {self.cell.fault} | {self.records:,} | {self.strikes} "
@@ -90,15 +91,14 @@ def run(
     say: Callable[[str], None] = print,
     store: ObjectStore | None = None,
 ) -> Iterator[CellOutcome]:
-    """Every cell of `chosen` that begins before `until` (of `time.monotonic`), as it is done, in this order, on one platform below
-    `root`, whose lake is in `store` where there is one.
+    """Run each cell of `chosen`, in order, that begins before `until` (a value of `time.monotonic`), and yield its
+    outcome. All run on one platform below `root`; its lake is in `store` if one is given.
 
-    Raises AssertionError where a cell does not heal within the bound, or its fault could not be carried out.
-    """
+    Raises AssertionError if a cell does not recover in time or its fault could not be caused."""
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(root / "disk", 1024)) if store is None else None
         folder = (disk.path if disk else root) if store is None else store.bucket / root.name
-        # Dagster looks for killed runs more often than it does by default, so that a cell takes seconds.
+        # Dagster looks for killed runs more often than by default, so that a cell takes seconds.
         platform = Embedded(
             root / "platform",
             folder / "lake",
@@ -123,7 +123,8 @@ def run(
 
 
 def batches(chosen: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
-    """As many cells as a platform is to have at a time: each one's sensor ticks all the time, if only to find its gate closed."""
+    """Split the cells into batches, one batch for each platform: every sensor ticks all the time, even if only to
+    find its gate closed."""
     for first in range(0, len(chosen), _ON_ONE_PLATFORM):
         yield chosen[first : first + _ON_ONE_PLATFORM]
 
@@ -140,11 +141,11 @@ class _Matrix:
         self.orders = Orders.below(self.platform.home.root)
 
     def outcome(self, cell: Cell, topic: str, start: datetime) -> CellOutcome:
-        """Fill the topic, let the fault strike while it is loaded, wait, and judge."""
+        """Fill the topic, cause the fault during the load, wait for recovery, and judge the result."""
         create(self.platform.bootstrap, topic, PARTITIONS)
         sends = self._filled(topic, start)
         with Reader(proof.table_of(self.platform, topic)).reading() as reader:
-            # Some faults strike the next try too.
+            # Some faults strike the next attempt too.
             times = self.rng.choice((1, 2)) if cell.fault in _DEEDS else 1
             for number in range(times):
                 self.orders.give(f"{topic}-{number}", self._order(cell, topic))
@@ -159,7 +160,8 @@ class _Matrix:
         return CellOutcome(cell, len(sends), strikes, healed_after, reader.versions, len(orphans), tuple(found))
 
     def _orphans_that_stay(self, topic: str, orphans: Sequence[Path]) -> list[str]:
-        """Orphan files that neither the next load of their windows removes nor, where it has nothing to commit, VACUUM."""
+        """Return orphan files that are removed neither by the next load of their windows nor, if that has nothing to
+        commit, by VACUUM."""
         table = proof.table_of(self.platform, topic)
         by_folder = {table / load_folder(w.key, ""): w.key for w in self.platform.ledger.windows(topic)}
         windows = sorted({key for path in orphans for folder, key in by_folder.items() if folder in path.parents})
@@ -177,11 +179,12 @@ class _Matrix:
     def _order(self, cell: Cell, topic: str) -> Order:
         point: Point = "plan recorded" if cell.place == "mid-read" else cell.place
         deed = _DEEDS.get(cell.fault, "wait") if cell.place != "mid-read" else "wait"
-        # In a run, once there is progress; a sensor seals all windows in one tick.
+        # In a run: strike once some windows are loaded. A sensor seals all windows in one tick.
         return Order(topic, point, deed, loaded=0 if point in SENSOR_POINTS else self.rng.choice((1, 2, 3)))
 
     def _strike(self, cell: Cell, topic: str, name: str) -> bool:
-        """Carry out what the process does not do by itself; False where the load was done before it came to the point."""
+        """Cause a fault from outside the process. Return False if the load was complete before the point was
+        reached."""
         pid = self._at_the_point(topic, name)
         if pid is None:
             return False
@@ -194,7 +197,7 @@ class _Matrix:
         return True
 
     def _at_the_point(self, topic: str, name: str) -> int | None:
-        """The process that has come to the point of an order; None where all was loaded before one did."""
+        """Return the process that has reached the point of an order; None if everything was loaded before."""
         deadline = time.monotonic() + _BOUND
         look = time.monotonic() + _LOOK
         while time.monotonic() < deadline:
@@ -209,7 +212,7 @@ class _Matrix:
 
     @contextmanager
     def _in_the_middle(self, cell: Cell, topic: str, name: str) -> Iterator[None]:
-        """Let the write begin that waits; the block is entered when a data file of it has appeared."""
+        """Let the waiting write begin; enter the block when one of its data files exists."""
         table = proof.table_of(self.platform, topic)
         known = set(table.rglob("*.parquet"))
         slow = cell.fault == "a new run during the write of a killed one"
@@ -250,7 +253,7 @@ class _Matrix:
         return proof.is_covered(self.platform, topic) and proof.progress(self.platform, [topic]).complete
 
     def _filled(self, topic: str, start: datetime) -> list[Send]:
-        """Produce the topic's records, spread over its windows, in transactions; gives what became of each."""
+        """Produce the topic's records in transactions, spread over its windows; return the outcome of each record."""
         producer = Producer(
             {"bootstrap.servers": self.platform.bootstrap, "transactional.id": topic, "linger.ms": 5, "log_level": 2}
         )

@@ -1,7 +1,7 @@
-"""Outages as a user meets them: a live producer, the real daemon, a service or the disk gone for minutes, and nobody who acts.
+"""Outages as a user meets them: a live producer, the real daemon, a service or the disk unavailable for minutes, and no
+intervention.
 
-What `platform-assets status` says during each is written down, since that is what a user has.
-"""
+The output of `platform-assets status` during each outage is recorded, because that is what a user sees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _SERVICES: Final[dict[OutageName, tuple[Service, ...]]] = {
 }  # fmt: skip
 _DISK_MEGABYTES: Final = 256
 _BOUND: Final = 900.0
-"""Seconds until all is loaded after a service is back: a window is asked for again after ten minutes at most."""
+"""Seconds until everything is loaded after a service is back. A failed window is requested again after at most ten
+minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """One outage of `minutes`, and how long it took to heal (seconds). `anomalies` are empty where all is proved."""
+    """One outage of `minutes`, and the seconds until recovery. `anomalies` is empty if everything was verified."""
 
     name: OutageName
     engine: EngineName
@@ -52,7 +53,7 @@ class Outage:
     anomalies: tuple[str, ...]
 
     def line(self) -> str:
-        """One row of a table in Markdown."""
+        """Return a Markdown table row."""
         codes = ", ".join(str(seen.answer.code) for seen in self.observed)
         return (
             f"| {self.name} | {self.engine} | {self.minutes:g} | {self.records:,} | {self.windows} | {codes} "
@@ -60,7 +61,7 @@ class Outage:
         )
 
     def markdown(self) -> str:
-        """For people: what was done, what `status` said, what was found."""
+        """Return a readable report: the outage, the output of `status`, and the findings."""
         lines = [
             f"## {self.name}: {self.minutes:g} minutes, engine {self.engine}", "",
             f"{self.records:,} records in {self.windows} windows; all loaded {self.healed_after:.0f} s after it ended; "
@@ -86,10 +87,10 @@ def run(
     before: float = 1.5,
     say: Callable[[str], None] = print,
 ) -> Outage:
-    """One outage of a platform below `root`, which lasts `minutes` and begins `before` minutes after the first record.
+    """Cause one outage of a platform below `root`, which lasts `minutes` and begins `before` minutes after the first
+    record.
 
-    Raises AssertionError where not all is loaded within the bound after its end.
-    """
+    Raises AssertionError if the windows are not all loaded in time after its end."""
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(root / "disk", _DISK_MEGABYTES)) if name == "disk" else None
         if name == "disk" and disk is None:
@@ -115,7 +116,7 @@ def run(
                     look(f"minute {minutes * part / 3:.1f} of {minutes:g}")
             ended = time.monotonic()
             look("just after")
-            # What the producer kept meanwhile is sent, and a window closes behind it.
+            # The records that the producer buffered meanwhile are sent, and the window after them closes.
             time.sleep(60)
         proof.healed(platform, [topic], _BOUND)
         took = time.monotonic() - ended

@@ -1,4 +1,5 @@
-"""Every page of Dagster's UI that links lead to, in Chromium: nothing of a stranger's is live there, and nothing else is asked."""
+"""Crawls every page of Dagster's UI in Chromium: no untrusted content is active there, and no other address is
+requested."""
 
 from __future__ import annotations
 
@@ -28,27 +29,28 @@ _CONTROLS: Final = frozenset(c for text in CONTROLS for c in text if not c.ispri
 _QUIET_MS: Final = 500
 _MOST_WAITS: Final = 40
 _FOLDED: Final = ("[Show Markdown]", "[Show JSON]", "View full message", "Show more")
-"""Texts that open what a page has folded."""
+"""Texts of the controls that expand folded parts of a page."""
 _LOGS: Final = re.compile(r"/runs/[0-9a-f-]{36}")
-"""Pages on which Dagster itself turns addresses in text into links. These lead where they say, and need a click."""
+"""Pages on which Dagster itself turns addresses in text into links. Such links show their target and need a click."""
 
 
 @dataclass
 class Crawled:
-    """The pages that were seen, the requests that they made, and what was found."""
+    """Pages that were visited, requests that they made, and findings."""
 
     pages: int = 0
     requests: int = 0
     links: int = 0
     hostile: Counter[str] = field(default_factory=Counter)
-    """Pages whose text has a hostile string, by kind."""
+    """Number of pages whose text contains a hostile string, by kind."""
     shown: set[str] = field(default_factory=set)
-    """The hostile strings that a page has shown as text, as they are or with escapes."""
+    """Hostile strings that a page has shown as text, literally or escaped."""
     found: list[str] = field(default_factory=list)
 
 
 def crawl(chromium: str, address: str, first: Sequence[str], most: int) -> Crawled:
-    """Look at the pages `first` below `address`, open what is folded there, and follow links until `most` pages were seen."""
+    """Visit the pages `first` below `address`, expand what is folded, and follow links until `most` pages were
+    visited."""
     crawled = Crawled()
     host = urlsplit(address).netloc
     waiting, seen = deque(first), set(first)
@@ -90,7 +92,7 @@ def _look(page: Page, address: str, path: str, crawled: Crawled, pending: Collec
     _wait_until_idle(page, pending)
     for name in _FOLDED:
         for each in page.get_by_text(name, exact=False).all()[:3]:
-            # A dialog that is still open would take a click of the mouse.
+            # A dialog that is still open would receive the mouse click.
             if each.count() and each.is_visible():
                 each.dispatch_event("click")
                 _wait_until_idle(page, pending)
@@ -104,7 +106,7 @@ def _look(page: Page, address: str, path: str, crawled: Crawled, pending: Collec
 
 
 def _text(page: Page, path: str, crawled: Crawled) -> None:
-    """Note what the page shows as text."""
+    """Note the text that the page shows."""
     text = "".join(page.inner_text("body").split())
     raw = {each for each in _CONTROLS if each in text}
     crawled.found += [f"{path} shows {each!a} as it is" for each in sorted(raw)]
@@ -112,23 +114,24 @@ def _text(page: Page, path: str, crawled: Crawled) -> None:
 
 
 def _forms(hostile: str) -> Iterator[str]:
-    """A hostile string as a page may show it, without blanks: plain, or with escapes, which JSON doubles."""
+    """Return a hostile string in the forms in which a page may show it, without whitespace: literal, or with
+    escapes, which JSON doubles."""
     escaped = line(hostile)
     for form in (hostile, escaped, json.dumps(escaped)[1:-1]):
-        # Nothing is left of some controls.
+        # Some control characters are not displayed at all.
         if len(without_blanks := "".join(form.split())) > 3:
             yield without_blanks
 
 
 def _kind(path: str) -> str:
-    """The kind of a page: assets by their view, runs, and others by the first part of their path."""
+    """Return the kind of a page: assets by their view, runs, and others by the first part of their path."""
     kind = path.split("?")[0].split("/")[1] or "home"
     view = re.search(r"[?&]view=(\w+)", path)
     return f"{kind}, {view[1]}" if view else kind
 
 
 def _wait_until_idle(page: Page, pending: Collection[Any]) -> None:
-    """Wait until all requests of the page are answered, and its text does not grow any more."""
+    """Wait until all requests of the page are answered and its text no longer grows."""
     before = -1
     for _ in range(_MOST_WAITS):
         page.wait_for_timeout(_QUIET_MS)
@@ -155,7 +158,8 @@ def _judge(page: Page, address: str, path: str, crawled: Crawled) -> list[str]:
 
 
 def _is_live(url: str, host: str) -> bool:
-    """Return True if an address is untrusted: it contains the mark, is a script, or has a host other than ours and Dagster's."""
+    """Return True if an address is untrusted: it contains the marker, is a script, or its host is neither ours nor
+    Dagster's."""
     parts = urlsplit(url)
     if parts.scheme in ("", "data", "blob", "about") and MARK not in unquote(url):
         return False
@@ -164,5 +168,6 @@ def _is_live(url: str, host: str) -> bool:
 
 
 def _is_page(path: str) -> bool:
-    """Return True if a path is a page of the UI to visit. Of the many pages of run logs and partitions, some are enough."""
+    """Return True if a path is a page of the UI to visit. Of the many pages of run logs and partitions, only some
+    are visited."""
     return not re.search(r"^/(graphql|logs|download|debug|static|dagit)|[?&](cursor|logFileKey)=", path)

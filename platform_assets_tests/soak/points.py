@@ -1,9 +1,8 @@
-"""Points of a load and of a tick at which a test can have the process fail, die or wait, in the process itself.
+"""Points of a load and of a sensor tick at which a test can make the process fail, die or wait from within.
 
-The product has no hooks: `install` puts functions of this module around some of its methods, in a process whose code location is
-`soak.location`. What happens at a point is in orders, files in the folder `orders` of the data folder; each is carried
-out once, by the process that takes it first.
-"""
+The product has no hooks: in a process whose code location is `soak.location`, `install` wraps some methods in
+functions of this module. Orders, files in the folder `orders` of the data folder, define what happens at a point;
+each is executed once, by the process that takes it first."""
 
 from __future__ import annotations
 
@@ -40,25 +39,25 @@ RunPoint = Literal[
     "ledger written",
     "event sent",
 ]
-"""Points of a run, for one window: nothing is done; its offsets are known, and Kafka has them; its files are written next to the
-table's; the table has them, but the loader does not know it; the loader knows it; the ledger has its receipt; Dagster has its
-materialization.
-"""
+"""Points of a run, for one window: nothing is done; its offsets are known and Kafka has them; its files are written
+next to the table's; they are committed, but the loader has no answer yet; the loader has the answer; the ledger has
+the receipt; Dagster has the materialization."""
 SensorPoint = Literal["tick begun", "cuts taken", "cuts recorded", "tick done"]
-"""In the sensor: nothing done; its cuts are known; the ledger has them; all is done but Dagster has not heard of it."""
+"""Points of the sensor: nothing is done; the cuts are known; the ledger has them; all is done, but Dagster has not
+been informed."""
 Point = RunPoint | SensorPoint
 RUN_POINTS: Final[tuple[RunPoint, ...]] = get_args(RunPoint)
 SENSOR_POINTS: Final[tuple[SensorPoint, ...]] = get_args(SensorPoint)
 
 Deed = Literal["raise", "kill", "lose the answer", "wait"]
-"""raise: an error that nothing of the platform's expects; kill: SIGKILL, of this process by itself; lose the answer: what was
-done before the point is done, and its caller hears of a broken connection; wait: until `Orders.release`."""
+"""raise: an error that the platform does not expect; kill: SIGKILL, sent by the process to itself; lose the answer:
+the work before the point is done, and its caller gets a broken connection; wait: until `Orders.release`."""
 
 _PATIENCE: Final = 600.0
 
 
 class SoakFault(Exception):
-    """The error that an order tells a point to raise."""
+    """The error that an order makes a point raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,35 +72,35 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The orders in a folder, as the test gives them and as processes of the platform carry them out."""
+    """Orders in a folder: given by the test, executed by processes of the platform."""
 
     folder: Path
 
     @classmethod
     def below(cls, home: str | Path) -> Orders:
-        """Those of the platform with this data folder."""
+        """Return the orders of the platform with this data folder."""
         return cls(Path(home) / "orders")
 
     def give(self, name: str, order: Order) -> None:
-        """Put an order down."""
+        """Write an order."""
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.folder / f".{name}"
         part.write_text(json.dumps(asdict(order)))
         part.replace(self.folder / f"{name}.order")
 
     def taken_by(self, name: str) -> int | None:
-        """The process that has come to the point of an order; None while none has."""
+        """Return the process that has reached the point of an order; None if no process has yet."""
         try:
             return int((self.folder / f"{name}.taken").read_text() or 0) or None
         except FileNotFoundError:
             return None
 
     def release(self, name: str) -> None:
-        """Let the process that waits for it go on."""
+        """Let the process that waits at this order continue."""
         (self.folder / f"{name}.released").touch()
 
     def open_gate(self, topic: str) -> None:
-        """Let the sensor of a topic tick: until then it finds nothing to do."""
+        """Let the sensor of a topic tick; until then it finds nothing to do."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{topic}.gate").touch()
 
@@ -110,7 +109,7 @@ class Orders:
         return (self.folder / f"{topic}.gate").exists()
 
     def withdraw(self, name: str) -> bool:
-        """Take an order back; whether nobody had taken it."""
+        """Withdraw an order; return True if no process had taken it."""
         try:
             (self.folder / f"{name}.order").unlink()
         except FileNotFoundError:
@@ -118,7 +117,7 @@ class Orders:
         return True
 
     def take(self, topic: str, points: tuple[Point, ...], loaded: Callable[[], int]) -> tuple[str, Order] | None:
-        """An order for one of these points of this topic, if there is one and this process is the first to take it."""
+        """Return an order for one of these points of this topic, if there is one and no other process has taken it."""
         for path in sorted(self.folder.glob("*.order")) if self.folder.exists() else ():
             try:
                 order = Order(**json.loads(path.read_text()))
@@ -138,7 +137,8 @@ class Orders:
         return None
 
     def reach(self, topic: str, point: Point) -> None:
-        """Say that this process has come to `point`, and carry out an order for it. Raises what the order says."""
+        """Report that this process has reached `point`, and execute an order for it. Raises the error that the order
+        names."""
         found = self.take(topic, (point,), lambda: _loaded(topic))
         if found is None:
             return
@@ -164,7 +164,7 @@ def in_run() -> bool:
 
 
 def install(orders: Orders) -> None:
-    """Put the points into this process."""
+    """Install the points in this process."""
 
     def around(
         owner: Any,

@@ -1,9 +1,8 @@
 """The production setup on one machine: the services of the Kubernetes manifests, a PostgreSQL server and three brokers.
 
-Master, workers, Connect server, code server, webserver and daemon are processes started with the manifests' commands, with free
-ports and this machine's addresses instead of the pods'. A supervisor restarts each process that ends, as Kubernetes does, and
-does nothing else.
-"""
+Master, workers, Connect server, code server, webserver and daemon are processes started with the manifests'
+commands, with free ports and this machine's addresses instead of the pods'. A supervisor restarts each process that
+ends, as Kubernetes does, and does nothing else."""
 
 from __future__ import annotations
 
@@ -53,12 +52,12 @@ _REPOSITORIES: Final = b'{"query": "{repositoriesOrError {... on RepositoryConne
 
 @dataclass
 class Production(Embedded):
-    """All of it below `root`. Topics are declared before `serving`."""
+    """The whole setup below `root`. Topics are declared before `serving`."""
 
     token: str = field(repr=False, default_factory=lambda: secrets.token_hex(16))
     secret: str = field(repr=False, default_factory=lambda: secrets.token_hex(16))
     revived: Counter[str] = field(default_factory=Counter)
-    """How often the supervisor started a process again that had ended by itself."""
+    """How often the supervisor restarted a process that had ended on its own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,14 +71,14 @@ class Production(Embedded):
 
     @property
     def options(self) -> UpOptions:
-        """Options with which its brokers are started."""
+        """Options with which the brokers are started."""
         return UpOptions(services=("kafka",), broker=BrokerSettings(properties=dict(self.properties), brokers=3))
 
     @contextmanager
     def serving(self) -> Iterator[Production]:
-        """All of it runs within the block, and is ended at its end, whatever has become of it."""
+        """Run everything within the block, and end it afterwards, whatever its state."""
         with ExitStack() as stack:
-            # Not below the root, which may be closed to the user that runs the server.
+            # Not below `root`, which may be unreadable for the user that runs the server.
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="platform-postgres-")))
             folder.chmod(0o755)
             self.server: Postgres = stack.enter_context(postgres.server(folder))
@@ -110,7 +109,7 @@ class Production(Embedded):
     # --- parts ------------------------------------------------------------------------------------------------
 
     def take(self, part: Part) -> None:
-        """End a part by SIGKILL, with all processes that belong to it."""
+        """Kill a part and all processes that belong to it (SIGKILL)."""
         if part == "postgres":
             self.server.kill()
         elif part in ALL:
@@ -125,7 +124,7 @@ class Production(Embedded):
                 psutil.wait_procs(members, 30)
 
     def give_back(self, part: Part) -> None:
-        """Start it again by the command of before, with the folders of before; whether it answers is not awaited."""
+        """Restart the part with its command and folders; does not wait until it answers."""
         if part == "postgres":
             self.server.start()
         elif part in ALL:
@@ -140,7 +139,8 @@ class Production(Embedded):
         address = f"http://{LOOPBACK}:{self.ports['webserver']}/graphql"
         request = urllib.request.Request(address, _REPOSITORIES, {"Content-Type": "application/json"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        # A server that is not ready yet, or has lost another one, answers with no JSON or with an error in it.
+        # A server that is not ready, or has lost another one, answers with something other than JSON, or with an error
+        # in the JSON.
         with suppress(OSError, ValueError, KeyError, TypeError), opener.open(request, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
             return bool(found["data"]["repositoriesOrError"].get("nodes"))
@@ -211,7 +211,7 @@ class Production(Embedded):
         )
 
     def _localised(self, name: str, command: list[str]) -> list[str]:
-        """The manifests' command with this machine's addresses, ports and sizes."""
+        """Return the manifest's command with this machine's addresses, ports and sizes."""
         replaced = {
             "$(POD_IP)": _host(name),
             "spark://spark-master:7077": f"spark://localhost:{self.ports['master']}",
@@ -226,7 +226,7 @@ class Production(Embedded):
         return found
 
     def _ports_of(self, name: str) -> list[str]:
-        """Ports and sizes behind the arguments of the manifest, where the last one counts."""
+        """Return ports and sizes as arguments to append to the manifest's, since the last value of an option wins."""
         ports = ["--port", str(self.ports[name])]
         if name == "master":
             return [*ports, "--web-port", str(self.ports["web"])]
@@ -239,7 +239,7 @@ class Production(Embedded):
         return [*ports, "--cores", "1", "--memory", "1g"]
 
     def _of_spark(self, name: str) -> dict[str, str]:
-        """The environment of a process of Spark's: that of the manifests, and folders of its own."""
+        """Return the environment of a Spark process: the manifest's, with separate folders."""
         own = self.root / "processes" / name
         for folder in ("scratch", "tmp"):
             (own / folder).mkdir(parents=True, exist_ok=True)
@@ -253,7 +253,7 @@ class Production(Embedded):
             AUTH_VARIABLE: self.secret,
             TOKEN_VARIABLE: self.token,
         }
-        # Of Dagster's alone.
+        # For Dagster only.
         for name in (POSTGRES_VARIABLE, DAGSTER_FOLDER, SPARK_ADDRESS):
             del found[name]
         return found
@@ -267,13 +267,13 @@ class Production(Embedded):
 
 
 def _command(name: str) -> list[str]:
-    """The command and the arguments of a container of the manifests."""
+    """Return the command and the arguments of a container in the manifests."""
     (container,) = (c for _, c in containers() if c["name"] == name)
     return [*container["command"], *container.get("args", ())]
 
 
 def _host(name: str) -> str:
-    """Workers have addresses of their own: Spark tells machines by them."""
+    """Return the host of a part. Workers need separate addresses: Spark tells machines apart by them."""
     number = name.partition("worker-")[2]
     return f"127.0.0.{2 + int(number)}" if number else LOOPBACK
 
@@ -300,4 +300,4 @@ def _put_back(before: str | None) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line: the services' logs have their start-up messages."""
+    """Discard a line of output: the services' logs already contain their start-up messages."""

@@ -1,4 +1,4 @@
-"""Conditions that must hold once all services are back and nobody has acted: complete tables, and nothing left over."""
+"""Conditions that must hold once all services are back without intervention: complete tables, and nothing left over."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from platform_assets_tests.support.history import Row, Send, check_history
 _UNFINISHED: Final = ("_temporary", "_staging", ".spark-staging*")
 """Folders of writes that have not ended."""
 _PAUSE: Final = 2.0
-"""Between two looks, which cost as much as a small load."""
+"""Seconds between two looks, each of which costs as much as a small load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the tables of `topics` are: windows sealed, those loaded, and whether runs are under way."""
+    """Progress of the tables of `topics`: sealed windows, loaded windows, and whether runs are in progress."""
 
     sealed: int
     loaded: int
@@ -43,7 +43,7 @@ class Progress:
 
 
 def progress(platform: Embedded, topics: Sequence[str]) -> Progress:
-    """Of these topics together."""
+    """Return the progress of these topics together."""
     sealed = loaded = 0
     for topic in topics:
         keys = {w.key for w in platform.ledger.windows(topic)}
@@ -53,7 +53,7 @@ def progress(platform: Embedded, topics: Sequence[str]) -> Progress:
 
 
 def is_covered(platform: Embedded, topic: str) -> bool:
-    """Return True if all of the topic's current records are in loaded windows; False if brokers do not answer yet."""
+    """Return True if all current records of the topic are in loaded windows; False if brokers do not answer yet."""
     try:
         ends = platform.cluster.last_stable_offsets(platform.cluster.topic(topic))
     except BrokerUnreachableError:
@@ -72,10 +72,9 @@ def healed(
     seconds: float,
     alive: Callable[[], None] = lambda: None,
 ) -> float:
-    """Wait until all that `topics` hold is loaded and no run is under way; the seconds that it took.
+    """Wait until all records of `topics` are loaded and no run is in progress; return the seconds that this took.
 
-    Raises AssertionError where it takes longer than `seconds`: then somebody would have had to act.
-    """
+    Raises AssertionError if it takes longer than `seconds`: a user would have had to intervene."""
     began = time.monotonic()
     while not (all(is_covered(platform, t) for t in topics) and progress(platform, topics).complete):
         alive()
@@ -89,7 +88,7 @@ def healed(
 
 
 def table_of(platform: Embedded, topic: str) -> Path:
-    """The folder of a topic's raw table."""
+    """Return the folder of a topic's raw table."""
     return platform.lake / "raw" / topic
 
 
@@ -100,7 +99,7 @@ def rows(platform: Embedded, topic: str) -> list[Row]:
 
 
 def anomalies(platform: Embedded, topic: str, sends: Sequence[Send]) -> list[str]:
-    """Return the table's anomalies after `sends`: by the history, by the deep audit, and by leftovers."""
+    """Return the anomalies of the table after `sends`: from the history, the deep audit, and leftovers."""
     windows = platform.ledger.windows(topic)
     found = [str(a) for a in check_history(sends, rows(platform, topic), [w.ranges for w in windows])]
     audit = platform.command("audit", f"raw/{topic}", "--deep")
@@ -110,7 +109,7 @@ def anomalies(platform: Embedded, topic: str, sends: Sequence[Send]) -> list[str
 
 
 def records_by_window(windows: Sequence[SealedWindow], places: Iterable[tuple[int, int | None]]) -> dict[str, int]:
-    """How many of `places`, partition and offset, lie in each window."""
+    """Count how many of `places` (partition, offset) are in each window."""
     found = dict.fromkeys((w.key for w in windows), 0)
     ends = {
         p: [w.ranges.by_partition[p].end for w in windows if p in w.ranges.by_partition] for p in _partitions(windows)
@@ -129,22 +128,23 @@ def _partitions(windows: Sequence[SealedWindow]) -> set[int]:
 
 
 def leftovers(platform: Embedded, topic: str) -> list[str]:
-    """Return leftovers of crashes that nobody will need: runs that never end, their processes, folders of writes."""
+    """Return leftovers of crashes that are never needed again: runs that never end, their processes, folders of
+    writes."""
     found = [f"run {run} never ends" for run in platform.unfinished_runs()]
     found += [f"process {pid} of a run is left" for pid in platform.run_processes()]
     folder = Lake.at(platform.home.lake).table(TableRef.raw(topic))
     if folder.is_in_store:
-        # Where there are no folders: the directory markers that Spark's s3a leaves hold nothing.
+        # An object store has no folders: the directory markers that Spark's s3a leaves are empty.
         parts = {name: Path(name).parts for name in folder.written_before(FOREVER, "")}
         return found + [f"file {n} is left" for n, p in parts.items() if any(fnmatch.filter(p, u) for u in _UNFINISHED)]
     return found + [f"folder {path} is left" for name in _UNFINISHED for path in table_of(platform, topic).rglob(name)]
 
 
 def orphans(platform: Embedded, topic: str) -> list[Path]:
-    """Data files in the table's folder that no commit of the table has added."""
+    """Return data files in the table's folder that no commit of the table has added."""
     table = table_of(platform, topic)
     folder = Lake.at(platform.home.lake).table(TableRef.raw(topic))
     commits = (delta_log.commit(folder, version) for version in range(load_log.version(folder) + 1))
-    # A log's paths are percent-encoded.
+    # Paths in the Delta log are percent-encoded.
     named = {table / unquote(file.path) for commit in commits if commit is not None for file in commit.adds}
     return sorted(set(table.rglob("*.parquet")) - named - set(table.glob("_delta_log/*")))

@@ -16,10 +16,9 @@ _CHUNK: Final = 1 << 16
 
 @dataclass
 class Proxy:
-    """Hands on what comes to `port` to `target`, a port on loopback, which need not listen yet.
+    """Forward connections from `port` to `target`, a loopback port, which need not be open yet.
 
-    `delay` is how long each piece of up to 64 KiB is kept, in seconds.
-    """
+    `delay` is the time in seconds for which each chunk of up to 64 KiB is held back."""
 
     target: int
     port: int = 0
@@ -32,7 +31,7 @@ class Proxy:
 
     @contextmanager
     def serving(self) -> Iterator[Proxy]:
-        """Listen within the block; `port` is known from its beginning on."""
+        """Listen while the block runs; `port` is known from its start."""
         server = self._loop.run_until_complete(asyncio.start_server(self._accept, LOOPBACK, self.port))
         self.port = server.sockets[0].getsockname()[1]
         self._flowing.set()
@@ -47,12 +46,12 @@ class Proxy:
             self._loop.close()
 
     def cut(self) -> None:
-        """End every connection at once."""
+        """Close every connection at once."""
         self._loop.call_soon_threadsafe(self._cut)
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """While it lasts, connections are cut, and new ones as soon as they are made."""
+        """Cut all connections while the block runs, and new ones as soon as they are made."""
         self._refusing = True
         self.cut()
         try:
@@ -62,7 +61,7 @@ class Proxy:
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
-        """While it lasts, connections are taken and kept, and nothing comes through: what a lost network looks like."""
+        """Accept and keep connections while the block runs, but forward nothing, like a network that drops packets."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
         try:
             yield
@@ -71,7 +70,7 @@ class Proxy:
 
     @contextmanager
     def slowed(self, delay: float) -> Iterator[None]:
-        """While it lasts, each piece is kept for `delay` seconds."""
+        """Hold each chunk back for `delay` seconds while the block runs."""
         self.delay = delay
         try:
             yield
@@ -103,7 +102,7 @@ class Proxy:
             self._writers.add(onward)
             await asyncio.gather(self._pump(reader, onward), self._pump(answers, writer))
         except (OSError, asyncio.CancelledError):
-            pass  # the other side ended, or this one did
+            pass  # the other side closed, or this one did
         finally:
             for each in (writer, onward):
                 if each is not None:

@@ -19,7 +19,7 @@ _PAUSE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Sight:
-    """A window as a reader saw it at one version: its rows, and how many different offsets they have."""
+    """State of a window at one table version: its rows, and the number of distinct offsets in them."""
 
     window: str
     rows: int
@@ -28,7 +28,7 @@ class Sight:
 
 @dataclass
 class Reader:
-    """Reads every version of `table` that it comes across within `reading`; `sights` are what it saw, each once."""
+    """Reader of each version of `table` that it finds while `reading`; `sights` are the distinct states that it saw."""
 
     table: Path
     sights: set[Sight] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Reader:
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
-        """Read in a thread of its own while the block lasts. Raises what a look at the table has raised."""
+        """Read in a separate thread while the block runs. Raises the errors of that thread."""
         stop = threading.Event()
         thread = threading.Thread(target=self._read, args=(stop,), name="reader")
         thread.start()
@@ -50,7 +50,8 @@ class Reader:
             raise self.error
 
     def wrong(self, whole: Mapping[str, int]) -> list[str]:
-        """Sights of windows that were neither without rows nor whole; `whole` has the rows of each window."""
+        """Return sights of windows that were neither empty nor complete; `whole` has the rows of each complete
+        window."""
         return [
             f"a reader saw {s.rows} rows with {s.offsets} offsets in window {s.window} of {whole.get(s.window, 0)} records"
             for s in sorted(self.sights)

@@ -1,4 +1,4 @@
-"""Lakes that go through maintenance, damage and lost ledgers, over and over in another order, until the time is over."""
+"""Lakes that go through maintenance, damage and lost ledgers, repeatedly and in varying order, until the time is up."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class SeedResult:
     anomalies: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        """A row of the table."""
+        """Return a row of the table."""
         met = ", ".join(f"{number:,} {what}" for what, number in sorted(self.met.items()))
         return f"| {self.seed} | {self.histories:,} | {met} | {'; '.join(self.anomalies) or 'none'} |"
 
 
 def run(seed: int, seconds: float, root: Path) -> SeedResult:
-    """Have as many histories as fit into the seconds, and one at least, each with a lake below `root`."""
+    """Run as many histories as fit into the seconds, at least one, each with its own lake below `root`."""
     found, until = SeedResult(seed), time.monotonic() + seconds
     while not found.histories or time.monotonic() < until:
         folder = root / str(found.histories)

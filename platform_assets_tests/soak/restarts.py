@@ -1,8 +1,7 @@
-"""Each part of the production shape is killed under load, stays away for seconds, and is started again by its supervisor.
+"""Kills each part of the production setup under load; after some seconds, its supervisor starts it again.
 
-Nobody acts. After each, the seconds are taken until all that had closed by then is loaded, every check of it has passed, the UI
-has the code, and `status` has nothing to say.
-"""
+Nobody intervenes. For each part, the time is measured until all windows that had closed are loaded, every check of
+them has passed, the UI has the code, and `status` reports nothing."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ from platform_assets_tests.soak.production import PARTS, Part, Production
 from testbed.loads import wait_until
 
 BOUND: Final = 240.0
-"""Seconds from the start of a part until all is whole again."""
+"""Seconds from the start of a part until everything has recovered."""
 _PARTITIONS: Final = 3
 _AWAY: Final = (3.0, 15.0)
-"""Seconds that a part is away, between these."""
+"""Range of the seconds for which a part is down."""
 _PAUSE: Final = 1.0
 _UNFINISHED: Final = [s for s in dg.DagsterRunStatus if s.value not in ("SUCCESS", "FAILURE", "CANCELED")]
 _TOPIC: Final = "restarts"
@@ -38,10 +37,10 @@ _TOPIC: Final = "restarts"
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A part that was `away` for some seconds, and whole again `after` some, with what happened from its end until then.
+    """A part that was down for `away` seconds, everything recovered `after` seconds later, and what happened in
+    between.
 
-    `windows` closed meanwhile; of the `runs` that were asked for before it was whole `failed` ended badly.
-    """
+    `windows` closed in that time; `failed` of the `runs` requested in that time failed."""
 
     part: Part
     away: float
@@ -51,7 +50,7 @@ class Restart:
     failed: int
 
     def line(self) -> str:
-        """One row of a table in Markdown."""
+        """Return a Markdown table row."""
         return f"| {self.part} | {self.away:.1f} | {self.after:.1f} | {self.windows} | {self.runs} | {self.failed} |"
 
 
@@ -66,7 +65,7 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Actions and findings. `revived` are processes that ended by themselves and were restarted."""
+    """Actions and findings. `revived` are processes that ended on their own and were restarted."""
 
     seed: int
     engine: EngineName
@@ -79,7 +78,7 @@ class Outcome:
     anomalies: tuple[str, ...]
 
     def line(self) -> str:
-        """One row of a table in Markdown."""
+        """Return a Markdown table row."""
         longest = max((r.after for r in self.restarts), default=0.0)
         revived = ", ".join(f"{n} × {name}" for name, n in sorted(self.revived.items())) or "none"
         return (
@@ -88,7 +87,7 @@ class Outcome:
         )
 
     def markdown(self) -> str:
-        """A row for each part that was restarted, in the order in which they were."""
+        """Return a table row for each restarted part, in the order of the restarts."""
         return "\n".join([HEADER_OF_PARTS, *(r.line() for r in self.restarts)])
 
 
@@ -102,10 +101,9 @@ def run(
     bound: float = BOUND,
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """Restart each of `parts` once, in an order of the seed's, on a platform below `root`.
+    """Restart each of `parts` once, in random order, on a platform below `root`.
 
-    Raises AssertionError where all is not whole within `bound` seconds after one.
-    """
+    Raises AssertionError if recovery from one takes longer than `bound` seconds."""
     rng = random.Random(seed)
     order = rng.sample(list(parts), len(parts))
     platform = Production(root, root / "lake")
@@ -138,7 +136,7 @@ def run(
 
 
 def _restart(platform: Production, part: Part, rng: random.Random, bound: float, say: Callable[[str], None]) -> Restart:
-    # Windows are minutes, so one begins soon unless something is amiss.
+    # Windows are a minute long, so one begins soon unless something is wrong.
     wait_until("a run is under way", lambda: bool(_runs(platform, [dg.DagsterRunStatus.STARTED])), bound)
     time.sleep(rng.uniform(0, 1.5))
     before, began = _windows(platform), datetime.now(UTC)

@@ -1,8 +1,8 @@
-"""A soak: for some minutes everything that can die, freeze or be cut off does so at random; then all is healed and proved.
+"""A soak: for some minutes, everything that can die, freeze or be cut off does so at random; then all services return
+and the result is verified.
 
-Between client, broker and Spark lie proxies. Two producers are at work all the time; histories are judged by the checker of
-the random histories.
-"""
+There are proxies between client, broker and Spark. Two producers are at work all the time; the checker of the random
+histories judges the result."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from platform_assets_tests.soak.reader import Reader
 
 PARTITIONS: Final = 3
 _LONGEST: Final = 10.0
-"""Seconds that something is gone, frozen or cut off at most."""
+"""Maximum seconds for which something is down, frozen or cut off."""
 _BOUND: Final = 900.0
-"""Seconds until all is loaded: a window is asked for again after ten minutes at most."""
+"""Seconds until everything is loaded. A failed window is requested again after at most ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Outcome:
     anomalies: tuple[str, ...]
 
     def line(self) -> str:
-        """One row of a table in Markdown."""
+        """Return a Markdown table row."""
         done = ", ".join(f"{n} × {kind}" for kind, n in sorted(self.done.items()))
         sends = ", ".join(f"{n:,} {outcome}" for outcome, n in sorted(self.sends.items()))
         return (
@@ -66,7 +66,7 @@ HEADER: Final = (
 
 
 def run(seed: int, seconds: float, root: Path, engine: EngineName, *, rate: int = 100) -> Outcome:
-    """One storm on a platform below `root`. Raises AssertionError where it does not heal within the bound."""
+    """Run one storm on a platform below `root`. Raises AssertionError if the platform does not recover in time."""
     rng = random.Random(seed)
     topic = f"storm-{seed}"
     with ExitStack() as stack:
@@ -94,7 +94,8 @@ def run(seed: int, seconds: float, root: Path, engine: EngineName, *, rate: int 
         sends = [*live.sends, *transactions.sends]
         orphans = len(proof.orphans(platform, topic))
         windows = platform.ledger.windows(topic)
-        # By the table itself, since nobody knows what became of some sends; the history proves it whole.
+        # Counted in the table, since the outcome of some sends is unknown; the history shows that the table is
+        # complete.
         held = proof.records_by_window(windows, ((r.partition, r.offset) for r in proof.rows(platform, topic)))
         found = proof.anomalies(platform, topic, sends) + reader.wrong(held)
         with platform.instance() as instance:
@@ -113,7 +114,7 @@ class _Storm:
     rng: random.Random
 
     def blow(self, seconds: float) -> Counter[str]:
-        """Do one thing after the other for so long; all that was taken away is back at the end."""
+        """Cause one fault after the other for this long; everything that was taken away is back at the end."""
         deeds: Mapping[str, Callable[[], bool]] = {
             "SIGKILL of a run": self._kill_run,
             "SIGKILL of the code server": self._kill_code_server,

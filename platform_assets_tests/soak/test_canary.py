@@ -1,4 +1,4 @@
-"""A day of hostile strings and secrets leaves neither in anything that others read, and nothing of a stranger's is live."""
+"""A day of hostile strings and secrets: no secret leaks, and no untrusted content is active anywhere."""
 
 from __future__ import annotations
 

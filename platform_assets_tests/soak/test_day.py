@@ -1,4 +1,5 @@
-"""All that can happen to a topic's log happens to one topic, in random order; the commands that messages name end each of them."""
+"""Everything that can happen to a topic's log happens to one topic, in random order; following the messages resolves
+each event."""
 
 from __future__ import annotations
 
@@ -18,5 +19,5 @@ def test_a_day_ends_whole_by_what_messages_say(engine: EngineName, tmp_path: Pat
     found = day.run(rng.randrange(1 << 16), tmp_path, engine)
     print(day.HEADER, found.line(), sep="\n")
     assert found.anomalies == ()
-    # Each of these cannot be ended but by a decision.
+    # Only a decision can resolve each of these.
     assert {"accept-loss", "accept-generation", "accept-cluster"} <= set(found.commands)

@@ -1,4 +1,4 @@
-"""The scenario `decoders`: each judge is asked each round, and a difference is found and named."""
+"""The `decoders` scenario runs each judge in each round, and finds and names a difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One key erased from very many windows: gone from every file of the lake, and what that takes."""
+"""One key is erased from a very large number of windows: it is removed from every file of the lake, and the cost is
+measured."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from platform_assets.ledger.entries import ERASED
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
 
 WINDOWS, RECORDS = int(os.environ.get("ERASURE_WINDOWS", "1000")), 100
-"""Windows, and records of each, of which one is hers; each eighth window has hers as a dead letter, where it is decoded."""
+"""Number of windows, and of records in each, one of which has the key to erase; in every eighth window it is a dead
+letter if decoded."""
 DECODED_EACH = 4
-"""Of so many windows one is decoded."""
+"""One in this many windows is decoded."""
 WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
 
 

@@ -1,4 +1,4 @@
-"""A random log is the same by both engines and for every reader; where a row is not, that is found."""
+"""A random log is the same for both engines and every reader; a row that differs is found."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ def test_both_engines_and_all_readers_agree_but_for_a_value_that_was_changed(
         in said
     )
     assert said.endswith("; 1 histories in which something differs")
-    # The window with that value may be among the few that are loaded again.
+    # The window with that value may be one of the few that are loaded again.
     assert [a.rpartition(": ")[2] for a in healed] in ([], ["healed"])

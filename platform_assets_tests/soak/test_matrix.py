@@ -1,4 +1,4 @@
-"""The crash matrix: whichever part dies at whichever point, all is whole in the end, and nobody has acted."""
+"""The crash matrix: whichever part dies at whichever point, the platform recovers completely without intervention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A service or the disk is gone for a while under a live producer: what comes back is loaded, and nobody has acted."""
+"""A service or the disk is unavailable for a while under a live producer: once it is back, everything is loaded
+without intervention."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def test_an_outage_needs_nobody(name: OutageName, tmp_path: Path) -> None:
         pytest.skip("only root may mount the small disk that is to be full")
     found = outages.run(name, 1.5, tmp_path)
     assert found.anomalies == ()
-    # Somebody who looked meanwhile would have known.
+    # A user who looked during the outage would have seen it.
     assert 1 in {seen.answer.code for seen in found.observed[1:-1]}
 
 

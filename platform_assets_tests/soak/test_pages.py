@@ -1,4 +1,4 @@
-"""The crawler of the canary scenario finds what is live on a page, and leaves text alone."""
+"""The crawler of the canary scenario finds active content on a page, and ignores plain text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INERT = f"<pre>{html.escape(line(TEXT))}</pre> <a href='/linked'>next</a> <img s
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """A web server with the pages."""
+    """Return the address of a web server with the pages."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Orders are carried out once, at their point, for their topic; and the points are where the platform's code has them."""
+"""Orders are executed once, at their point and for their topic; and the points exist in the platform's code."""
 
 from __future__ import annotations
 

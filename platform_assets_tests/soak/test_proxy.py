@@ -1,4 +1,4 @@
-"""The proxy hands on every byte, keeps them back, and cuts."""
+"""The proxy forwards every byte, holds bytes back, and cuts connections."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Return True if nothing more arrives: a cut connection ends with a reset or in good order."""
+    """Return True if no more data arrives: a cut connection ends with a reset or a normal close."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:

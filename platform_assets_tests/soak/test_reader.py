@@ -1,4 +1,4 @@
-"""The reader tells a window that is half there or doubled from one that is whole, and remembers what is gone again."""
+"""The reader distinguishes incomplete or doubled windows from complete ones, and remembers states that have passed."""
 
 from __future__ import annotations
 

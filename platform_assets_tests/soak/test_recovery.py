@@ -1,4 +1,4 @@
-"""The scenario `recovery`: a wrong row is found and named, its lake is kept, and the seeds after it go on."""
+"""The `recovery` scenario finds and names a wrong row, keeps its lake, and continues with the remaining seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_wrong_row_is_named_and_others_go_on(
     def wrong(history: History) -> None:
         nonlocal histories
         histories += not history.story
-        # The producer has noted another value than was loaded, in the first history alone.
+        # In the first history only, the producer notes a value other than the one that was loaded.
         if histories == 1:
             history.notes[0, 30] = b"another"
         happens(history)

@@ -1,4 +1,5 @@
-"""Parts of the production shape are killed under load and started again: all is whole in time, and nobody has acted."""
+"""Parts of the production setup are killed under load and restarted: everything recovers in time without
+intervention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Everything that can die, freeze or be cut off does so at random; afterwards all is whole, and nobody has acted."""
+"""Everything that can die, freeze or be cut off does so at random; afterwards all data is complete without
+intervention."""
 
 from __future__ import annotations
 
@@ -18,6 +19,6 @@ def test_a_storm_is_healed_with_nobody_at_it(engine: EngineName, tmp_path: Path,
     found = storm.run(rng.randrange(1 << 16), 90, tmp_path, engine)
     print(storm.HEADER, found.line(), sep="\n")
     assert found.anomalies == ()
-    # It was a storm worth the name.
+    # The storm did cause faults.
     assert sum(found.done.values()) > 3
     assert found.sends["ok"] > 1_000
