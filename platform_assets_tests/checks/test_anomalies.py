@@ -1,8 +1,7 @@
 """Each named anomaly is really seeded, and found with its offsets by exactly the checks that should find it.
 
-One table is loaded once and copied for each case: three windows of a topic with two partitions. The second partition has
-transactions, so its offsets have holes.
-"""
+One table is loaded once and copied for each case: three windows of a topic with two partitions. The second window
+has transactions, so its offsets have holes."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 DENSE, HOLEY, LAST = "2026-03-01-00:00", "2026-03-01-00:01", "2026-03-01-00:02"
-# What is found, as (kind, window, partition, ranges of offsets with exclusive ends).
+# Findings as (kind, window, partition, ranges of offsets with exclusive ends).
 Found = set[tuple[str, str, int | None, tuple[tuple[int, int], ...]]]
 
 
@@ -49,10 +48,11 @@ Found = set[tuple[str, str, int | None, tuple[tuple[int, int], ...]]]
 def loaded(
     broker: Broker, connection: Callable[[], SparkSession], tmp_path_factory: pytest.TempPathFactory
 ) -> TopicLake:
-    """The table as it should be. Partition 0 holds [0, 20), [20, 27) and [27, 37); partition 1 [0, 20), [20, 20), [20, 30).
+    """Return the sound table. Partition 0 has [0, 20), [20, 27) and [27, 37); partition 1 has [0, 20), [20, 20) and
+    [20, 30).
 
-    The second window has records at 20, 21, 22, a commit marker, aborted records at 24 and 25 and an abort marker.
-    """
+    In the second window, partition 0 has records at 20, 21, 22, a commit marker, aborted records at 24 and 25, and
+    an abort marker."""
     from confluent_kafka.admin import NewTopic
 
     name = "anomalies"
@@ -71,7 +71,7 @@ def loaded(
 
 @dataclass
 class Case:
-    """A copy of the table with its ledger and with what the orchestrator knows."""
+    """Copy of the table with its ledger and the orchestrator's records."""
 
     lake: TopicLake
     instance: dg.DagsterInstance
@@ -81,7 +81,7 @@ class Case:
         return DeltaTable(self.lake.table)
 
     def files(self, key: str) -> list[Path]:
-        """The data files that the table's log names for a window."""
+        """Return the data files that the table's log lists for a window."""
         return [self.lake.table / unquote(name) for name in holdings.files_of(Folder.at(self.lake.table), key).paths]
 
     def rows(self, where: str) -> pa.Table:
@@ -133,7 +133,7 @@ def case(loaded: TopicLake, tmp_path: Path) -> Iterator[Case]:
 
 
 def nothing(case: Case) -> None:
-    """The table as it should be."""
+    """Leave the table unchanged."""
 
 
 def lost_row(case: Case) -> None:
@@ -191,13 +191,13 @@ def altered_value(case: Case) -> None:
 
 
 def altered_in_place(case: Case) -> None:
-    """The file is damaged on the disk; neither log nor statistics show it."""
+    """Damage the file on disk; neither log nor statistics show it."""
     path, values = page_of(case, "value")
     flip(path, values.data_page_offset)
 
 
 def topic_id_altered_in_place(case: Case) -> None:
-    """One byte of a column that no digest covers: the page's checksum shows it."""
+    """Change one byte of a column that no digest covers; the page's checksum shows it."""
     path, ids = page_of(case, "topic_id")
     at = path.read_bytes().index(
         case.lake.ledger.receipts(case.lake.declaration.raw_table)[LAST].topic_id.encode(), ids.dictionary_page_offset
@@ -207,7 +207,7 @@ def topic_id_altered_in_place(case: Case) -> None:
 
 
 def page_of(case: Case, column: str) -> tuple[Path, Any]:
-    """A file of the last window, and where it has this column."""
+    """Return a file of the last window and the position of this column in it."""
     path = case.files(LAST)[0]
     columns = pq.ParquetFile(path).metadata.row_group(0)
     (found,) = (c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == column)
@@ -230,37 +230,37 @@ def ledger_behind(case: Case) -> None:
 
 
 def ledger_ahead(case: Case) -> None:
-    """An edited ledger: a receipt of a load that the table never had."""
+    """Add a receipt to the ledger for a load that the table never had."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
     forged = replace(receipt, load_id="f" * 36, table_version=case.lake.version() + 7)
     case.lake.ledger.record_receipts([forged])
 
 
 def edited_digest(case: Case) -> None:
-    """Edit the ledger so that a dense window's receipt has other offsets, but equally many."""
+    """Edit the ledger so that a dense window's receipt has other offsets, but the same number of them."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
     case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
 
 
 def edited_digest_of_an_open_window(case: Case) -> None:
-    """Edit the receipt of a window with holes, for which the brokers are asked in any case."""
+    """Edit the receipt of a window with holes, for which the brokers are queried in any case."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[HOLEY]
     case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
 
 
 def dropped_commit(case: Case) -> None:
-    """The newest commit of the table is gone, as after a restore of its folder from a backup."""
+    """Remove the newest commit of the table, as if its folder had been restored from a backup."""
     newest = max((case.lake.table / "_delta_log").glob("*.json"))
     added = [json.loads(line) for line in newest.read_text().splitlines()]
     assert any("add" in action for action in added)
     newest.unlink()
-    # The checksums of that version and of its file go with it.
+    # The checksums of that version and of its file are removed too.
     for checksum in (case.lake.table / "_delta_log").glob(f"*{newest.stem}*.crc"):
         checksum.unlink()
 
 
 def orchestrator_behind(case: Case) -> None:
-    """Of the three materialisations that the fixture reported, the second never was."""
+    """Remove the second of the three materializations that the fixture reported."""
     case.instance.wipe_assets([table_key(TableRef.raw(case.lake.topic))])
     case.report(DENSE)
     case.report(LAST)
@@ -382,7 +382,7 @@ def test_anomaly_is_found_by_its_checks_and_by_no_other(
     ],
 )  # fmt: skip
 def test_loading_the_windows_again_mends_it(case: Case, seed: Callable[[Case], None]) -> None:
-    """The remedy in the message works, and afterwards every digest equals the first recorded one."""
+    """The remedy in the message works, and afterwards every digest equals the one first recorded."""
     first = case.lake.ledger.receipts(case.lake.declaration.raw_table)
     seed(case)
     windows = {f.window for findings in case.evaluate().values() for f in findings}

@@ -1,4 +1,4 @@
-"""`platform-assets audit`: outcome, exit code, spans, JSON and what a terminal shows; without broker and Spark."""
+"""`platform-assets audit`: outcome, exit code, spans, JSON and terminal output, without broker and Spark."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from platform_assets_tests.support.tables import DOUBLED, LOST_ROWS, LOST_WINDOW
 from testbed import samples
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
-# The command looks the table up among the project's own.
+# The command searches the project's own tables.
 TOPIC = "flights"
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dagster.BetaWarning"),
-    # Dagster's own, when it loads components.
+    # Warnings of Dagster itself while it loads components.
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),
 ]
 
@@ -51,7 +51,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lake(seeded: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """A copy of a seeded lake."""
+    """Return a copy of a seeded lake."""
     return lambda name: Path(shutil.copytree(seeded / name, tmp_path / "lake"))
 
 

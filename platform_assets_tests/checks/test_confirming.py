@@ -55,7 +55,7 @@ def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker
             Lake.at(lk.root), lambda: lk.settings, lk.spark, "columnar" if number % 2 else "connector"
         )
         lk.loader(engine=engine).load(key)
-    # Of the first window Kafka lacks records by now, so nobody can read it again.
+    # Kafka no longer has some records of the first window, so it cannot be read again.
     delete_before(broker.bootstrap, lk.topic, 0, 1)
     rows, version = [r.whole for r in lk.rows()], lk.version()
     found = deep_audit.evaluate(evaluation(lk))
@@ -78,7 +78,7 @@ def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker
 
 
 def test_windows_of_which_the_log_was_cut_off_are_not_read_again(lake: LakeMaker) -> None:
-    """Their offsets stand for other records since, under the same topic id; what lies before the cut is what it was."""
+    """Their offsets now belong to other records under the same topic id; records before the cut are unchanged."""
     lk = lake()
     kept, cut_off = (lk.window_of(numbered(4, stem=f"{n}-")) for n in range(2))
     for key in (kept, cut_off):
@@ -100,7 +100,7 @@ def test_rows_of_every_kind_are_those_that_a_plain_consumer_gets(lake: LakeMaker
 
 
 class Forgetful(SparkEngine):
-    """An engine that passes over the first record of each partition."""
+    """An engine that skips the first record of each partition."""
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int

@@ -1,4 +1,4 @@
-"""Rows are compared with what a plain consumer gets: each kind of difference is named by its offsets."""
+"""Rows are compared with those that a plain consumer reads: each kind of difference is named by its offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lk(broker: Broker, topic: TopicMaker, tmp_path: Path) -> TopicLake:
 
 
 def load(lk: TopicLake, key: str, changed: Callable[[list[Kept]], list[Kept]] = list) -> None:
-    """Load the window, with records that are not quite those of the topic."""
+    """Load the window with records that differ slightly from those of the topic."""
     records = [
         Kept(r.partition, r.offset, r.key, r.value, datetime.fromtimestamp(r.timestamp / 1000, UTC))
         for r in lk.committed()
@@ -53,7 +53,8 @@ def compared(lk: TopicLake, rng: random.Random, **changes: Any) -> consuming.Com
 
 
 def of_transactions(lk: TopicLake) -> str:
-    """A window with 4 committed records, 2 aborted ones and 3 plain ones in partition 0, and 3 plain ones in partition 1."""
+    """Return a window with 4 committed, 2 aborted and 3 plain records in partition 0, and 3 plain ones in partition
+    1."""
     lk.commit([Record(b"a%d" % n, b"k") for n in range(4)])
     lk.abort([Record(b"never")] * 2)
     return lk.window_of([*numbered(6, 2), Record(None, None), Record(b"", b"")][:6])

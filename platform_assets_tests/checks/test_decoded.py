@@ -1,4 +1,5 @@
-"""The check and the audit of decoded tables: what others do to their files is not taken for damage, and damage is named."""
+"""The check and the audit of decoded tables: maintenance by other programs is not reported as damage, and damage is
+named."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ BAD = [b"broken", b'{"id": "x"}']
 
 @pytest.fixture
 def topic(tmp_path: Path) -> DecodedTopic:
-    """Three windows; in the first one, several files in each of both tables."""
+    """Return a topic with three windows; the first has several files in each of the two tables."""
     made = DecodedTopic(tmp_path, TOPIC)
     made.partitions, made.records_per_file = 2, 1
     made.load([*(order(n) for n in range(8)), *BAD], [order(9), b"broken"], [order(10)])
@@ -198,7 +199,8 @@ def test_a_parked_window_is_named_as_such(tmp_path: Path) -> None:
 
 
 def rewrite(topic: DecodedTopic, change: Callable[[pa.Table], pa.Table], kind: str = "decoded") -> None:
-    """Damage that no log tells of: a file of the third window, or of dead letters, with its name and its size."""
+    """Cause damage that no log shows: replace a file of the third window, or of dead letters, under the same name
+    with the same size."""
     folder = topic.lake.table(next(t for t in topic.declaration.tables if t.kind == kind))
     (name,) = holdings.files_of(folder, topic.windows[2 if kind == "decoded" else 1].key).paths
     path = folder.path / unquote(name)
@@ -244,7 +246,8 @@ def test_file_that_is_gone_is_found_by_reading(topic: DecodedTopic) -> None:
 def test_rows_that_the_raw_window_gives_no_more_are_found_by_decoding(
     topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables and receipts agree, and a defect of a decoder, or an upgrade, makes other rows of the same values."""
+    """Tables and receipts agree, but a decoder with a defect, or another version of it, decodes the same values
+    differently."""
     decode = RowMaker.rows
 
     def otherwise(*given: Any) -> Any:
@@ -307,7 +310,7 @@ def test_bounded_audit_says_what_it_left(topic: DecodedTopic) -> None:
 def test_spark_itself_reads_what_was_compacted_and_decodes_raw_rows_again(
     topic: DecodedTopic, connection: Callable[[], SparkSession]
 ) -> None:
-    """Which is another implementation of the digests than the one that wrote the receipts."""
+    """Spark's implementation of the digests is independent of the one that wrote the receipts."""
     compact(topic)
     compact(topic, "dead_letters")
     session = functools.cache(connection)

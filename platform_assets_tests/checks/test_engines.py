@@ -1,4 +1,4 @@
-"""The engines that load, which are listed once."""
+"""The list of load engines, which exists only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The result of an expectation check depends on its run's windows, by their receipts; other windows are only shown."""
+"""The result of an expectation check depends only on its run's windows, by their receipts; other windows are only
+shown."""
 
 from __future__ import annotations
 
@@ -102,7 +103,7 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
 
 
 def test_ledger_has_figures_once_a_window() -> None:
-    """Whatever the order of its rows."""
+    """The order of its rows does not matter."""
     receipts = [of(A, BAD), of(B, None)]
     rows = receipt_table(receipts)
     assert [text is None for text in rows["expectations"].to_pylist()] == [False, True, True, True]

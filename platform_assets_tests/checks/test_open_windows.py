@@ -1,4 +1,5 @@
-"""Windows with holes, held against a real broker after its log has moved on: what is explained, and what is not known."""
+"""Windows with holes, compared with a real broker after its log has moved on: which holes are explained, and which
+are unknown."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ Lost = Mapping[int, Sequence[OffsetRange]]
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Callable[..., TopicLake]:
-    """Makes a topic with a lake of its own, into which tests put rows without Spark."""
+    """Make topics with separate lakes, into which tests put rows without Spark."""
 
     def make(config: Mapping[str, str] | None = None) -> TopicLake:
         return TopicLake(broker.bootstrap, topic(config=config), tmp_path / "lake", answers.nothing_answers)
@@ -42,7 +43,7 @@ def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Callable[..., Top
 
 
 def sealed(lk: TopicLake, *, aborted: bool = True) -> SealedWindow:
-    """A window of the records [0, 10), and of two aborted ones and their marker, [10, 13)."""
+    """Seal a window of the records [0, 10) and of two aborted ones and their marker, [10, 13)."""
     lk.send(Record(b"v%d" % n, b"k") for n in range(10))
     if aborted:
         lk.abort([Record(b"x", b"a"), Record(b"y", b"a")])
@@ -51,7 +52,7 @@ def sealed(lk: TopicLake, *, aborted: bool = True) -> SealedWindow:
 
 
 def load(lk: TopicLake, window: SealedWindow, offsets: Sequence[int] = range(10)) -> None:
-    """Commit and record a load of these offsets; nobody has accounted for the others yet."""
+    """Commit and record a load of these offsets; the other offsets are not explained yet."""
     samples.loaded(lk.root, window, {0: offsets})
 
 
@@ -85,7 +86,7 @@ def named(check_result: CheckResult) -> list[tuple[str, tuple[OffsetRange, ...]]
 
 
 def test_an_accepted_loss_is_a_hole_of_its_own_kind(lake: Callable[..., TopicLake]) -> None:
-    """Kafka still has the records, as those whose timestamp the reader cannot represent."""
+    """Kafka still has the records, for example if the reader cannot represent their timestamps."""
     lk = lake()
     window = sealed(lk)
     lk.ledger.record_acceptance(window, {0: (OffsetRange(3, 5),)}, "cannot be read")
@@ -111,7 +112,7 @@ def test_a_loss_beyond_the_accepted_one_is_named(lake: Callable[..., TopicLake])
 
 
 def test_a_row_within_an_accepted_loss_is_a_row_as_before(lake: Callable[..., TopicLake]) -> None:
-    """The loss was accepted of a window that was loaded."""
+    """The loss was accepted for a window that was loaded."""
     lk = lake()
     window = sealed(lk)
     load(lk, window)
@@ -163,11 +164,11 @@ def test_holes_that_expired_before_anybody_asked_are_not_explained(
     assert "2 offsets without a row were below the log start" in finding.detail
     assert f"platform-assets accept-loss raw/{lk.topic} {window.key} --reason" in finding.remedy
     assert receipt(lk, window).holes == {"below log start": 2, "abort markers": 1}
-    # What was known stays known, whatever retention takes meanwhile, and whether anybody can be asked.
+    # Known explanations are kept, whatever retention deletes later, and whether or not brokers can be queried.
     delete_before(broker, lk, 13)
     assert [f.detail for f in check(lk).findings] == [finding.detail]
 
-    # What the remedy names does help, and takes nothing for lost that the table has.
+    # The named remedy works, and does not accept rows as lost that the table has.
     losses = acceptance.find_losses(window, lk.ledger, lk.cluster, lk.settings)
     assert [dict(loss.ranges) for loss in losses] == [{0: (OffsetRange(10, 13),)}]
     acceptance.accept(window, losses, Author("a test", "nothing to be done"), lk.ledger)
@@ -218,7 +219,8 @@ def configure(broker: Broker, lk: TopicLake, name: str, value: str) -> None:
 
 
 def compact(broker: Broker, lk: TopicLake, kept: Sequence[int] = ()) -> None:
-    """Let the cleaner remove all records of a key except the newest: of the first ten, only the `kept` ones are left."""
+    """Let the log cleaner remove all but the newest record of each key: of the first ten, only the `kept` ones are
+    left."""
     configure(broker, lk, "min.compaction.lag.ms", "0")
     # A newer segment, since the active one is never compacted.
     lk.send([Record(b"new", b"k")])
@@ -244,7 +246,7 @@ def test_no_loss_is_accepted_of_a_loaded_window_that_is_explained(
 def test_records_that_the_brokers_have_lost_without_a_reason_are_accepted_as_the_finding_says(
     lake: Callable[..., TopicLake], broker: Broker
 ) -> None:
-    """As where a topic was compacted for a while: its policy says no more why they went."""
+    """A topic may have been compacted for a while: its present policy does not explain why the records are missing."""
     lk = lake(
         {
             "cleanup.policy": "compact",
@@ -277,7 +279,7 @@ def test_records_that_the_brokers_have_lost_without_a_reason_are_accepted_as_the
 def test_holes_of_a_log_that_is_gone_are_accepted_with_the_new_generation(
     lake: Callable[..., TopicLake], broker: Broker
 ) -> None:
-    """Nobody had asked what they were; the rows of the window are no loss."""
+    """The holes were never explained; the rows of the window are not lost."""
     lk = lake()
     window = sealed(lk)
     load(lk, window)

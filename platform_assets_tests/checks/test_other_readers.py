@@ -1,4 +1,4 @@
-"""A wrong value that every digest agrees on is found by a reader that shares no code with the decoder."""
+"""A reader that shares no code with the decoder finds a wrong value on which all digests agree."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ WRONG_DATUM: dict[str, Any] = {
 
 
 def test_each_column_of_avro_that_differs_is_named() -> None:
-    """Times are beyond the year 9999, and the decimal has more digits than Python's default context."""
+    """Times are after the year 9999, and the decimal has more digits than Python's default context."""
     value = written(_without_logical_times(AVRO_SCHEMA), DATUM)
     fields, row = row_of(AVRO, value)
     assert difference(AVRO, fields, value, row) is None
@@ -158,7 +158,7 @@ def _with(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
     ["null", {"type": "null"}, {"type": "fixed", "name": "F", "size": 0}, record(a="null"), {"type": {"type": "null"}}],
 )
 def test_a_value_that_would_hold_up_the_other_reader_is_not_judged(item: Any) -> None:
-    """Eleven bytes say that an array has 2^62 items, which take none."""
+    """Eleven bytes claim that an array has 2^62 items of zero length."""
     writer = record(a="long", b={"type": "array", "items": item if item != record(a="null") else {**item, "name": "N"}})
     spec = FormatSpec("avro", {"schema": record(a="long"), "writer_schema": writer})
     value = b"\2" + b"\x80" * 8 + b"\x80\x01" + b"\0"
@@ -222,7 +222,7 @@ MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
 
 
 def with_default(kind: Any, default: Any) -> dict[str, Any]:
-    """A record whose second field has a default."""
+    """Return a record schema whose second field has a default."""
     return {**LONG, "fields": [*LONG["fields"], {"name": "b", "type": kind, "default": default}]}
 
 
@@ -326,14 +326,14 @@ def test_declarations_that_no_other_reader_knows_are_not_judged() -> None:
 
 
 def audited(topic: DecodedTopic) -> Audit:
-    """A deep audit."""
+    """Run a deep audit."""
     return DecodedAudit(topic.declaration, topic.ledger, lambda: topic.decoder).run(NOW, deep=True)
 
 
 def test_the_deep_audit_finds_a_value_that_decoding_again_gives_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The defect that digests and audits once agreed on: doubles of 2^64 became 0.0."""
+    """Digests and audits once agreed on this defect: doubles of 2^64 became 0.0."""
     decode = JsonDecoder.decode
 
     def wrong(self: JsonDecoder, values: pa.BinaryArray) -> Decoded:

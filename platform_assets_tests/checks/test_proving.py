@@ -1,4 +1,5 @@
-"""A deep audit asks for as few queries as it can, and gives each window the outcome of the query that it was in."""
+"""A deep audit uses as few queries as it can, and reports for each window the outcome of the query that contained
+it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Read = Callable[[Callable[[], Any], Lake, TableRef, list[str], int], dict[str, M
 
 @pytest.fixture
 def queries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """A table in order, and the windows of each query that `answered` answers."""
+    """Return a sound table, and the windows of each query answered by `answered`."""
     tables.sound(tmp_path)
     answers.given(monkeypatch)
     return []
@@ -32,7 +33,7 @@ def queries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
 def answered(
     patch: pytest.MonkeyPatch, asked: list[list[str]], error: Callable[[list[str]], PlatformError | None]
 ) -> None:
-    """Have queries answered by the table's files, where they are not answered by `error`."""
+    """Answer queries from the table's files, or raise `error`."""
     files: Read = measure._read
 
     def read(
@@ -66,7 +67,7 @@ def test_lost_files_of_one_window_are_its_own_and_the_others_are_proved(
 
     assert [(f.kind, f.window) for f in found.findings] == [("files lost", key(9))]
     assert dict(found.figures)["windows_audited"] == LOADED
-    # All of them, then two halves of whichever was not read: 28, 14, 7, 4 or 3, 2 or 1.
+    # All of them, then two halves of each query that failed: 28, 14, 7, 4 or 3, 2 or 1.
     assert len(queries) <= 1 + 2 * 5
 
 

@@ -41,7 +41,7 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
     keys = [lk.window_of(numbered(3, stem=f"{n}-")) for n in range(5)]
     home = home_at(tmp_path / "spark")
     home.prepare()
-    # What the server starts as Python: first nothing, later one that finds no package of ours.
+    # The command that the server runs as Python: first nothing, later an interpreter without our packages.
     python = tmp_path / "python"
     monkeypatch.setattr(spark_server, "sys", SimpleNamespace(executable=str(python)))
     record = platform.start_service(
@@ -81,7 +81,7 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
 
 
 class Writing:
-    """An engine that writes nothing, and is not fit for some tables."""
+    """An engine that writes nothing and does not support some tables."""
 
     def __init__(self, name: str, unsupported: frozenset[TableRef] = frozenset()) -> None:
         self.name, self.unsupported = name, unsupported
@@ -108,7 +108,8 @@ class Writing:
 
 
 def engines_of(topics: str, unsupported: str) -> tuple[list[str | None], AutoEngine]:
-    """Which engine wrote a window of each of `topics`, given that the columnar one cannot load those in `unsupported`."""
+    """Return the engine that wrote a window of each of `topics`, if the columnar one does not support those in
+    `unsupported`."""
     records = Records("t", "A" * 22, "2026-01-01-00:00", TopicRanges({0: OffsetRange(0, 1)}))
     orders = [Order(records, f"load-{n}", TableRef.raw(t)) for n, t in enumerate(topics)]
     auto = AutoEngine(Writing("columnar", frozenset(map(TableRef.raw, unsupported))), Writing("connector"))
@@ -121,11 +122,11 @@ def test_of_several_topics_an_unsupported_one_leaves_the_others_to_the_columnar_
     names, auto = engines_of("abcbd", "b")
     assert names == ["columnar", "connector", "columnar", "connector", "columnar"]
     assert auto.name == "columnar"
-    # A second one says that it is no matter of one topic.
+    # A refusal for a second topic shows that the cause is not the topic.
     names, auto = engines_of("abcde", "bd")
     assert names == ["columnar", "connector", "columnar", "connector", "connector"]
     assert auto.name == "connector"
-    # Of one topic alone, the first refusal is enough.
+    # With a single topic, the first refusal is enough.
     names, auto = engines_of("bbb", "b")
     assert names == ["connector"] * 3
     assert auto.name == "connector"

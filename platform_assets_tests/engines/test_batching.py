@@ -1,4 +1,4 @@
-"""Windows are read as many together as one query is to hold."""
+"""A query reads as many windows as fit into its limit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Records in the formats of Kafka before 0.11, as long-lived brokers still have them: the connector loads them. Brokers no longer
-accept these formats from producers, so the tests write segment files into a broker's log folder.
-"""
+"""The connector loads records in the formats of Kafka before 0.11, which old brokers may still have. Brokers no
+longer accept these formats from producers, so the tests write segment files into a broker's log folder."""
 
 from __future__ import annotations
 
@@ -28,18 +27,19 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.alone]
 OLD_RECORDS = 5
 NONE, GZIP = 0, 1
 FORMATS = ((0, NONE), (0, GZIP), (1, NONE), (1, GZIP))
-"""Magic and codec, one a partition."""
+"""Magic and codec, one pair for each partition."""
 
 
 def segment(magic: int, codec: int) -> bytes:
-    """Records at the offsets from 0 to `OLD_RECORDS`, exclusive, as a broker of that time had them on its disk."""
+    """Return records at the offsets from 0 to `OLD_RECORDS`, exclusive, in a segment as a broker of that time wrote
+    it."""
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=codec, batch_size=1 << 20)
     for offset in range(OLD_RECORDS):
         key = b"key" if offset % 2 else None
         builder.append(offset, timestamp=1_300_000_000_000 + offset, key=key, value=b"old %d" % offset * 20)
     data = bytearray(builder.build())
     if codec:
-        struct.pack_into(">q", data, 0, OLD_RECORDS - 1)  # the outer message has the offset of the last one inside
+        struct.pack_into(">q", data, 0, OLD_RECORDS - 1)  # the outer message has the offset of the last inner one
     return bytes(data)
 
 
@@ -57,7 +57,7 @@ def test_old_formats_are_loaded_by_the_connector(
         (folder / f"{0:020}.log").write_bytes(segment(magic, codec))
         for index in (*folder.glob("*.index"), *folder.glob("*.timeindex")):
             index.unlink()
-    # Without these two files the broker goes through all segments, as after a crash.
+    # Without these two files the broker scans all segments, as after a crash.
     for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
         (platform_home.kafka / name).unlink(missing_ok=True)
     broker.start()
@@ -70,7 +70,7 @@ def test_old_formats_are_loaded_by_the_connector(
     assert loaded.receipt.rows == len(FORMATS) * (OLD_RECORDS + 1)
     assert engine.name == "connector"
     assert f"loading raw/{lk.topic} with Spark's connector from window {key} on" in caplog.text
-    # librdkafka gives 0 where there is no timestamp, Kafka's own client -1.
+    # Without a timestamp, librdkafka returns 0, and Kafka's own client -1.
     assert contents(lk.rows()) == contents(lk.committed())
     assert {r.timestamp for r in lk.rows() if r.partition == 0 and r.offset < OLD_RECORDS} == {-1}, "magic 0 has none"
 

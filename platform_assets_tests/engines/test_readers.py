@@ -1,4 +1,5 @@
-"""Tables that either engine loaded, and decoded ones, read by Spark, delta-rs, polars and DuckDB: the same rows at each version."""
+"""Tables loaded by either engine, and decoded ones, read by Spark, delta-rs, polars and DuckDB: the same rows at
+each version."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture(params=ENGINES)
 def loaded(request: pytest.FixtureRequest, lake: LakeMaker) -> TopicLake:
-    """Version 1 has a window with records of every kind, version 2 has one more window."""
+    """Load a window with records of every kind as version 1, and one more window as version 2."""
     lk = lake(partitions=2, config={"retention.ms": "-1"})
     name: EngineName = request.param
     engine = choose_engine(Lake.at(lk.root), lambda: lk.settings, lk.spark, name)
@@ -59,7 +60,7 @@ def test_every_reader_finds_the_same_rows_at_each_version(loaded: TopicLake, spa
 
 @pytest.fixture
 def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tables are flat."""
+    """Make new tables flat."""
     monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
@@ -68,7 +69,7 @@ def flat(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_files_of_flat_tables_have_field_ids_and_strangers_who_lose_them_change_no_row(
     lake: LakeMaker, spark: SparkSession, engine_name: EngineName
 ) -> None:
-    """Spark writes no id of an element, and its OPTIMIZE writes none at all."""
+    """Spark writes no field ids for list elements, and its OPTIMIZE writes no field ids at all."""
     lk = lake(partitions=2, config={"retention.ms": "-1"})
     key = lk.window_of(EVERY_KIND)
     lk.loader().load(key)
@@ -109,7 +110,7 @@ TYPED: Final = (
     "parts ARRAY<STRUCT<a: INT, b: DECIMAL(12, 2), c: ARRAY<DATE>>>, place STRUCT<x: DOUBLE, at: TIMESTAMP>, "
     "labels MAP<STRING, STRUCT<n: INT, t: TIMESTAMP>>, counts ARRAY<MAP<STRING, DATE>>"
 )
-"""Columns of each type that JSON has values for."""
+"""Columns of each type that has values in JSON."""
 FULL: Final = """{"id": 9223372036854775807, "yes": true, "tiny": -128, "small": 32767, "whole": -2147483648, "real": 1.5,
  "ratio": -1e-300, "price": 1234567.89, "vast": -1234567890123456789012345678.0123456789, "name": "träume 😀", "bytes": "aGkA",
  "day": "0001-01-01", "moment": "9999-12-31T23:59:59.999999Z", "tags": ["a", "", null],
@@ -177,7 +178,7 @@ def _decode_twice(lk: TopicLake, declaration: TopicDeclaration, records: list[Re
 
 
 def _compare(lk: TopicLake, spark: SparkSession, counts: Mapping[str, int]) -> None:
-    """Compare what every reader finds in tables of these row `counts` a window."""
+    """Compare what every reader finds in tables with these row `counts` for each window."""
     for kind, a_window in counts.items():
         path = str(lk.root / kind / lk.topic)
         newest = DeltaTable(path).version()
@@ -194,17 +195,17 @@ def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value in one form, whichever reader it comes from."""
+    """Return a value in one form, whichever reader it comes from."""
     if value == {}:
-        return []  # an empty map, as others have it
+        return []  # an empty map, as some readers return it
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in sorted(value.items())}
     if isinstance(value, list) and value and all(isinstance(each, tuple) for each in value):
-        return {name: _plain(each) for name, each in sorted(value)}  # a map, as Arrow has it
+        return {name: _plain(each) for name, each in sorted(value)}  # a map, as Arrow returns it
     if isinstance(value, list) and value and all(isinstance(e, dict) and e.keys() == {"key", "value"} for e in value):
         return {
             e["key"]: _plain(e["value"]) for e in sorted(value, key=lambda e: str(e["key"]))
-        }  # a map, as polars has it
+        }  # a map, as polars returns it
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, bytearray):

@@ -1,1 +1,1 @@
-"""Fuzzing of everything that a stranger controls: see `running` for how cases are run, and the other modules for what they try."""
+"""Fuzzing of everything that a stranger controls: `running` runs cases, the other modules define them."""

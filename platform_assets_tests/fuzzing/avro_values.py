@@ -1,4 +1,4 @@
-"""Avro: random schemas, and values that fastavro wrote, read by fastavro's own rules of resolution."""
+"""Avro: random schemas, with values written by fastavro and read by fastavro's own resolution rules."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _DEPTH: Final = 3
 
 
 class _Names:
-    """Names of types that are not used yet."""
+    """Source of unused type names."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def new(self) -> str:
-        """One more."""
+        """Return a new name."""
         self._next += 1
         return f"N{self._next}"
 
 
 def _schema(rng: random.Random, names: _Names, times: bool, level: int = 0) -> Any:
-    """A random schema. With `times` it may have types that fastavro makes values of that do not stand for all bytes."""
+    """Return a random schema. `times` allows types for which fastavro's values do not represent all bytes."""
     kinds = [
         *_PLAIN,
         "enum",
@@ -120,7 +120,8 @@ def _value(rng: random.Random, schema: Any) -> Any:
 
 
 def _reader(rng: random.Random, schema: Any) -> Any:
-    """A schema that values of `schema` may be read by: promoted, with fewer or more fields, in another order, as a union or not."""
+    """Return a schema that can read values of `schema`: with promoted types, fewer or more fields, another order, as
+    a union or not."""
     if isinstance(schema, list):
         return [each if each == "null" else _reader(rng, each) for each in rng.sample(schema, len(schema))]
     if isinstance(schema, str) and rng.random() < 0.3:
@@ -170,7 +171,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 
 def case(rng: random.Random) -> tuple[FormatSpec, list[bytes]]:
-    """A declaration with a writer's schema of its own, and values that fastavro wrote by it."""
+    """Return a declaration, its writer's schema, and values that fastavro wrote with that schema."""
     while True:
         writer = _record(rng, times=True)
         reader = _reader(rng, writer)
@@ -183,7 +184,7 @@ def case(rng: random.Random) -> tuple[FormatSpec, list[bytes]]:
 
 
 def whole(rng: random.Random) -> None:
-    """Values as they were written, read by another schema."""
+    """Check values as they were written, read with another schema."""
     writer = _record(rng, times=True)
     reader = _reader(rng, writer) if rng.random() < 0.7 else writer
     if isinstance(reader, list):
@@ -215,7 +216,8 @@ def whole(rng: random.Random) -> None:
 
 
 def _narrowed(value: Any, schema: Any) -> Any:
-    """Convert values that fastavro leaves in the writer's type although the reader's differs: promoted numbers and text."""
+    """Convert values that fastavro leaves in the writer's type although the reader's differs: promoted numbers and
+    text."""
     import struct
 
     if value is None:
@@ -241,7 +243,8 @@ def _narrowed(value: Any, schema: Any) -> Any:
 
 
 def broken(rng: random.Random) -> None:
-    """Damaged values: what is decoded is what fastavro reads, to the last byte; and what fastavro would write again is no damage."""
+    """Check damaged values: a decoded value equals what fastavro reads, to the last byte, and a value that fastavro
+    would write again is not called damaged."""
     writer = _record(rng, times=False)
     try:
         of = avro(writer)
@@ -256,7 +259,7 @@ def broken(rng: random.Random) -> None:
         stream, letter, theirs = io.BytesIO(value), dead.get(number), None
         try:
             theirs = fastavro.schemaless_reader(stream, parsed, None)
-            # Else it reads and writes an int of any size.
+            # Otherwise fastavro reads and writes an int of any size.
             is_whole = stream.tell() == len(value) and fastavro.validate(theirs, parsed, raise_errors=False)
             again = _written(writer, theirs) if is_whole else None
         except Exception as error:

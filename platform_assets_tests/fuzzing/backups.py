@@ -1,4 +1,5 @@
-"""Damaged and hostile backups: a restore is exact by the manifest, or refused with nothing changed. Nothing else is touched."""
+"""Damaged and hostile backups: a restore follows the manifest exactly, or is refused with nothing changed. Nothing
+else is touched."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ Tree = dict[str, str]
 
 
 def _tree(root: Path) -> Tree:
-    """Return each name below a folder with a file's digest, or with the kind of anything else."""
+    """Return each name below a folder with the file's digest, or with its kind if it is not a regular file."""
     found: Tree = {}
     for folder, folders, names in os.walk(root):
         for name in (*folders, *names):
@@ -104,7 +105,7 @@ def _read(file: Path) -> bytes:
 
 
 def _linked(source: Path, target: Path) -> None:
-    """A copy whose files are the same ones."""
+    """Copy a folder using hard links to the same files."""
     shutil.copytree(source, target, copy_function=os.link)
 
 
@@ -118,14 +119,14 @@ class _Fuzzer:
         self._sound = made.take().folder
         made.seal()
         made.load()
-        # What stands in the place of a restore that replaces it.
+        # Existing content that a restore replaces.
         self._standing = folder / "standing"
         _linked(made.lake.root.path, self._standing / "lake")
         _linked(made.home, self._standing / "dagster")
         self._files = sorted(str(p.relative_to(self._sound)) for p in self._sound.rglob("*") if p.is_file())
 
     def case(self, rng: random.Random) -> None:
-        """Damage a copy, restore it, and look at everything."""
+        """Damage a copy, restore it, and check everything."""
         work = self._folder / "case"
         shutil.rmtree(work, ignore_errors=True)
         (work / "outside").mkdir(parents=True)
@@ -176,7 +177,7 @@ class _Fuzzer:
             for file in found.manifest.of(done.parts)
         }
         for name, digest in wanted.items():
-            # The ledger of a lake that is restored without it loses receipts afterwards.
+            # If a lake is restored without its ledger, the ledger loses receipts afterwards.
             if after.get(name) != digest and not name.startswith("lake/_ledger/commits/"):
                 raise Wrong(f"restored: {name} is {after.get(name)}, and {digest} in the manifest")
         extra = {
@@ -187,7 +188,7 @@ class _Fuzzer:
             raise Wrong(f"restored: {sorted(extra)[:5]} is not in the backup")
 
     def _used(self, target: Path) -> None:
-        """Read the restored data, which gives values or one of the platform's errors."""
+        """Read the restored data, which has to return values or raise one of the platform's errors."""
         ledger = Ledger(Lake.at(target / "lake"))
         for call in (
             lambda: ledger.newest_edges(["orders"]),
@@ -207,7 +208,7 @@ class _Fuzzer:
             self._content, self._content, self._odd_file, self._odd_file, self._entries, self._entries, self._entries, self._fields,
             self._hostile, self._hostile, self._manifest_bytes, self._swapped,
         )  # fmt: skip
-        # What was damaged before may leave nothing for it to do.
+        # Earlier damage may have removed everything that this one would change.
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             rng.choice(kinds)(rng, backup)
 
@@ -283,7 +284,7 @@ class _Fuzzer:
             path = rng.choice(_PATHS)
             content = rng.choice((b"", b"hostile"))
             with suppress(OSError, ValueError):
-                # As far as it can, the file is there.
+                # If possible, the file exists.
                 at = (backup / path).resolve()
                 if at.is_relative_to(backup) and not at.exists():
                     at.parent.mkdir(parents=True, exist_ok=True)
@@ -317,7 +318,7 @@ class _Fuzzer:
         self._write(backup, fields)
 
     def _hostile(self, rng: random.Random, backup: Path) -> None:
-        """Other content, which the manifest agrees with: somebody made this backup."""
+        """Write other content with a matching manifest: the backup was made by an attacker."""
         fields = self._fields_of(backup)
         entry = rng.choice([each for each in fields["files"] if rng.random() < 0.3 or each[0].endswith(".json")])
         file = backup / entry[0]
@@ -329,7 +330,7 @@ class _Fuzzer:
         self._write(backup, fields)
 
     def _log(self, rng: random.Random) -> bytes:
-        """A commit of a Delta table as nobody's release writes it."""
+        """Return a commit of a Delta table that no release would write."""
         actions: tuple[Any, ...] = (
             {
                 "add": {
@@ -396,7 +397,7 @@ def _differences(before: Tree, after: Tree) -> list[str]:
 @contextmanager
 def _opened(folder: Path) -> Iterator[Case]:
     sync = os.sync
-    os.sync = lambda: None  # of no use here, and slow for everybody
+    os.sync = lambda: None  # not needed here, and slow for everyone on the machine
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:

@@ -1,4 +1,4 @@
-"""YAML of topics with any value in any place: `check` ends, with a mistake that names the file or without one."""
+"""YAML of topics with any value anywhere: `check` ends either without a mistake, or with one that names the file."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def _with_odd(rng: random.Random, document: Any) -> Any:
-    """The document with another value, or another name, in some place."""
+    """Return the document with another value or name in some place."""
     place = rng.choice([*_places(document)])
     if not place:
         return deepcopy(rng.choice(_ODD)) if rng.random() < 0.1 else document
@@ -293,7 +293,7 @@ def _text(rng: random.Random) -> bytes:
 
 
 class _Project:
-    """A project of one file, or of some, that `check` judges."""
+    """A project of one or more files, judged by `check`."""
 
     def __init__(self, folder: Path) -> None:
         self._defs, self._variables = folder / "defs", {
@@ -302,7 +302,7 @@ class _Project:
         }  # fmt: skip
 
     def case(self, rng: random.Random) -> None:
-        """Write and judge."""
+        """Write a case and judge it."""
         shutil.rmtree(self._defs, ignore_errors=True)
         names = rng.choice(
             (
@@ -318,7 +318,7 @@ class _Project:
             file.write_bytes(_text(rng))
         if rng.random() < 0.1:
             (self._defs / "found_topics.yaml").write_bytes(_text(rng))
-        # Some of Dagster's own.
+        # Some components of Dagster itself.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = CliRunner().invoke(main, ["check"], env=self._variables)

@@ -1,4 +1,4 @@
-"""A target whose cases go wrong in each way that the runner has to notice."""
+"""A target whose cases fail in each way that the runner has to notice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAYS: Final = ("none", "raise", "crash", "hang", "memory")
 
 
 def way(rng: random.Random) -> str:
-    """Return what a case does."""
+    """Return the way in which a case fails."""
     return rng.choice(WAYS)
 
 

@@ -1,6 +1,5 @@
-"""A hostile broker behind a simulated socket: no threads, no real time, nothing that differs from run to run. It answers
-correctly from a random log, then damages some of its answers or invents well-formed ones.
-"""
+"""A hostile broker with a simulated socket: no threads, no real time, nothing that differs from run to run. It
+answers correctly from a random log, then damages some of its answers or invents well-formed ones."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ _KINDS: Final[dict[int, tuple[Any, Any]]] = {
 _MOST_REQUESTS: Final = 5_000
 _LONGEST_SECONDS: Final = 100_000.0
 _MOST_WAITS: Final = 3
-"""Answers that ask the client to wait: a broker may send them without end."""
+"""Answers that make the client wait; a broker may send them forever."""
 _HOSTS: Final = (
     "127.0.0.1",
     "b1",
@@ -102,28 +101,28 @@ _TEXTS: Final = (
 
 
 class Clock:
-    """In place of the module `time`: it moves on when somebody waits."""
+    """Replacement for the module `time`: it advances when the code sleeps."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
 
     def monotonic(self) -> float:
-        """Seconds."""
+        """Return the simulated time in seconds."""
         return self.now
 
     def perf_counter(self) -> float:
-        """Seconds."""
+        """Return the simulated time in seconds."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Move on. Raises Wrong after a day and a half."""
+        """Advance the time. Raises Wrong after a day and a half."""
         self.now += max(seconds, 1e-4)
         if self.now > _LONGEST_SECONDS:
             raise Endless("it still waits after 27 hours")
 
 
 class Endless(BaseException):
-    """A call that does not end. No `except Exception` of the code that is tested takes it."""
+    """A call that does not end. No `except Exception` in the code under test catches it."""
 
 
 @dataclass
@@ -145,12 +144,12 @@ class HostileBroker:
     waits: int = 0
     corpus: Sequence[bytes] = field(default_factory=list)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Answers by the names of the requests that always get them."""
+    """Fixed answers by request name."""
     counts: dict[int, int] = field(default_factory=dict)
-    """How many batches a fetch from an offset returns, so that every reader is answered alike."""
+    """Number of batches in a fetch from each offset, so that every reader gets the same answer."""
 
     def answer(self, data: bytes) -> bytes | None:
-        """The bytes of the answer to a request, None for silence, empty for a connection that is closed. Raises Endless."""
+        """Return the answer to a request; None for silence, empty for a closed connection. Raises Endless."""
         self.requests += 1
         if self.requests > _MOST_REQUESTS:
             raise Endless(f"{self.requests} requests in one case")
@@ -259,7 +258,7 @@ class HostileBroker:
         token = bytes(request.auth_bytes or b"")
         if b",r=" not in token or self.rng.random() < 0.3:
             return made_up(self.rng, SaslAuthenticateResponse, 1, error=0)
-        # The first answer of SCRAM to this nonce.
+        # The first SCRAM answer to this nonce.
         rounds = self.rng.choice((b"4096", b"1", b"0", b"-1", b"1000000", b"2147483647", b"1e3", b"9" * 5_000))
         salt = self.rng.choice((b"YWJj", b"", b"=", b"x" * 10_000))
         nonce = token.partition(b",r=")[2].partition(b",")[0]
@@ -292,7 +291,7 @@ class Socket:
     """A connection to a hostile broker."""
 
     def __init__(self, broker: HostileBroker, address: tuple[str, int]) -> None:
-        # What a real one says to such a name and port, without asking anybody for it.
+        # The result of a real socket module for such a name and port, without a DNS query.
         try:
             socket.getaddrinfo(*address, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
         except socket.gaierror:
@@ -301,24 +300,24 @@ class Socket:
         self._broker, self._waiting, self._closed = broker, bytearray(), False
 
     def settimeout(self, _: float) -> None:
-        """As a socket."""
+        """Do nothing."""
 
     def setsockopt(self, *_: Any) -> None:
-        """As a socket."""
+        """Do nothing."""
 
     def getpeername(self) -> tuple[str, int]:
-        """As a socket."""
+        """Return the broker's address."""
         return "127.0.0.1", 9092
 
     def sendall(self, data: bytes) -> None:
-        """Take one request."""
+        """Receive one request."""
         answer = self._broker.answer(bytes(data))
         if answer is not None:
             self._closed = not answer
             self._waiting += answer
 
     def recv_into(self, view: memoryview) -> int:
-        """As a socket, whose timeout takes no time."""
+        """Return bytes of the answer; a timeout is raised immediately."""
         if not self._waiting:
             if self._closed:
                 return 0
@@ -330,11 +329,11 @@ class Socket:
         return size
 
     def close(self) -> None:
-        """As a socket."""
+        """Close the connection."""
 
 
 class Sockets:
-    """In place of the module `socket`."""
+    """Replacement for the module `socket`."""
 
     IPPROTO_TCP, TCP_NODELAY, SOL_SOCKET, SO_KEEPALIVE = (
         socket.IPPROTO_TCP, socket.TCP_NODELAY, socket.SOL_SOCKET, socket.SO_KEEPALIVE,
@@ -416,7 +415,7 @@ def _plain(rng: random.Random, name: str, kind: str, error: int | None) -> Any:
 
 
 def with_right_crcs(records: bytes) -> bytes:
-    """The same batches with CRCs that fit, as far as their lengths lead from one to the next."""
+    """Return the same batches with correct CRCs, as far as their lengths lead from one to the next."""
     found, at = bytearray(records), 0
     while at + 61 <= len(found):
         (size,) = struct.unpack_from(">i", found, at + 8)

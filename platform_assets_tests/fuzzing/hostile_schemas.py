@@ -1,4 +1,4 @@
-"""Schemas that a hostile registry may have: too deep, too many, in circles, with wrong types and odd names."""
+"""Schemas that a hostile registry may return: too deep, too many, circular, with wrong types and odd names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DECLARED: Final = record(id="long", name="string", more=["null", "string"])
 
 
 class HostileSchemas:
-    """Makes them; `corpus` are some that are sound."""
+    """Generator of hostile schemas from the valid ones in `corpus`."""
 
     def __init__(self) -> None:
         self.corpus = [
@@ -42,7 +42,7 @@ class HostileSchemas:
         ]
 
     def avro(self, rng: random.Random) -> str:
-        """A schema of Avro."""
+        """Return an Avro schema."""
         kind = rng.random()
         if kind < 0.08:
             depth = rng.choice(_DEEP)
@@ -124,7 +124,7 @@ class HostileSchemas:
         }
 
     def json(self, rng: random.Random) -> str:
-        """A JSON Schema."""
+        """Return a JSON Schema."""
         kind = rng.random()
         if kind < 0.1:
             depth = rng.choice(_DEEP)
@@ -208,7 +208,7 @@ class HostileSchemas:
         return {word: words[word]() for word in rng.sample(sorted(words), rng.randint(0, 4))}
 
     def protobuf(self, rng: random.Random) -> str:
-        """A file of Protobuf."""
+        """Return a Protobuf file."""
         kind = rng.random()
         if kind < 0.08:
             depth = rng.choice((20, 100, 2_000))

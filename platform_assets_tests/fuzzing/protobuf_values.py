@@ -1,4 +1,4 @@
-"""Protobuf: messages that are put together here by the specification, since the decoder has the library read them."""
+"""Protobuf: messages encoded here according to the specification, because the decoder reads them with the library."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def _message(rng: random.Random, name: str, level: int = 0) -> descriptor_pb2.De
                 field.proto3_optional = True
                 field.oneof_index = len(made.oneof_decl)
                 made.oneof_decl.add(name=f"_f{number}")
-    # Those that `optional` makes come last, after any other.
+    # The oneofs that `optional` creates come last, after all others.
     return made
 
 
 def _encoded(rng: random.Random, of: descriptor_pb2.DescriptorProto) -> tuple[bytes, dict[str, Any]]:
-    """A message in one of the ways in which it may be written, and the row that it becomes."""
+    """Return a message in one of its valid encodings, and the row that it becomes."""
     inner = {each.name: each for each in of.nested_type}
     pieces: list[list[bytes]] = []
     row: dict[str, Any] = {}
@@ -112,12 +112,12 @@ def _encoded(rng: random.Random, of: descriptor_pb2.DescriptorProto) -> tuple[by
                 pieces.append([base_128(tag | _SIZED) + base_128(len(each)) + each for each in packed])
                 continue
         else:
-            # The last one counts.
+            # The last occurrence wins.
             row[field.name] = given[-1] if given else (None if field.proto3_optional else _zero(kind))
         pieces.append([base_128(tag | wire) + encode(each) for each in given])
     if rng.random() < 0.2:
         pieces.append([base_128(17_777 << 3 | _VARINT) + _wrapped(rng.getrandbits(64))])
-    # Fields come in any order, the parts of one field in theirs.
+    # Fields may come in any order; the parts of one field stay in order.
     order = [at for at, parts in enumerate(pieces) for _ in parts]
     rng.shuffle(order)
     iterators = [iter(parts) for parts in pieces]
@@ -149,7 +149,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 
 def whole(rng: random.Random) -> None:
-    """Messages as a writer may write them."""
+    """Check valid messages."""
     of, _, decoder = _made(rng)
     pairs = [_encoded(rng, of) for _ in range(8)]
     found = decoded(decoder, [value for value, _ in pairs])
@@ -161,7 +161,7 @@ def whole(rng: random.Random) -> None:
 
 
 def broken(rng: random.Random) -> None:
-    """Damaged messages: what is decoded is what the library parses, and the other way round."""
+    """Check damaged messages: exactly those that the library parses are decoded, with its values."""
     try:
         of, files, decoder = _made(rng)
     except ConfigurationError:

@@ -1,4 +1,5 @@
-"""Answers of a hostile schema registry: bodies and schemas. Each ends in values, dead letters or an error of ours."""
+"""Answers of a hostile schema registry: bodies and schemas. Each ends in values, dead letters or one of the
+platform's errors."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ from platform_assets_tests.fuzzing.target import Case, Target, Wrong, check_mess
 
 _LEVELS_OF_REFERENCES: Final = 3
 _SECONDS: Final = 1.0
-"""For a whole answer: a registry that trickles ends a case soon."""
+"""Timeout of a whole answer, so that a case with a slow registry ends soon."""
 
 
 class _Registry(socketserver.ThreadingTCPServer):
-    """Sends what the case has for it, byte by byte as it is."""
+    """Server that sends the case's answer unchanged, byte by byte."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -44,7 +45,7 @@ class _Registry(socketserver.ThreadingTCPServer):
         self.answers: Callable[[str], bytes] = lambda path: b""
 
     def handle_error(self, *_: Any) -> None:
-        """A client leaves when it likes."""
+        """Ignore clients that disconnect."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -65,7 +66,7 @@ class _Fuzzer:
         self._schemas = HostileSchemas()
 
     def case(self, rng: random.Random) -> None:
-        """One of the kinds."""
+        """Run a case of a random kind."""
         rng.choice(
             (
                 self.http,
@@ -86,7 +87,7 @@ class _Fuzzer:
     # --- bodies and headers ------------------------------------------------------------------------------------
 
     def http(self, rng: random.Random) -> None:
-        """Anything in the place of an answer."""
+        """Send anything in place of an answer."""
         kind = rng.choice((AVRO, JSON, PROTOBUF))
         known: dict[str, bytes] = {}
 
@@ -207,7 +208,7 @@ class _Fuzzer:
     # --- schemas -----------------------------------------------------------------------------------------------
 
     def avro(self, rng: random.Random) -> None:
-        """A schema of Avro, and values that may be anything."""
+        """Test an Avro schema with arbitrary values."""
         text = self._schemas.avro(rng)
         text = (
             damaged(rng, text.encode(errors="replace"), self._schemas.corpus).decode(errors="replace")
@@ -220,7 +221,7 @@ class _Fuzzer:
         self._read(declared.reader, Registered(AVRO, text, others), rng)
 
     def json(self, rng: random.Random) -> None:
-        """A JSON Schema."""
+        """Test a JSON Schema."""
         text = self._schemas.json(rng)
         text = (
             damaged(rng, text.encode(errors="replace"), self._schemas.corpus).decode(errors="replace")
@@ -235,7 +236,7 @@ class _Fuzzer:
         self._read(reader, Registered(JSON, text, others), rng)
 
     def protobuf(self, rng: random.Random) -> None:
-        """A file of Protobuf: a compiler of its own reads it, which takes a while."""
+        """Test a Protobuf file; a separate compiler reads it, which is slow."""
         text = self._schemas.protobuf(rng)
         others = {}
         for _ in range(rng.choice((0, 0, 1, 3))):
@@ -277,10 +278,10 @@ class _Fuzzer:
         values += [rng.randbytes(rng.randint(1, 40)) for _ in range(4)]
         self._decoded(decoder, values)
 
-    # --- what names a schema, and what is kept of it -------------------------------------------------------------
+    # --- schema ids, and stored schemas --------------------------------------------------------------------------
 
     def heads(self, rng: random.Random) -> None:
-        """Heads of values and headers of records."""
+        """Test the heads of values and the headers of records."""
         values = [
             rng.choice(
                 (
@@ -324,7 +325,7 @@ class _Fuzzer:
             raise Wrong(f"a null became a value: {values!r}: {framed.values.to_pylist()!r}")
 
     def cached(self, rng: random.Random) -> None:
-        """A file of the lake that keeps a schema, damaged."""
+        """Damage a file of the lake that stores a schema."""
         content = Registered(AVRO, json.dumps(DECLARED), {"n.X": '"int"'}).to_json().encode()
         text = damaged(rng, content, self._schemas.corpus).decode(errors="replace")
         try:

@@ -1,8 +1,7 @@
-"""Runs the cases of a target, each by its number, in a process of their own that is watched from outside.
+"""Runs numbered cases of a target in a separate process, which is watched from outside.
 
-A crash, a hang and a lack of memory thereby belong to one case, and the cases after it go on in a new process. Which case it is
-follows from target, seed and number alone, so that one command runs it again.
-"""
+Each crash, hang and lack of memory thus belongs to one case, and later cases continue in a new process. Target, seed
+and number alone determine a case, so one command repeats it."""
 
 from __future__ import annotations
 
@@ -37,7 +36,8 @@ _PAUSE_SECONDS: Final = 20.0
 
 @dataclass
 class FuzzResult:
-    """Cases and findings of one run. `first` has the first case and the text of each distinct finding, `times` its count."""
+    """Cases and findings of one run. `first` has the first case and the text of each distinct finding, `times` its
+    count."""
 
     target: str
     seed: int
@@ -51,14 +51,14 @@ class FuzzResult:
 
     @property
     def anomalies(self) -> list[str]:
-        """Each different finding, with the command that repeats it."""
+        """Return each distinct finding with the command that repeats it."""
         return [
             f"{key} ({self.times[key]}x, first: make soak SCENARIO={self.target} SEED={self.seed} ARGS='--case {number}')\n{text}"
             for key, (number, text) in self.first.items()
         ]
 
     def line(self) -> str:
-        """A row of the table."""
+        """Return a row of the table."""
         return (
             f"| {self.target} | {self.seed} | {self.cases:,} | {self.wall:,.0f} | {self.cpu:,.0f} | {self.peak:,.0f} | "
             f"{'; '.join(self.first) or 'none'} |"
@@ -70,12 +70,12 @@ class FuzzResult:
         self.first.setdefault(key, (number, text))
 
     def to_json(self) -> str:
-        """For the record."""
+        """Return the result as JSON for the record."""
         return json.dumps({**self.__dict__, "times": dict(self.times)}, indent=1)
 
 
 def sample(name: str, rng: random.Random, seconds: float, folder: Path) -> int:
-    """Run cases in this process for some seconds, the first finding raised; return their number. For tests."""
+    """Run cases in this process for some seconds and raise the first finding; return their number. For tests."""
     seed, number, until = rng.randrange(1 << 32), 0, time.monotonic() + seconds
     with target_of(name).open(folder) as case:
         while not number or time.monotonic() < until:
@@ -89,7 +89,8 @@ def sample(name: str, rng: random.Random, seconds: float, folder: Path) -> int:
 
 
 def run(name: str, seed: int, seconds: float, folder: Path, only: int | None = None) -> FuzzResult:
-    """Run the cases of a target for so many seconds, or the case `only` alone. The record is kept in `folder` as it goes."""
+    """Run the cases of a target for so many seconds, or only the case `only`. The record in `folder` is updated
+    continuously."""
     folder.mkdir(parents=True, exist_ok=True)
     found, began = FuzzResult(name, seed), time.monotonic()
     until, number = began + seconds, only or 0
@@ -103,7 +104,7 @@ def run(name: str, seed: int, seconds: float, folder: Path, only: int | None = N
 
 
 def _watched(found: FuzzResult, first: int, until: float, folder: Path, only: int | None) -> int:
-    """Run one process from the case `first` on until it ends or has to be ended; return the number of the next case."""
+    """Run one process from the case `first` on until it ends or must be killed; return the number of the next case."""
     with _process(found, first, until, folder, only) as (process, progress):
         ended = _ended(found, process, progress, until, folder)
         number, done = progress.number, progress.done
@@ -119,7 +120,7 @@ def _watched(found: FuzzResult, first: int, until: float, folder: Path, only: in
         found.unbegun += 1
         if found.unbegun > _MOST_UNBEGUN:
             raise RuntimeError(f"target {found.target} did not begin: {ended}\n{_stacks(folder)}")
-        time.sleep(_PAUSE_SECONDS)  # the machine may be short of something, or the code under change
+        time.sleep(_PAUSE_SECONDS)  # the machine may be short of a resource, or someone is editing the code under test
         return first
     found.add(number, ended.partition(":")[0] + _place(folder), f"{ended}\n{_stacks(folder)}")
     found.cases += 1
@@ -155,7 +156,7 @@ def _process(
 def _ended(
     found: FuzzResult, process: subprocess.Popen[bytes], progress: Progress, until: float, folder: Path
 ) -> str | None:
-    """Wait for the process. Returns why its last case was not finished, or None."""
+    """Wait for the process. Return the reason why its last case was not finished, or None."""
     target, seen, since, cpu = target_of(found.target), -1, time.monotonic(), 0.0
     while True:
         try:
@@ -165,7 +166,7 @@ def _ended(
             if progress.number != seen or progress.at_rest:
                 seen, since, cpu = progress.number, time.monotonic(), used
             elif used - cpu > target.cpu_seconds or time.monotonic() - since > target.wall_seconds:
-                process.send_signal(signal.SIGUSR1)  # it writes down where it is
+                process.send_signal(signal.SIGUSR1)  # its handler dumps the stacks
                 time.sleep(_DUMP_SECONDS)
                 return f"hang: {used - cpu:.0f} s of processor time, {time.monotonic() - since:.0f} s in all"
             continue
@@ -190,7 +191,7 @@ def _stacks(folder: Path) -> str:
 
 
 def _place(folder: Path) -> str:
-    """The innermost place of this project in the stacks that were dumped."""
+    """Return the innermost place of this project in the dumped stacks."""
     for line in (folder / STACKS).read_text(errors="replace").splitlines():
         if "platform_assets/" in line and 'File "' in line:
             return (

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Final
 
 Case = Callable[[random.Random], object]
-"""Run one case. Whatever it raises is a finding."""
+"""Run one case. Any exception is a finding."""
 
 _NUMBERS: Final = (0, 1, -1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, -0x8000, 0x7FFF_FFFF, -0x8000_0000, (1 << 63) - 1, -(1 << 63))
 LONGEST_MESSAGE: Final = 20_000
-"""Characters of an error. A stranger's text may be quoted in it, and must not fill a log."""
+"""Maximum length of an error. An error may quote untrusted text, but must not fill a log."""
 
 
 class Wrong(Exception):
-    """A wrong value, a write outside of the target, or another broken promise that no exception shows."""
+    """A wrong value, a write outside the target, or another violation that raises no exception."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One kind of input. `open` prepares it in a folder of its own and gives what runs a case.
+    """One kind of input. `open` prepares the target in a separate folder and returns a function that runs a case.
 
-    A case may take `cpu_seconds` of processor time, `wall_seconds` in all, and `megabytes` more memory than the target does at rest.
-    """
+    A case may use `cpu_seconds` of processor time, `wall_seconds` in total, and `megabytes` more memory than the
+    idle target."""
 
     open: Callable[[Path], AbstractContextManager[Case]]
     cpu_seconds: float = 20.0
@@ -35,18 +35,19 @@ class Target:
 
 
 def case_rng(name: str, seed: int, number: int) -> random.Random:
-    """Return the random numbers of one case, which repeat it."""
+    """Return the random generator of one case, which repeats it."""
     return random.Random(f"{name}:{seed}:{number}")
 
 
 def check_message(error: BaseException) -> None:
-    """Raise Wrong if an error of ours quotes a stranger at any length."""
+    """Raise Wrong if an error of the platform quotes untrusted text without a limit."""
     if len(str(error)) > LONGEST_MESSAGE:
         raise Wrong(f"{type(error).__name__} has a message of {len(str(error)):,} characters: {str(error)[:200]!r}")
 
 
 def damaged(rng: random.Random, content: bytes, others: Sequence[bytes] = (), most: int = 6) -> bytes:
-    """Return the bytes with one to `most` changes: bits, odd numbers, pieces left out, doubled or taken from `others`."""
+    """Return the bytes with one to `most` changes: bits, odd numbers, and pieces omitted, doubled or taken from
+    `others`."""
     found = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, rng.randint(1, most)))):
         _damage(rng, found, others)

@@ -1,4 +1,4 @@
-"""All targets by the name of their scenario. Each is imported when it is asked for: a case's process has what that needs alone."""
+"""All targets by scenario name. Each is imported on request, so the process of a case imports only what it needs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TARGETS: Final[Mapping[str, str]] = {
     "fuzz-yaml": "declarations",
     "fuzz-backups": "backups",
 }
-"""The module of each."""
+"""Module of each target."""
 
 
 def target_of(name: str) -> Target:
-    """Return a target, or the one of a module of that name, for tests."""
+    """Return a target, or the target of a module with that name, for tests."""
     module = importlib.import_module(f"{__package__}.{TARGETS.get(name, name)}")
     target: Target = module.TARGET
     return target

@@ -1,4 +1,5 @@
-"""A few seconds of each fuzz target, and what the runner does with a case that crashes, hangs or takes memory."""
+"""A few seconds of each fuzz target, and the runner's reaction to a case that crashes, hangs or uses too much
+memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Values of records, whole and damaged, against readers that share no code with the decoders.
+"""Values of records, intact and damaged, compared with readers that share no code with the decoders.
 
-The two paths of a decoder have to agree on each of them; what is decoded has to be what the other reader gives, and what the other
-reader finds without fault may not be called malformed.
-"""
+The two paths of a decoder have to agree on each value. A decoded value must equal the other reader's, and a value
+that the other reader accepts must not be called malformed."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _NAMES: Final = ("a", "b", "ü", "a b", "A", "c" * 40, "x.y", "1", '"')
 
 
 def judged_numbers(rng: random.Random) -> None:
-    """One of the judges of numbers and times."""
+    """Test one of the number and time formats."""
     JUDGES[rng.choice(sorted(JUDGES))](rng)
 
 
@@ -71,7 +70,7 @@ def _number(rng: random.Random) -> str:
 
 
 def _json_of(rng: random.Random, kind: str) -> str:
-    """The text of a value of that type; often enough of another one."""
+    """Return the text of a value of that type, or, often enough, of another type."""
     kind = kind.removesuffix(" NOT NULL")
     if rng.random() < 0.12:
         return rng.choice(
@@ -121,7 +120,7 @@ def _document(rng: random.Random, columns: Mapping[str, str]) -> bytes:
 
 
 class _Twice(ValueError):
-    """A name that an object has twice."""
+    """An object contains a name twice."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -151,7 +150,7 @@ def _is_sound(value: bytes) -> bool | None:
 
 
 def json_values(rng: random.Random) -> None:
-    """Documents of a random schema."""
+    """Test documents of a random schema."""
     columns = _columns(rng)
     spec = FormatSpec("json", {"schema": _schema(columns)})
     whole = [_document(rng, columns) for _ in range(12)]
@@ -190,7 +189,7 @@ _DIALECTS: Final[tuple[dict[str, Any], ...]] = (
 
 
 def csv_values(rng: random.Random) -> None:
-    """Rows of a random schema in a random dialect."""
+    """Test rows of a random schema in a random dialect."""
     options = rng.choice(_DIALECTS)
     kinds = [rng.choice(_SCALARS[:-1]) for _ in range(rng.randint(1, 5))]
     spec = FormatSpec("csv", {"schema": ", ".join(f"c{n} {kind}" for n, kind in enumerate(kinds)), **options})
@@ -209,7 +208,7 @@ def csv_values(rng: random.Random) -> None:
             )  # fmt: skip
         except (ValueError, csv.Error):
             return False
-        # A line end within the row is understood in two ways.
+        # A line end within a row is ambiguous.
         return (
             None
             if len(rows) != 1 or len(rows[0]) != len(kinds) or b"\n" in value or b"\r" in value or b"\0" in value
@@ -245,7 +244,7 @@ _PIECES: Final = (
 
 
 def pattern_lines(rng: random.Random) -> None:
-    """Lines of random expressions, against Python's `re`."""
+    """Test lines with random expressions, compared with Python's `re`."""
     patterns, lines = [], []
     for number in range(rng.randint(1, 3)):
         parts = [rng.choice(_PIECES) for _ in range(rng.randint(1, 4))]
@@ -273,7 +272,7 @@ def _matched(patterns: Sequence[Mapping[str, str]], value: bytes) -> dict[str, s
         return None
     text = text[: -2 if text.endswith("\r\n") else -1] if text.endswith("\n") else text
     for each in patterns:
-        # Classes are ASCII's in RE2, and its spaces do not have the vertical tab.
+        # RE2's character classes are ASCII-only, and its `\s` has no vertical tab.
         found = re.compile(each["regex"].replace("\\S", r"[^\t\n\f\r ]"), re.ASCII).fullmatch(text)
         if found is not None:
             return {"pattern": each["name"], **{name: group for name, group in found.groupdict().items() if group}}

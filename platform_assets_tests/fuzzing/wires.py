@@ -1,7 +1,6 @@
-"""Raw batches and answers of a hostile broker: each call ends in a value that is right, or in an error of ours.
+"""Raw batches and answers of a hostile broker: each call ends in a correct value or in one of the platform's errors.
 
-Where nothing but the log is hostile, the loader, the evidence and a plain reader of batches have to find the same records.
-"""
+If only the log is hostile, the loader, the evidence and a plain batch reader have to find the same records."""
 
 from __future__ import annotations
 
@@ -47,13 +46,13 @@ _TIMED: Final = (fetching, wire, gathering, search)
 
 
 class FakeWire:
-    """The modules that talk to brokers, with a clock and sockets of this fuzzer's."""
+    """The modules that talk to brokers, with this fuzzer's clock and sockets."""
 
     def __init__(self) -> None:
         self.sockets = Sockets()
 
     def broker(self, rng: random.Random, log: MadeLog, **hostility: Any) -> HostileBroker:
-        """The broker of one case, with a clock that begins anew."""
+        """Create the broker of one case, with a new clock."""
         clock = Clock()
         for module in _TIMED:
             module.time = clock  # type: ignore[attr-defined]
@@ -64,7 +63,7 @@ class FakeWire:
         return made
 
     def case(self, rng: random.Random) -> None:
-        """One of the kinds."""
+        """Run a case of a random kind."""
         rng.choice(_KINDS)(self, rng)
 
 
@@ -129,7 +128,7 @@ def _wanted(rng: random.Random, log: MadeLog) -> OffsetRange:
 
 
 def _hostile_log(on: FakeWire, rng: random.Random) -> None:
-    """The broker answers as it should, with batches that somebody made: what is found is right, or refused."""
+    """Answer correctly, but with crafted batches: what is read has to be correct or refused."""
     log = _log(rng)
     honest = rng.random() < 0.1
     if not honest:
@@ -167,7 +166,7 @@ def _digest(offsets: list[int]) -> Digest:
 
 
 def _compare_rows(rows: list[dict[str, Any]], expected: Iterable[dict[str, Any]]) -> None:
-    """Raise Wrong if a row is none of those that its offset may have."""
+    """Raise Wrong if a row is none of the candidates for its offset."""
     known = [_named(row) for row in expected]
     for row in map(_named, rows):
         if row not in known:
@@ -181,13 +180,13 @@ def _named(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_rows(log: MadeLog, offsets: set[int]) -> Iterator[dict[str, Any]]:
-    """The records of these offsets that any batch has, by a reader of a few lines that believes everything."""
+    """Return the records that any batch has at these offsets, by a minimal reader that trusts everything."""
     for at in range(len(log.batches)):
         yield from (row for row in _rows_from(b"".join(log.batches[at:])) if row["kafka_offset"] in offsets)
 
 
 def _rows_from(whole: bytes) -> Iterator[dict[str, Any]]:
-    """Of the batch that it begins with, and of two more that may be where that one ends."""
+    """Return the rows of the first batch in `whole` and of up to two batches after it."""
     at = 0
     for _ in range(3):
         if at + 61 > len(whole):
@@ -281,7 +280,7 @@ def _hostility(rng: random.Random) -> dict[str, float]:
 
 
 def _hostile_answers(on: FakeWire, rng: random.Random) -> None:
-    """Any answer may be anything."""
+    """Replace answers with arbitrary ones."""
     log = _log(rng)
     wanted = _wanted(rng, log)
     broker = on.broker(rng, log, **_hostility(rng))
@@ -313,7 +312,7 @@ def _hostile_answers(on: FakeWire, rng: random.Random) -> None:
 
 
 def _hostile_login(on: FakeWire, rng: random.Random) -> None:
-    """The exchange of SASL with somebody who may be anybody."""
+    """Run the SASL exchange with an arbitrary server."""
     mechanism = rng.choice(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
     log = _log(rng)
     on.broker(rng, log, **_hostility(rng))
@@ -328,11 +327,11 @@ def _hostile_login(on: FakeWire, rng: random.Random) -> None:
     _tried(lambda: _brokers(Brokers, settings).log_start(0))
 
 
-# --- bytes alone -----------------------------------------------------------------------------------------------
+# --- bytes only ------------------------------------------------------------------------------------------------
 
 
 def _fetch_answers(on: FakeWire, rng: random.Random) -> None:
-    """The answer to a fetch, damaged: what the protocol's reader of it raises is what it says."""
+    """Damage the answer to a fetch: the protocol reader may raise only the errors that it documents."""
     log = _log(rng)
     records, aborted = log.fetched(log.first_offsets[0], rng.choice((1, 3)))
     answer = fetch_response(rng.choice((0, 0, 1, 6)), log.end, 0, records, aborted, throttle=rng.choice((0, 7)))
@@ -345,7 +344,7 @@ def _fetch_answers(on: FakeWire, rng: random.Random) -> None:
 
 
 def _records_alone(on: FakeWire, rng: random.Random) -> None:
-    """Bytes as the records of a fetch."""
+    """Read arbitrary bytes as the records of a fetch."""
     log = _log(rng)
     records = damaged(rng, b"".join(log.batches[:4]), log.batches)
     _scanned(with_right_crcs(records) if rng.random() < 0.7 else records, rng)
@@ -380,7 +379,7 @@ def _opened(_: Path) -> Iterator[Case]:
 
 @contextmanager
 def faked() -> Iterator[FakeWire]:
-    """Have no socket and no time in the block but those of this fuzzer."""
+    """Use only this fuzzer's sockets and time within the block."""
     on = FakeWire()
     kept = {module: vars(module)["time"] for module in _TIMED}
     real = vars(wire)["socket"]

@@ -25,7 +25,7 @@ _TEXT: Final = 6_000
 
 
 class Progress:
-    """How far the process is, in memory that both processes see: writing it costs a case next to nothing."""
+    """Progress of the process, in shared memory, so that an update costs almost nothing."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("r+b")
@@ -33,26 +33,26 @@ class Progress:
 
     @classmethod
     def create(cls, path: Path, first: int) -> Progress:
-        """Before the case `first`."""
+        """Create the progress before the case `first`."""
         path.write_bytes(_LAYOUT.pack(first - 1, first, 1, 0.0, 0.0))
         return cls(path)
 
     def begin(self, number: int) -> None:
-        """The case of this number is under way."""
+        """Note that the case with this number has begun."""
         struct.pack_into("qqq", self._memory, 0, number, number, 0)
 
     def end(self, number: int) -> None:
-        """It has ended."""
+        """Note that the case has ended."""
         _LAYOUT.pack_into(self._memory, 0, number, number + 1, 1, time.process_time() + _of_children(), _peak_mb())
 
     @property
     def number(self) -> int:
-        """The newest case that has begun."""
+        """Number of the newest case that has begun."""
         return int(_LAYOUT.unpack_from(self._memory)[0])
 
     @property
     def done(self) -> int:
-        """The case after the last one that has ended."""
+        """Number after that of the last case that has ended."""
         return int(_LAYOUT.unpack_from(self._memory)[1])
 
     @property
@@ -62,16 +62,16 @@ class Progress:
 
     @property
     def cpu(self) -> float:
-        """Seconds of processor time that it took."""
+        """Processor time used, in seconds."""
         return float(_LAYOUT.unpack_from(self._memory)[3])
 
     @property
     def peak_mb(self) -> float:
-        """The most memory that it had."""
+        """Peak memory in megabytes."""
         return float(_LAYOUT.unpack_from(self._memory)[4])
 
     def close(self) -> None:
-        """Leave it."""
+        """Close the shared memory."""
         self._memory.close()
         self._file.close()
 
@@ -86,7 +86,7 @@ def _peak_mb() -> float:
 
 
 def signature(error: BaseException) -> str:
-    """Name an error by its kind and by the innermost place of this project that it came through."""
+    """Return the name of an error: its kind and the innermost place of this project in its traceback."""
     place = "nowhere of ours"
     for frame in traceback.extract_tb(error.__traceback__):
         if "platform_assets/" in frame.filename:
@@ -96,7 +96,7 @@ def signature(error: BaseException) -> str:
 
 
 def main(name: str, seed: int, first: int, seconds: float, folder: Path, last: int | None) -> None:
-    """Run cases until the time is over, or `last` alone; whatever a case raises is written down."""
+    """Run cases until the time is over, or only `last`; any exception of a case is recorded."""
     from platform_assets_tests.fuzzing.targets import target_of
 
     stacks, progress = (folder / STACKS).open("w"), Progress(folder / PROGRESS)
@@ -104,7 +104,7 @@ def main(name: str, seed: int, first: int, seconds: float, folder: Path, last: i
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
     target, until = target_of(name), time.monotonic() + seconds
     with target.open(folder / "work") as case, (folder / FINDINGS).open("a") as findings:
-        # Numbers that wrap around in numpy are nobody's intention.
+        # Integer overflow in numpy is never intended.
         warnings.simplefilter("error", RuntimeWarning)
         limit = _size() + (target.megabytes << 20)
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
@@ -131,7 +131,7 @@ def main(name: str, seed: int, first: int, seconds: float, folder: Path, last: i
 
 
 def _size() -> int:
-    """Bytes of address space that this process has."""
+    """Return the size of this process's address space in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 

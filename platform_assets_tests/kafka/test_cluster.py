@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T0 = 1_767_225_600_000
 AGES = 60
-"""Seconds that no call of these tests, bounded to one or two, comes near to, however busy the machine."""
+"""A limit in seconds that calls with a timeout of one or two seconds do not reach, however busy the machine."""
 NOWHERE = ClientSettings("localhost:1")
 
 
@@ -43,7 +43,7 @@ def offsets(found: dict[int, Any]) -> dict[int, int]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of something that takes connections and never answers."""
+    """Return the address of a server that accepts connections and never answers."""
     held: list[socket.socket] = []
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
 
@@ -72,12 +72,12 @@ def frozen(broker: Broker) -> Iterator[None]:
         thaw(broker)
 
 
-# --- what is there --------------------------------------------------------------------------------------------------
+# --- existing things ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.broker
 def test_a_topic_has_its_partitions_and_an_id_as_kafkas_tools_print_it(cluster: Cluster, topic: TopicMaker) -> None:
-    """Enough topics that an id in librdkafka's own alphabet, with + and /, would be among them."""
+    """Enough topics that some ids would contain + or / in librdkafka's own base64 alphabet."""
     states = [cluster.topic(topic(partitions=1)) for _ in range(30)]
     for state in states:
         assert re.fullmatch(r"[A-Za-z0-9_-]{22}", state.topic_id)
@@ -132,7 +132,7 @@ def test_an_open_transaction_holds_the_last_stable_offset_and_not_the_high_water
 
 @pytest.mark.broker
 def test_a_look_up_finds_the_first_record_as_new_as_asked(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
-    """Whatever order the timestamps are in: earlier records are older, later ones need not be newer."""
+    """The timestamps may be in any order: earlier records are older, later ones need not be newer."""
     name = topic(partitions=2, config=ANY_TIME)
     stamps = [T0 + 5, T0 + 9, T0 + 7, T0 + 20, T0 + 1]
     stream = Stream(broker.bootstrap, name)
@@ -151,11 +151,11 @@ def test_a_look_up_finds_the_first_record_as_new_as_asked(broker: Broker, cluste
 def test_the_configuration_of_a_topic_is_the_effective_one(cluster: Cluster, topic: TopicMaker) -> None:
     config = cluster.topic_config(topic(config={"cleanup.policy": "compact"}))
     assert config["cleanup.policy"] == "compact"
-    # The embedded broker keeps everything unless a topic says otherwise.
+    # The embedded broker keeps everything unless a topic's settings say otherwise.
     assert config["retention.ms"] == "-1"
 
 
-# --- what is not ----------------------------------------------------------------------------------------------------
+# --- missing things -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.broker
@@ -196,7 +196,7 @@ def test_a_broker_that_never_answers_is_unreachable_within_the_time_allowed(sile
 @pytest.mark.alone
 @pytest.mark.broker
 def test_a_look_up_that_times_out_is_no_answer(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
-    """The client library then gives an invalid offset and no error, which must not pass for "no record that new"."""
+    """The client library then returns an invalid offset and no error, which must not pass for "no record that new"."""
     name = topic(partitions=2, config=ANY_TIME)
     Stream(broker.bootstrap, name).send([T0])
     state = cluster.topic(name)
@@ -223,11 +223,11 @@ def test_a_deadline_that_has_passed_asks_nothing_more() -> None:
             call()
 
 
-# --- refusals that one plain broker cannot be brought to ------------------------------------------------------------
+# --- refusals that a single plain broker does not send --------------------------------------------------------------
 
 
 class Answering:
-    """An admin client whose look-ups fail as set, by partition; None succeeds."""
+    """An admin client whose look-ups raise the given errors, by partition; those with None succeed."""
 
     def __init__(self, failures: dict[int, int | None]) -> None:
         self.failures = failures
@@ -288,7 +288,7 @@ def test_a_partition_without_a_leader_is_left_out_and_the_others_answer() -> Non
 
 
 class WithoutController:
-    """An admin client whose call waits until it looks up brokers, as librdkafka's does whose controller has died."""
+    """An admin client whose call waits until it looks up brokers, as librdkafka does after the controller has died."""
 
     def __init__(self) -> None:
         self.waiting: Future[object] = Future()
@@ -301,7 +301,7 @@ class WithoutController:
 
 
 def test_a_call_whose_controller_has_died_goes_on_once_brokers_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself librdkafka looks them up minutes later."""
+    """librdkafka on its own looks them up only minutes later."""
     monkeypatch.setattr(cluster_module, "_PATIENCE_SECONDS", 0.01)
     admin: Any = WithoutController()
     Cluster(admin, NOWHERE, timeout=AGES).check_reachable()

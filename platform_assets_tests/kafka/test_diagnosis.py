@@ -1,4 +1,4 @@
-"""Why brokers do not answer: names, ports and protocols that are wrong, each named."""
+"""Why brokers do not answer: each wrong name, port and protocol is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A certificate that is not trusted: what is said of each fault, by every client that says more than "timed out"; and the remedy."""
+"""Untrusted certificates: the error for each fault, from every client that reports more than "timed out", and the
+remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def certificate(folder: Path, **changed: object) -> Path:
-    """A server's key and certificate, with these arguments of `issued` changed."""
+    """Return a server's key and certificate, with these arguments of `issued` changed."""
     file = folder / "server.pem"
     file.write_text(security.issued(KEY, AUTHORITY, "server", **changed))  # type: ignore[arg-type]
     return file
@@ -31,7 +32,7 @@ def certificate(folder: Path, **changed: object) -> Path:
 
 @contextmanager
 def served(file: Path) -> Iterator[str]:
-    """The address of a server that speaks TLS with this certificate and ends each connection then."""
+    """Return the address of a server that speaks TLS with this certificate and then closes each connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
 
@@ -59,7 +60,7 @@ def served(file: Path) -> Iterator[str]:
 
 @pytest.fixture
 def trusted(tmp_path: Path) -> Path:
-    """The authority's certificate."""
+    """Return the certificate of the trusted authority."""
     file = tmp_path / "authority.crt"
     file.write_text(security._pem(AUTHORITY))
     return file
@@ -74,7 +75,7 @@ def faults(address: str, authority: Path) -> tuple[str, str]:
     except BrokerRefusedError as refused:
         return str(refused), cause
     except OSError:
-        # It is no Kafka broker, which shows once TLS stands.
+        # The server is not a Kafka broker, which becomes apparent after the TLS handshake.
         return "", cause if "is not trusted" in cause else ""
     raise AssertionError("it answered as a broker does")
 
@@ -105,7 +106,7 @@ def test_a_fault_of_a_certificate_is_named_with_whose_turn_it_is(
             assert address in said
             assert all(part in said for part in says), said
             assert "KAFKA_SSL_CA_LOCATION" not in said
-    # The remedy: a certificate that is valid now, for the name that is used.
+    # The remedy: a certificate that is valid now, for the host name in use.
     with served(certificate(tmp_path)) as address:
         assert faults(address, trusted) == ("", "")
 

@@ -1,4 +1,4 @@
-"""Dead letters on a Kafka topic: each there once for a read_committed consumer, whenever a sender dies."""
+"""Dead letters on a Kafka topic: a read_committed consumer reads each exactly once, whenever a sender is killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.broker
 
 Message = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 PART = 500
-"""Letters of one transaction."""
+"""Number of letters in a transaction."""
 
 
 def outbox(broker: Broker, target: str, **given: Any) -> Outbox:
@@ -38,7 +38,7 @@ def outbox(broker: Broker, target: str, **given: Any) -> Outbox:
 
 
 def committed(broker: Broker, target: str) -> list[Message]:
-    """Return the messages that a read_committed consumer gets from a topic with one partition, in order."""
+    """Return the messages that a read_committed consumer reads from a topic with one partition, in order."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
     consumer = Consumer(
@@ -68,7 +68,7 @@ def as_messages(sent: Sequence[Letter]) -> list[Message]:
 
 
 def killed_before(broker: Broker, target: str, step: str, times: int) -> None:
-    """Have a process send, and kill it when it is about to take this step for the `times`-th time."""
+    """Start a process that sends; kill it just before its `times`-th execution of this step."""
     child = subprocess.Popen(
         [sys.executable, "-m", "platform_assets_tests.support.doomed_sender"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

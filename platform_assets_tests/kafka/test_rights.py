@@ -1,4 +1,5 @@
-"""The rights that the guide lists are enough. Without any one of them, what needs it fails and names the right."""
+"""The rights listed in the guide are sufficient. Without any one of them, the operation that needs it fails and
+names the right."""
 
 from __future__ import annotations
 
@@ -52,14 +53,14 @@ pytestmark = pytest.mark.broker
 
 SOURCE: Final = "source"
 LOADED: Final = "loaded"
-"""A topic to load; the other one has a transaction that stays open."""
+"""The topic to load; the other topic has a transaction that stays open."""
 PASSWORD: Final = "a-password"
 _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @dataclass(frozen=True)
 class Right:
-    """One right: `section` and `resource` of the guide's tables, and the operation there."""
+    """One right: `section` and `resource` of the guide's tables, and the operation listed there."""
 
     section: str
     resource: str
@@ -71,7 +72,8 @@ class Right:
         return re.sub(r"\W+", "-", f"{self.section}-{self.resource}-{self.operation}").lower()
 
     def binding(self, user: str, topic: str = SOURCE) -> AclBinding:
-        """The rule that grants it to a user, who loads `topic` and sends to a topic of the user's own name."""
+        """Return the ACL that grants this right to a user who loads `topic` and sends to a topic with the user's
+        name."""
         kinds = {
             "topic": (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL),
             "cluster": (ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL),
@@ -89,7 +91,7 @@ class Right:
 
 
 def of_the_guide() -> list[Right]:
-    """All rights in the tables of the guide."""
+    """Return all rights in the guide's tables."""
     text = (CHECKOUT / "docs" / "guide" / "kafka.md").read_text("utf-8")
     found = []
     for section in ("Rights to load", "Rights to send dead letters"):
@@ -103,12 +105,12 @@ def of_the_guide() -> list[Right]:
 
 RIGHTS: Final = of_the_guide()
 SEEING: Final = {"Rights to load": "sees-load", "Rights to send dead letters": "sees-send"}
-"""By section, a user who may see the topic and may not use it."""
+"""Users, by section, who may see the topic but not use it."""
 
 
 @dataclass(frozen=True)
 class Ruled:
-    """A broker with access rules for those who log in at `sasl`. At `plain` everybody may do everything."""
+    """A broker with access rules for users who log in at `sasl`. At `plain`, everyone may do everything."""
 
     plain: str
     sasl: str
@@ -128,7 +130,7 @@ class Ruled:
             future.result(30)
 
     def wait_for(self, use: Callable[[], object]) -> None:
-        """Return when `use` works: a broker applies rules a moment after they were added."""
+        """Wait until `use` succeeds: a broker applies rules shortly after they were added."""
 
         def works() -> bool:
             with suppress(PlatformError, AssertionError):
@@ -172,7 +174,7 @@ def ruled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ruled]:
 
 
 def _prepare(ruled: Ruled, users: list[str], others: list[str]) -> None:
-    """Make topics, rules for `users`, and a transaction that stays open on the source."""
+    """Create topics, rules for `users`, and a transaction that stays open on the source."""
     admin = AdminClient({"bootstrap.servers": ruled.plain})
     topics = [SOURCE, LOADED, *(f"to-{user}" for user in (*users, *others))]
     for future in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
@@ -195,7 +197,7 @@ def _prepare(ruled: Ruled, users: list[str], others: list[str]) -> None:
 
 
 def load(cluster: Cluster) -> None:
-    """Ask what a load asks of brokers."""
+    """Send the requests of a load."""
     topic = cluster.topic(SOURCE)
     ends = cluster.last_stable_offsets(topic)
     assert cluster.offsets_at(topic, {0: 0})[0] is not None
@@ -216,7 +218,7 @@ def audit(cluster: Cluster) -> None:
 
 
 def foresee(cluster: Cluster) -> None:
-    """Ask what the retention forecast and `status` ask of brokers."""
+    """Send the requests of the retention forecast and of `status`."""
     cluster.check_reachable()
     assert SOURCE in cluster.topics()
     with _observing(cluster) as brokers:
@@ -225,12 +227,12 @@ def foresee(cluster: Cluster) -> None:
 
 
 def tell_the_time(cluster: Cluster) -> None:
-    """Ask for the controller's clock."""
+    """Request the controller's clock."""
     assert controller_time(cluster.settings, 20) is not None, "the clock is unknown"
 
 
 def hold_back(cluster: Cluster) -> None:
-    """Ask about transactions that hold windows back."""
+    """Request the transactions that hold windows back."""
     with _observing(cluster) as brokers:
         (found,) = brokers.open_transactions([0])
     assert found.coordinated is not None, "who holds it is unknown"
@@ -242,7 +244,7 @@ def publish(cluster: Cluster) -> None:
 
 
 def send(cluster: Cluster) -> None:
-    """Send as `dead-letters --send-to` does, twice: only the second time there is something to read from TARGET.sent."""
+    """Send as `dead-letters --send-to` does, twice: TARGET.sent is empty the first time."""
     user = cluster.settings.options["sasl.username"]
     for number in range(1, 3):
         letters = [Letter("topic id", 0, offset, b"key", b"value", ()) for offset in range(number)]
@@ -312,7 +314,7 @@ def test_the_rights_of_the_guide_are_enough_for_every_request(ruled: Ruled, monk
 
 
 class _Recording:
-    """An admin client that notes which of its functions are called."""
+    """An admin client that records which of its methods are called."""
 
     def __init__(self, admin: Any, called: set[str]) -> None:
         self._admin, self._called = admin, called

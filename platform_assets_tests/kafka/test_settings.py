@@ -1,4 +1,4 @@
-"""Client settings: only what is known to be safe is taken, and no value is ever shown."""
+"""Client settings: only those known to be safe are accepted, and no value is ever shown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_settings_come_from_the_environment_by_the_usual_rule() -> None:
 
 
 def test_other_variables_that_begin_with_kafka_are_left_alone() -> None:
-    """A machine has its own: KAFKA_HOME, KAFKA_OPTS, KAFKA_HEAP."""
+    """Some machines set KAFKA_HOME, KAFKA_OPTS or KAFKA_HEAP."""
     settings = ClientSettings.from_environment({"KAFKA_HOME": "/opt", "KAFKA_HEAP": "1g", "KAFKA_PORT": "1"}, "a:1")
     assert settings.options == {}
 
@@ -145,7 +145,7 @@ def test_the_java_client_gets_the_same_in_its_own_words() -> None:
 
 
 def test_a_password_cannot_break_out_of_its_quotes() -> None:
-    """Nor does it end up in any form but the double-quoted one, which is the one that Kafka's redaction matches."""
+    """It also appears only in double quotes, the form that Kafka's redaction matches."""
     options = {"security.protocol": "sasl_ssl", "sasl.username": "a", "sasl.password": 'x" y="\\'}
     java = ClientSettings("a:1", options).java()
     assert java["sasl.mechanism"] == "PLAIN"
@@ -263,7 +263,7 @@ def test_a_login_crosses_no_network_unencrypted_unless_a_setting_allows_it(
     with pytest.raises(ConfigurationError, match="unencrypted") as caught:
         ClientSettings.from_environment(given)
     assert SECRET not in str(caught.value)
-    # Each remedy that it names is followed.
+    # Follow each remedy in the message.
     assert "KAFKA_SECURITY_PROTOCOL=SASL_SSL" in str(caught.value)
     ClientSettings.from_environment({**given, "KAFKA_SECURITY_PROTOCOL": "SASL_SSL"})
     assert "PLATFORM_ALLOW_CLEARTEXT_LOGINS=true" in str(caught.value)

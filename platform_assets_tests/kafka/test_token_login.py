@@ -1,4 +1,4 @@
-"""Logins by token (OAUTHBEARER): each client gets its own from the endpoint, and the broker checks its signature."""
+"""Logins by token (OAUTHBEARER): each client gets a token from the endpoint, and the broker checks its signature."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 
 @pytest.fixture
 def endpoint() -> Iterator[TokenEndpoint]:
-    """One of the test's own."""
+    """Run a token endpoint for one test."""
     with token_endpoint() as running:
         yield running
 
@@ -113,7 +113,7 @@ def test_an_endpoint_that_fails_may_be_asked_again(endpoint: TokenEndpoint, stat
 
 @dataclass(frozen=True)
 class Guarded:
-    """A broker with a listener that takes tokens of the endpoint alone, and one for tests."""
+    """A broker with two listeners: one that accepts only tokens of the endpoint, and a plain one for tests."""
 
     endpoint: TokenEndpoint
     plain: str
@@ -145,7 +145,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={endpoint.keys_url}"
         environment = {**service_environment(), "KAFKA_PORT": str(plain)}
         try:
-            # For this broker alone: Spark's client asks another address.
+            # Only for this broker: Spark's client contacts another address.
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("JDK_JAVA_OPTIONS", allowed)
                 platform.start_service(
@@ -188,5 +188,5 @@ def test_a_topic_is_loaded_by_token(guarded: Guarded, connection: Callable[[], S
         engine=choose_engine(Lake.at(lk.root), lambda: login, connection, "connector"),
     )
     assert loader.load(key).receipt.rows == 2
-    # librdkafka and Spark's Java client have each asked for their own.
+    # librdkafka and Spark's Java client have each requested a token.
     assert len(guarded.endpoint.asked) >= before + 2

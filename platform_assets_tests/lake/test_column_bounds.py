@@ -1,4 +1,4 @@
-"""Bounds of declared columns in Delta's log: exactly or wider than the values, or left out."""
+"""Bounds of declared columns in Delta's log: exact, wider than the values, or omitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One commit replaces one window: of two that began at once, one wins; of different windows, both do; nothing is doubled."""
+"""One commit replaces one window. Of two concurrent commits to the same window, one wins; commits to different
+windows both succeed; nothing is doubled."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def files(lake: Lake, of: SealedWindow, load_id: str, count: int = 10) -> tuple[
 
 
 def held(lake: Lake) -> dict[str, int]:
-    """Rows of the table by window, as a reader that is not ours has them."""
+    """Return the table's rows by window, as read by an independent reader."""
     found = lake.table(TABLE).delta().to_pyarrow_table()
     counts = found.group_by("window").aggregate([("kafka_offset", "count")])
     return dict(zip(counts["window"].to_pylist(), counts["kafka_offset_count"].to_pylist(), strict=True))
@@ -81,7 +82,7 @@ def test_no_files_are_a_commit_too(lake: Lake) -> None:
 
 
 def test_of_two_first_loads_of_one_window_the_second_is_refused(lake: Lake) -> None:
-    """Neither removes anything, so nothing in the log conflicts: with retries of delta-rs's own, both would be in."""
+    """Neither removes anything, so delta-rs sees no conflict in the log; its own retries would commit both."""
     one, other = WindowCommit(lake, TABLE), WindowCommit(lake, TABLE)
     one.replace(metadata(window(0), "a"), files(lake, window(0), "a"))
     with pytest.raises(ConcurrentLoadError, match=window(0).key):
@@ -142,7 +143,7 @@ def test_a_load_deletes_what_dead_loads_of_its_window_have_left(lake: Lake) -> N
 
 
 def test_a_load_deletes_what_its_own_tasks_have_left_that_spark_ran_twice(lake: Lake) -> None:
-    """Names of files begin with the load's folder, in which a task of the connector has a folder of its own until it is done."""
+    """File names begin with the load's folder; a connector task has its own folder in it until it is done."""
     of, folder = window(1), lake.table(TABLE).path
     named = files(lake, of, "load")
     (own,) = {(folder / file.path).parent for file in named}
@@ -175,7 +176,7 @@ def test_a_commit_that_is_refused_deletes_nothing_of_others(lake: Lake) -> None:
 
 
 def test_many_loads_at_once_put_each_window_in_once(lake: Lake) -> None:
-    """Four loaders of each of five windows, all with handles of the same version."""
+    """Four loaders for each of five windows, all starting from the same table version."""
     loaders = 4
     barrier = threading.Barrier(5 * loaders)
 
@@ -196,7 +197,7 @@ def test_many_loads_at_once_put_each_window_in_once(lake: Lake) -> None:
 
 
 def test_a_write_whose_answer_was_lost_is_no_conflict_with_itself(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store took the commit and the client, who was not answered, sent it again: the second is refused."""
+    """The store accepted the commit, but the client got no answer and sent it again; the second request is refused."""
     sent = DeltaTable.create_write_transaction
 
     def twice(self: DeltaTable, *arguments: object, **options: object) -> None:
@@ -268,7 +269,7 @@ def test_a_timestamp_that_no_text_can_say_has_no_statistics(lake: Lake, micros: 
 
 
 def test_files_of_a_past_version_are_named_again(lake: Lake) -> None:
-    """Also those of a folder whose name the log percent-encodes, as the first release wrote them."""
+    """Also files in a folder whose name is percent-encoded in the log, as the first release wrote them."""
     first = window(0)
     folder = lake.table(TABLE)
     found = rows(first.key, {0: range(10)})
@@ -297,7 +298,7 @@ def test_a_past_file_that_is_gone_is_said_to_be(lake: Lake) -> None:
 def test_files_that_a_past_version_shares_with_the_newest_one_stay(
     lake: Lake, change: Callable[[DeltaTable, str], None]
 ) -> None:
-    """A path that one commit both adds and removes may be gone for a reader: what is there already is copied."""
+    """A reader may lose a path that one commit both adds and removes, so existing files are copied."""
     first, folder = window(0), lake.table(TABLE)
     parts = (*files(lake, first, "a", 5), *files_from(lake, first, "b", 5))
     WindowCommit(lake, TABLE).replace(metadata(first, "a"), parts)
@@ -314,7 +315,7 @@ def test_files_that_a_past_version_shares_with_the_newest_one_stay(
 
 
 def files_from(lake: Lake, of: SealedWindow, load_id: str, start: int) -> tuple[NewFile, ...]:
-    """Write the rows of a window from its offset `start` on."""
+    """Write the rows of a window, starting at offset `start`."""
     below = load_folder(of.key, load_id)
     folder = lake.table(TABLE)
     (folder / below).make()

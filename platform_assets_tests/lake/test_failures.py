@@ -57,7 +57,7 @@ TABLE = TableRef.raw(TOPIC)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A lake whose topic has three windows, all loaded."""
+    """Return a lake whose topic has three windows, all loaded."""
     recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(3)])
     ledger = Ledger(Lake.at(tmp_path))
     assert ledger.record_cuts(hourly(TOPIC, [{0: n * 10} for n in range(4)])[3:], edge(2))
@@ -66,7 +66,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# --- what can be done to a table -----------------------------------------------------------------------------------
+# --- ways to damage a table ----------------------------------------------------------------------------------------
 
 
 def log_of(table: Path, version: int) -> Path:
@@ -120,7 +120,7 @@ def log_leads_round(table: Path) -> None:
 
 
 def log_cannot_be_read_now(table: Path) -> None:
-    """As a disk that fails: the system answers EIO."""
+    """The operating system returns EIO, as for a failing disk."""
     newest = log_of(table, DeltaTable(table).version() + 1)
     newest.symlink_to("/proc/self/mem")
 
@@ -250,7 +250,7 @@ def test_a_data_file_that_is_gone_or_no_parquet_is_named_by_its_window_or_its_le
 
 @pytest.fixture
 def read_only() -> Iterator[Callable[[Path], None]]:
-    """Makes a folder that nothing can be written to, whoever asks; undone when the test is over."""
+    """Make a folder read-only for every user until the test is over."""
     made: list[Path] = []
 
     def make(folder: Path) -> None:
@@ -277,7 +277,7 @@ def fill(file: Path) -> None:
 
 @pytest.fixture
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], Path]]:
-    """Copies a lake to a disk of its own and fills that up."""
+    """Copy a lake to its own disk and fill that disk."""
     disk = tmp_path_factory.mktemp("small disk")
     if (
         os.geteuid()

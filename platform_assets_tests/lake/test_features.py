@@ -1,4 +1,5 @@
-"""Tables on which somebody has switched on a feature of Delta: refused by whatever would misread them, until it is dropped."""
+"""Tables on which a Delta feature was enabled: every reader that would misread them refuses them until the feature
+is dropped."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic with two windows that are loaded and decoded."""
+    """Return a topic with two windows that are loaded and decoded."""
     made = MadeTopic(tmp_path)
     sealed = made.seal([{0: [(b"k", b"%d/%d" % (w, i)) for i in range(10)]} for w in range(2)])
     made.fill(sealed)
@@ -35,7 +36,7 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 
 def refusals(topic: MadeTopic) -> Iterator[Callable[[], object]]:
-    """All that would misread a table with rows that its files have and its log hides."""
+    """Return the errors of everything that would misread a table whose log hides rows of its files."""
     folder, key = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)[0].key
     yield lambda: loader_of(topic, MadeCluster(topic)).load(key)
     yield lambda: topic.decoder(expect=()).decode(key)
@@ -46,7 +47,7 @@ def refusals(topic: MadeTopic) -> Iterator[Callable[[], object]]:
 
 
 def held(topic: MadeTopic) -> list[bytes]:
-    """All values, in order; delta-rs itself gives no dataset of a table that may have deletion vectors."""
+    """Return all values, in order; delta-rs returns no dataset of a table that may have deletion vectors."""
     rows = datasets.of(topic.lake.table(topic.declaration.raw_table).delta()).to_table()
     found: list[bytes] = rows.sort_by([("kafka_partition", "ascending"), ("kafka_offset", "ascending")])[
         "value"
@@ -58,10 +59,11 @@ def held(topic: MadeTopic) -> list[bytes]:
 def test_deletion_vectors_of_spark_are_refused_and_the_way_that_is_named_ends_with_all_rows(
     topic: MadeTopic, spark: SparkSession
 ) -> None:
-    """delta-rs hides them: each check passed with half the rows deleted, a backup lacked the vector, and vacuum deleted it."""
+    """delta-rs ignores them: every check passed with half the rows deleted, a backup lacked the vector, and vacuum
+    deleted it."""
     table, values = topic.root / "raw" / topic.topic, topic.values()
     spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
-    # As long as no file has one, all is as before.
+    # As long as no file has a vector, nothing changes.
     proved(topic)
     spark.sql(f"DELETE FROM delta.`{table}` WHERE kafka_offset < 5")
     vectors = set(table.glob("**/deletion_vector*.bin"))
@@ -85,7 +87,7 @@ def test_deletion_vectors_of_spark_are_refused_and_the_way_that_is_named_ends_wi
 
 
 def protocol(topic: MadeTopic, *features: str) -> None:
-    """Have the table ask for reader features."""
+    """Add required reader features to the table's protocol."""
     folder = topic.lake.table(topic.declaration.raw_table)
     asked = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features, "writerFeatures": features}
     name = f"_delta_log/{load_log.version(folder) + 1:020}.json"
@@ -96,7 +98,7 @@ def protocol(topic: MadeTopic, *features: str) -> None:
 def test_features_that_change_what_files_mean_are_refused_by_whatever_reads_them(
     topic: MadeTopic, feature: str
 ) -> None:
-    """Also by checks whose baseline was taken before, and nothing is followed from commit to commit past it."""
+    """Checks with an earlier baseline refuse it too, and no reader follows the log past it."""
     base = snapshot.capture(topic.lake, topic.declaration.raw_table, 10)
     protocol(topic, feature)
     for call in refusals(topic):
@@ -120,7 +122,7 @@ def test_a_table_that_may_have_deletion_vectors_and_has_none_is_as_any_other(top
 
 
 def test_rows_that_a_vector_hides_are_refused_until_no_file_has_one(tmp_path: Path) -> None:
-    """The vector lies in the log itself: it deletes rows 3, 4, 7, 11, 18 and 29 of a file."""
+    """The log contains the vector itself: it deletes rows 3, 4, 7, 11, 18 and 29 of a file."""
     topic = MadeTopic(tmp_path)
     topic.fill(topic.seal([{0: [(b"k", b"%d/%d" % (w, i)) for i in range(40)]} for w in range(2)]))
     folder, (first, second) = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)
@@ -138,7 +140,7 @@ def test_rows_that_a_vector_hides_are_refused_until_no_file_has_one(tmp_path: Pa
     for call in refusals(topic):
         with pytest.raises(TableUnsupportedError, match=r"deletion vectors hide rows of 1 of its files.*REORG"):
             call()
-    # Once it is purged, here by taking the file away, past versions with vectors are passed over.
+    # After a purge, here by removing the file, past versions with vectors are ignored.
     lines = [{"remove": {"path": add.path, "dataChange": True, "deletionTimestamp": 1, "deletionVector": vector}}]
     folder.write(f"_delta_log/{version + 1:020}.json", json.dumps(lines[0]).encode())
     assert holdings.files_if_kept(folder, first.key, version) is None

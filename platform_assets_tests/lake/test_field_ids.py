@@ -1,7 +1,6 @@
-"""Field ids: every column of a flat table has one, in each file that is written, and no id ever names another column.
+"""Field ids: every column of a flat table has an id in each file, and an id never denotes another column.
 
-The judge of files is pyarrow's own reading of them.
-"""
+pyarrow's own reader judges the files."""
 
 from __future__ import annotations
 
@@ -102,7 +101,7 @@ def test_ids_of_elements_that_a_stranger_has_broken_are_replaced(junk: bytes) ->
 
 @pytest.fixture
 def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tables are flat."""
+    """Make new tables flat."""
     monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
@@ -131,7 +130,7 @@ def test_all_files_of_flat_tables_have_the_ids_of_their_table(tmp_path: Path) ->
         table = pa.schema(DeltaTable(topic.root / kind / topic.topic).schema().to_arrow())
         assert len(set(by_path(table).values())) == len(by_path(table)) >= len(table)
         for file in files_of(topic, kind):
-            # delta-rs writes the ids that Delta has a place for, which is none of elements.
+            # delta-rs writes the ids that Delta can store, which excludes list elements.
             without = {"headers.element"} if file.parent.name == topic.topic else set()
             assert ids_in(file) == {path: n for path, n in by_path(table).items() if path not in without}, file
         if kind == "raw":
@@ -172,7 +171,7 @@ def test_a_table_that_is_begun_again_uses_no_id_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("flat")
 def test_upkeep_writes_the_ids_that_another_writer_has_lost_whatever_the_size_of_the_file(tmp_path: Path) -> None:
-    """Like Spark's OPTIMIZE, which writes none."""
+    """For example, Spark's OPTIMIZE writes none."""
     topic = made(tmp_path / "lake")
     folder = topic.root / "raw" / topic.topic
     DeltaTable(folder).optimize.compact()

@@ -1,7 +1,6 @@
-"""Tables without partition columns: a file may hold many windows, and replacing one of them leaves the others as they were.
+"""Tables without partition columns: a file may contain many windows; replacing one window leaves the others unchanged.
 
-The judge reads with polars. No Kafka, no Spark.
-"""
+polars is the independent reader. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -37,18 +36,18 @@ Rows = dict[str, dict[tuple[int, int], bytes | None]]
 """Values by window, partition and offset."""
 WINDOWS, EACH = 4, 12
 NO_WINDOW = "none"
-"""Stands for null."""
+"""Represents null."""
 
 
 @pytest.fixture(autouse=True)
 def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tables are flat."""
+    """Make new tables flat."""
     monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic with two partitions and four windows, loaded and not decoded."""
+    """Return a topic with two partitions and four windows, loaded and not decoded."""
     made = MadeTopic(tmp_path / "lake")
     made.fill(made.seal(values()), decode=False)
     return made
@@ -71,7 +70,7 @@ def windows(topic: MadeTopic) -> list[SealedWindow]:
 
 
 def held(topic: MadeTopic) -> Rows:
-    """What another reader finds. Fails if a place has two rows."""
+    """Return the rows that polars reads. Fails if an offset has two rows."""
     found: Rows = {}
     columns = ["window", "kafka_partition", "kafka_offset", "value"]
     for window, partition, offset, value in (
@@ -85,7 +84,7 @@ def held(topic: MadeTopic) -> Rows:
 
 
 def sent(topic: MadeTopic) -> Rows:
-    """What the producer has sent."""
+    """Return the values that the producer has sent."""
     return {
         w.key: {
             (r.partition, r.offset): r.value
@@ -101,7 +100,7 @@ def contents(topic: MadeTopic) -> dict[str, tuple[Any, Any]]:
 
 
 def merged(topic: MadeTopic) -> str:
-    """Have a stranger put all windows into one file; return its path in the log."""
+    """Merge all windows into one file as another program would; return its path in the log."""
     assert delta(topic).optimize.compact()["numFilesRemoved"]
     (path,) = pa.table(delta(topic).get_add_actions(flatten=True))["path"].to_pylist()
     return str(path)
@@ -119,7 +118,7 @@ def written(topic: MadeTopic, of: SealedWindow, load_id: str) -> Any:
 
 
 def unnamed(topic: MadeTopic) -> set[str]:
-    """Data files on disk that the newest version does not have."""
+    """Return data files on disk that the newest version does not have."""
     root = topic.root / "raw" / topic.topic
     named = {unquote(p) for p in pa.table(delta(topic).get_add_actions(flatten=True))["path"].to_pylist()}
     return {str(p.relative_to(root)) for p in root.rglob("*.parquet") if "_delta_log" not in p.parts} - named
@@ -166,7 +165,7 @@ def test_other_windows_stay_proved_by_their_receipts(topic: MadeTopic) -> None:
 
 
 def test_two_windows_of_one_file_are_replaced_at_once(topic: MadeTopic) -> None:
-    """The second copies the kept rows again, from the files of the first."""
+    """The second replacement copies the kept rows again, from the files of the first."""
     merged(topic)
     one, two = windows(topic)[1:3]
     commits = [(topic.replacer.open(), of, written(topic, of, f"load {of.key}")) for of in (one, two)]
@@ -218,7 +217,7 @@ def test_rows_that_are_only_moved_meanwhile_are_no_conflict(topic: MadeTopic, mo
 @pytest.mark.parametrize("rows", ["kafka_offset = 13", "kafka_offset >= 0"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_rows_that_are_deleted_meanwhile_are_a_conflict(topic: MadeTopic, when: str, rows: str) -> None:
-    """Also in a file to which they were moved since, and if no row of the window is left."""
+    """Also if the rows have moved to another file since, and if no row of the window is left."""
     if when == "before":
         merged(topic)
     of = windows(topic)[1]
@@ -232,7 +231,7 @@ def test_rows_that_are_deleted_meanwhile_are_a_conflict(topic: MadeTopic, when: 
 
 
 def test_the_copies_are_compared_before_the_commit(topic: MadeTopic) -> None:
-    """A measure that finds other rows in the copy than in the shared file stands for a disk that does not keep what it is given."""
+    """A measure that finds different rows in the copy stands for a disk that does not store what was written."""
     from platform_assets.engines.columnar.digests import measured
     from platform_assets.errors import LoadError
 
@@ -273,7 +272,7 @@ def test_a_partitioned_table_refuses_files_with_a_column_of_windows(
 
 
 def test_delta_rs_does_not_make_a_partitioned_table_flat(tmp_path: Path) -> None:
-    """It says nothing, and windows become null: so the layout of files is checked at each commit."""
+    """delta-rs reports no error, and windows become null: so each commit checks the layout of its files."""
     rows = pa.table({"kafka_offset": pa.array([1, 2], pa.int64()), "window": ["a", "b"]})
     write_deltalake(str(tmp_path), rows, partition_by=["window"])
     pq.write_table(rows, tmp_path / "flat.parquet")
@@ -289,7 +288,7 @@ def test_delta_rs_does_not_make_a_partitioned_table_flat(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", [*" !\"#$%&'()*+,-:;<=>?@[\\]^_`{|}~", "é", "日", "%3A", "a%253Ab"])
 def test_a_file_of_any_name_is_removed_as_it_was_added(tmp_path: Path, name: str) -> None:
-    """Of what delta-rs writes itself, its encoding in the log is known."""
+    """For files added by delta-rs, the encoding of their names in the log is known."""
     schema = Schema.from_arrow(pa.schema([("window", pa.string())]))
     DeltaTable.create(tmp_path, schema)
     added = AddAction(f"d/a{name}b.parquet", 1, {}, 0, True, "{}")
@@ -302,7 +301,7 @@ def test_a_file_of_any_name_is_removed_as_it_was_added(tmp_path: Path, name: str
 
 
 def test_a_file_whose_name_another_writer_encoded_is_not_removed_in_vain(topic: MadeTopic) -> None:
-    """delta-rs writes another path into the log, which nobody notices, and the rows would be there twice."""
+    """delta-rs would write a different path into the log without an error, and the rows would be in the table twice."""
     path = merged(topic)
     odd = path.replace("-", "%2D")
     rewrite_log(topic, lambda add: add | {"path": odd})
@@ -361,7 +360,7 @@ def rewrite_log(topic: MadeTopic, changed: Callable[[dict[str, Any]], dict[str, 
 
 
 def test_a_file_without_windows_does_not_hide_one(topic: MadeTopic) -> None:
-    """A row of another writer without a window is of none: it stays where it is, and checks name it."""
+    """A row without a window, written by another program, belongs to no window: it is kept, and checks report it."""
     stray = pa.table(delta(topic).to_pyarrow_table()).slice(0, 1)
     at = stray.column_names.index("window")
     stray = stray.set_column(at, "window", pa.nulls(1, pa.string()))
@@ -383,7 +382,7 @@ def test_a_file_without_windows_does_not_hide_one(topic: MadeTopic) -> None:
 
 
 def test_a_row_without_a_place_does_not_hold_up_its_neighbours(topic: MadeTopic) -> None:
-    """No load writes one, and the digests of rows know of none: it stays as it is."""
+    """No load writes such a row, and row digests ignore it: it is kept."""
     one, of = windows(topic)[:2]
     row = pa.table(delta(topic).to_pyarrow_table()).filter(pc.field("window") == one.key).slice(0, 1)
     for name in ("kafka_offset", "kafka_timestamp"):
@@ -397,7 +396,7 @@ def test_a_row_without_a_place_does_not_hold_up_its_neighbours(topic: MadeTopic)
 
 
 def test_a_row_with_a_null_header_does_not_hold_up_its_neighbours(topic: MadeTopic) -> None:
-    """No load writes one either, and the digests of its neighbours in the same block are theirs."""
+    """No load writes such a row either; digests of its neighbors in the same block exclude it."""
     one, of = windows(topic)[:2]
     row = pa.table(delta(topic).to_pyarrow_table()).filter(pc.field("window") == one.key).slice(0, 1)
     for name, value in (
@@ -415,10 +414,10 @@ def test_a_row_with_a_null_header_does_not_hold_up_its_neighbours(topic: MadeTop
 
 
 def test_a_damaged_shared_file_loses_no_more_than_what_cannot_be_read(topic: MadeTopic) -> None:
-    """What is left of it is kept when a window is replaced, and the lost rows come back with a load of their window."""
+    """The readable rows are kept when a window is replaced, and a load of their window restores the lost rows."""
     path = topic.root / "raw" / topic.topic / unquote(merged(topic))
     table = pq.ParquetFile(path).read()
-    # A row group for each window, and a value of the last one overwritten on disk.
+    # A row group for each window; a value of the last row group is overwritten on disk.
     with pq.ParquetWriter(path, table.schema, use_dictionary=False, compression="none") as out:
         for window in windows(topic):
             out.write_table(table.filter(pc.equal(table["window"], window.key)))
@@ -436,7 +435,7 @@ def test_a_damaged_shared_file_loses_no_more_than_what_cannot_be_read(topic: Mad
     assert held(topic) == sent(topic)
 
 
-# --- what else happens to windows
+# --- other operations on windows
 
 
 def test_erased_bytes_leave_merged_files_too(topic: MadeTopic) -> None:
@@ -516,7 +515,8 @@ def test_columns_are_added_without_losing_files_that_have_no_statistics(topic: M
 
 @pytest.mark.parametrize("number", range(3))
 def test_whatever_strangers_merge_windows_are_exact(tmp_path: Path, number: int) -> None:
-    """Loads, heals and strangers' maintenance in random order; after each step, all rows are those that were sent."""
+    """Loads, repairs and maintenance by other programs in random order; after each step, the rows are exactly those
+    that were sent."""
     rng = random.Random(number)
     topic = MadeTopic(tmp_path / "lake")
     sealed = topic.seal(

@@ -1,4 +1,4 @@
-"""A table's columns have a path each in Parquet files, whatever their names are."""
+"""Each column of a table has a path in Parquet files, whatever its name is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from platform_assets.errors import ConfigurationError
 
 
 def declared(value: str, key: str | None = None) -> Any:
-    """A topic's `decode:` block as `check` reads it."""
+    """Return a topic's `decode:` block as `check` reads it."""
     block: dict[str, Any] = {"value": {"format": "json", "schema": value}}
     return decode_declaration(block if key is None else block | {"key": {"format": "json", "schema": key}})
 

@@ -55,7 +55,7 @@ def test_metadata_comes_back_as_it_was_written(first_cut: tuple[object, Cut] | N
 
 
 def test_the_form_of_the_metadata_stays() -> None:
-    """Tools of others read it."""
+    """Other programs read it."""
     fields = json.loads(METADATA.to_json())
     assert fields["platform_assets"] == 1
     assert (fields["topic"], fields["generation"]) == ("orders.eu", 3)
@@ -85,7 +85,7 @@ def test_metadata_of_a_later_release_is_refused() -> None:
 
 
 def test_a_folder_without_a_commit_is_no_table(table: Path) -> None:
-    """As after a process ended in the middle of creating it."""
+    """A process may be killed while it creates the table."""
     assert not load_log.exists(Folder.at(table))
     assert load_log.newest_load(Folder.at(table)) is None
     assert load_log.load_beyond(Folder.at(table), None) is None
@@ -191,7 +191,7 @@ def test_any_change_to_the_files_of_a_window_changes_their_digest_and_that_alone
 
 
 def test_the_same_rows_written_again_are_other_files(tmp_path: Path, table: Path) -> None:
-    """Of the same size: what tells them apart is their names."""
+    """They have the same size, but different names."""
     (first,) = windows(0)
     overwrite(tmp_path, first)
     before = holdings.files_of(Folder.at(table), first.key)

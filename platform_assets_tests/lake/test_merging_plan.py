@@ -1,4 +1,4 @@
-"""The plan of upkeep: which files are merged together, and which stay as they are."""
+"""The upkeep plan: which files are merged together, and which stay unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TARGET = 1_000
 
 
 def found(files: Mapping[str, tuple[int, list[int]]]) -> pa.Table:
-    """Actions of files by path, each with its size and the numbers of its windows."""
+    """Return actions of files by path, each with its size and the numbers of its windows."""
     rows = [
         {
             "path": path,
@@ -48,13 +48,13 @@ def test_large_files_and_windows_without_receipts_stay() -> None:
 
 
 def test_a_window_is_merged_with_all_of_its_files_or_not_at_all() -> None:
-    """Also if other windows link them: a, b and large share some, directly or not."""
+    """Also if files link windows: a, b and large share some windows, directly or indirectly."""
     files = {"a": (100, [0, 1]), "b": (100, [1, 2]), "large": (700, [2]), "c": (100, [5]), "d": (100, [6, 5])}
     assert paths(plan(found(files), KEYS, TARGET)) == [["c", "d"]]
 
 
 def test_a_large_file_waits_until_there_is_enough_to_merge_with_it() -> None:
-    """Otherwise each run would write its rows again for a few new ones."""
+    """Otherwise each run would rewrite its rows for a few new ones."""
     files = {"old": (400, [0]), "a": (50, [1]), "b": (50, [2])}
     assert paths(plan(found(files), KEYS, TARGET)) == [["a", "b"]]
     assert paths(plan(found({**files, "c": (100, [3])}), KEYS, TARGET)) == [["old", "a", "b", "c"]]

@@ -1,4 +1,4 @@
-"""Files of any writer are read as the same rows, by each command that reads data files. No Kafka, no Spark."""
+"""Every command that reads data files sees the same rows, whichever program wrote them. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ Writer = Callable[[pa.Table, Path], None]
 
 
 def as_spark(found: pa.Table, path: Path) -> None:
-    """Spark's OPTIMIZE writes INT96, which has neither unit nor zone; a real one is in engines/spark/test_optimized.py."""
+    """Write INT96, as Spark's OPTIMIZE does, without unit or time zone; engines/spark/test_optimized.py has a real
+    one."""
     pq.write_table(found, path, use_deprecated_int96_timestamps=True)
 
 
 def as_polars(found: pa.Table, path: Path) -> None:
-    """Polars writes large types in the Arrow schema that it stores next to Parquet's own."""
+    """Write large types in the Arrow schema that is stored next to Parquet's own, as polars does."""
     pl.DataFrame(found).write_parquet(path)
 
 
 def as_duckdb(found: pa.Table, path: Path) -> None:
-    """By SQL."""
+    """Write with SQL."""
     with duckdb.connect() as connection:
         connection.register("found", found)
         connection.sql("SET TimeZone = 'Asia/Tokyo'")
@@ -46,19 +47,19 @@ def as_duckdb(found: pa.Table, path: Path) -> None:
 
 
 def as_views(found: pa.Table, path: Path) -> None:
-    """An update of delta-rs declares views."""
+    """Declare views, as an update by delta-rs does."""
     views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
     pq.write_table(found.cast(pa.schema([f.with_type(views.get(f.type, f.type)) for f in found.schema])), path)
 
 
 def in_nanoseconds(found: pa.Table, path: Path) -> None:
-    """As pandas has times."""
+    """Write times in nanoseconds, as pandas does."""
     kind = {pa.timestamp("us", "UTC"): pa.timestamp("ns", "+00:00"), pa.int32(): pa.int64()}
     pq.write_table(found.cast(pa.schema([f.with_type(kind.get(f.type, f.type)) for f in found.schema])), path)
 
 
 def in_milliseconds(found: pa.Table, path: Path) -> None:
-    """All that Kafka has, and dictionaries as columns are in memory."""
+    """Write times in milliseconds, which is Kafka's precision, and some columns as in-memory dictionaries."""
     kind = {
         pa.timestamp("us", "UTC"): pa.timestamp("ms", "Europe/Berlin"),
         pa.string(): pa.dictionary(pa.int16(), pa.string()),
@@ -72,7 +73,7 @@ KINDS: tuple[TableKind, ...] = ("raw", "decoded", "dead_letters")
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A time without a zone is not one of this machine's."""
+    """A time without a zone is not in this machine's zone."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "America/New_York")
         time.tzset()
@@ -82,7 +83,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """Two windows with rows and dead letters, loaded and decoded."""
+    """Return two windows with rows and dead letters, loaded and decoded."""
     made = MadeTopic(tmp_path)
     made.fill(
         made.seal(
@@ -96,7 +97,8 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 
 def rewritten(topic: MadeTopic, write: Writer) -> None:
-    """Each window of each table in one file of another writer, as OPTIMIZE does; the old ones are gone, as after a VACUUM."""
+    """Rewrite each window of each table into one file by another writer, as OPTIMIZE does; delete the old files, as
+    VACUUM does."""
     for kind in KINDS:
         folder = topic.root / kind / topic.topic
         held = holdings.window_files(holdings.actions(Folder.at(folder)))
@@ -127,22 +129,22 @@ def test_files_of_any_writer_are_the_same_rows_for_every_command(topic: MadeTopi
     rewritten(topic, write)
     windows = topic.ledger.windows(topic.topic)
     kafka = MadeCluster(topic)
-    # A load, of a window that Kafka still has and of one that it has not.
+    # Load a window that Kafka still has, and one that Kafka no longer has.
     kafka.expire(0, 6)
     kafka.expire(1, 6)
     assert loader_of(topic, kafka).load(windows[0].key).outcome == "kept"
     assert loader_of(topic, kafka).load(windows[1].key).outcome == "unchanged"
-    # Decoding, which reads raw files in the workers and compares both tables.
+    # Decode, which reads raw files in the workers and compares both tables.
     for window in windows:
         assert topic.decoder().decode(window.key).outcome == "unchanged"
-    # Checks and the audit.
+    # Run the checks and the audit.
     proved(topic)
-    # A ledger that was lost.
+    # Rebuild a lost ledger.
     shutil.rmtree(topic.root / "_ledger")
     assert rebuild(topic.declaration, topic.ledger, topic.engine).receipts == len(windows)
     assert rebuild_decoded(topic.declaration, topic.ledger, topic.decoder().engine) == len(windows)
     assert {kind: contents(topic, kind) for kind in KINDS} == receipts
-    # Erasure, from the files alone.
+    # Erase, using only the files.
     erasure = topic.erasure
     selected = erasure.of_keys([b"k3"])
     erasure.record(selected, AUTHOR)
@@ -156,7 +158,7 @@ def contents(topic: MadeTopic, kind: TableKind) -> dict[str, Any]:
 
 
 def test_far_times_of_int96_are_those_that_were_written(tmp_path: Path) -> None:
-    """As nanoseconds, the year 9999 would be 1816, without an error; also inside of structs and lists."""
+    """In nanoseconds, the year 9999 would silently become 1816; also inside structs and lists."""
     times = pa.array([0, 253_402_300_799_000_000, -62_135_596_800_000_000, None], pa.timestamp("us", "UTC"))
     inner = pa.StructArray.from_arrays([times], ["at"])
     found = pa.table({"at": times, "inner": inner, "list": pa.ListArray.from_arrays([0, 2, 2, 3, 4], times)})

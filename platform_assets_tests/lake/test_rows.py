@@ -1,4 +1,4 @@
-"""Counts, bounds and offsets of a window's rows, by statistics and by reading, against plain lists."""
+"""Counts, bounds and offsets of a window's rows, by statistics and by reading, compared with plain lists."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Offsets = dict[int, list[int]]
 
 
 def put(root: Path, *files: Offsets, key: str = KEY) -> Path:
-    """One data file for each of `files`."""
+    """Write one data file for each of `files`."""
     for offsets in files:
         samples.append(root, "t", samples.rows(key, offsets))
     return root / "raw" / "t"
 
 
 def some_offsets(rng: random.Random) -> Offsets:
-    """Several partitions, out of order, some offsets more than once."""
+    """Return offsets of several partitions, out of order, some more than once."""
     return {p: [rng.randrange(30) for _ in range(rng.randrange(1, 15))] for p in rng.sample(range(5), rng.randrange(4))}
 
 
@@ -72,7 +72,7 @@ def test_statistics_tell_nothing_where_a_file_mixes_partitions_or_has_none(tmp_p
 
 
 def test_reading_tells_what_is_there(tmp_path: Path, rng: random.Random) -> None:
-    """By two ways, over files that mix partitions, with duplicates within and across files."""
+    """In two ways, over files that mix partitions, with duplicates within and across files."""
     files = [some_offsets(rng) for _ in range(4)]
     table = put(tmp_path, *files)
     put(tmp_path, some_offsets(rng), key=OTHER)

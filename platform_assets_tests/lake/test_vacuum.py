@@ -1,4 +1,4 @@
-"""VACUUM takes what no version names and what is old, and leaves every row of the table where it is."""
+"""VACUUM deletes old files that no table version lists, and leaves every row of the table in place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """A table of one window that was loaded twice, with files of a load that died lately and of one long ago."""
+    """Return a table of one window that was loaded twice, with files of a recently failed load and of one long ago."""
     made = Lake.at(tmp_path / "a lake")
     folder = made.table(TABLE)
     raw_table.create(folder, TABLE.topic)
@@ -108,7 +108,7 @@ def test_job_refuses_a_table_that_the_lake_has_not(lake: Lake) -> None:
 
 
 def test_one_table_that_fails_holds_up_no_other(lake: Lake) -> None:
-    """`raw/broken` comes first, and the run says so at its end."""
+    """`raw/broken` comes first; the run reports it at its end."""
     raw_table.create(lake.table(TableRef.raw("broken")), "broken")
     (lake.table(TableRef.raw("broken")).path / "_delta_log" / f"{0:020}.json").write_text("no JSON")
     result = run(lake)

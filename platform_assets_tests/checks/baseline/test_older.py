@@ -1,4 +1,5 @@
-"""Older windows in order are only counted, with the same verdicts; whatever is amiss in one has it and all later ones judged."""
+"""Older sound windows are only counted, with the same results; after a problem in one, that window and all later
+ones are judged again."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def asked(*_: Any) -> NoReturn:
 
 
 def lake(root: Path, change: Callable[[list[Receipt]], list[Receipt]] = lambda receipts: receipts) -> None:
-    """A table of many windows, two partitions, of which the second has one marker a window and is empty every fifth."""
+    """Return a table of many windows with two partitions. The second has one marker in each window and is empty in
+    every fifth."""
     ends = list(
         itertools.accumulate(({0: 3, 1: 0 if n % 5 == 0 else 2} for n in range(WINDOWS)), _grown, initial={0: 7, 1: 0})
     )
@@ -81,7 +83,7 @@ def few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BY_LOG = ("no_gaps", "no_duplicates")
-"""Checks that ask nobody, whatever they find."""
+"""Checks that query no service, whatever they find."""
 
 
 def check_results(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) -> list[CheckResult]:
@@ -98,7 +100,7 @@ def check_results(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) ->
 
 
 def unlike(some: list[CheckResult], others: list[CheckResult]) -> list[str]:
-    """The checks whose verdicts differ; one says in its headline how many windows were only counted."""
+    """Return the checks whose results differ; a headline may state how many windows were only counted."""
     return [one.check for one, other in zip(some, others, strict=True) if one != other]
 
 
@@ -194,7 +196,7 @@ def test_recent_windows_are_judged_one_by_one(tmp_path: Path) -> None:
     assert [(f.kind, f.window, f.partition) for f in gaps.findings] == [("rows missing", "2026-01-01-23:00", 0)]
 
 
-# --- what a check has to say ----------------------------------------------------------------------------------------
+# --- which windows a check needs ------------------------------------------------------------------------------------
 
 
 def nothing_found(e: Evaluation) -> CheckResult:
@@ -202,7 +204,7 @@ def nothing_found(e: Evaluation) -> CheckResult:
 
 
 def windows_given(root: Path, check: Check) -> int:
-    """How many windows a further check is given, one by one."""
+    """Return the number of windows that an additional check receives one by one."""
     return len(collect(TableRef.raw(TOPIC), Ledger(Lake.at(root)), counting=(*CHECKS.values(), check)).windows)
 
 
@@ -226,7 +228,7 @@ def test_a_check_decides_window_by_window_and_the_first_that_it_wants_ends_the_c
 
 
 def test_every_registered_check_has_a_say_by_columns(tmp_path: Path) -> None:
-    """None of today's has each window of a long table put to all of them."""
+    """None of today's checks has to look at each window of a long table."""
     assert [name for name, check in CHECKS.items() if check.may_count is None] == []
 
 
@@ -241,7 +243,7 @@ def test_every_registered_check_has_a_say_by_columns(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_each_check_wants_the_window_in_which_it_has_something_to_find(tmp_path: Path, check: str, what: str) -> None:
-    """Whatever the others say: not one of them may rely on another."""
+    """No check may rely on another one to request the window."""
     changes: dict[str, Callable[[Receipt], Receipt]] = {
         **RECEIPT_CHANGES,
         "a version that never was": lambda r: replace(r, table_version=99),
@@ -276,7 +278,7 @@ def test_offsets_of_an_added_partition_that_no_window_loaded_end_the_count(tmp_p
 
 
 def test_windows_of_two_generations_are_counted(tmp_path: Path) -> None:
-    """The last window of the old log and the first of the new log share an edge, but no offsets."""
+    """The last window of the old log and the first of the new log share a boundary, but no offsets."""
     old = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n} for n in range(7)])
     ledger = Ledger(Lake.at(tmp_path))
     last = ledger.newest_cut(TOPIC)
@@ -298,6 +300,6 @@ def test_windows_of_two_generations_are_counted(tmp_path: Path) -> None:
     whole = check_results(tmp_path, whole=True)
     assert all(v.passed for v in whole)
     assert unlike(check_results(tmp_path, whole=False), whole) == ["agrees_with_ledger"]
-    # Cuts of another log in the middle of a generation are none that an operator accepted.
+    # Cuts of another log in the middle of a generation were not accepted by an operator.
     ledger.record_receipts([replace(r, generation=1) for r in list(ledger.receipts(TableRef.raw(TOPIC)).values())[7:8]])
     assert facts(tmp_path).older.windows == 7

@@ -1,4 +1,4 @@
-"""Snapshots of older windows: they save evaluating each window again, and any change to a window invalidates them."""
+"""Snapshots of older windows save evaluating each window again; any change to a window invalidates them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def few_recent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> list[SealedWindow]:
-    """A table of windows that were loaded one after the other, all dense, and remembered."""
+    """Return a table of dense windows, loaded one after the other and remembered in a snapshot."""
     windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
     for window in windows:
         loaded(tmp_path, window, holes={}, proved_by="load digest")
@@ -71,7 +71,7 @@ def load_next(root: Path, number: int) -> SealedWindow:
 
 
 def gathered(found: Facts) -> tuple[Any, ...]:
-    """All that checks judge, of which two ways to gather it must say the same."""
+    """Return all facts that checks judge; both ways of gathering them must agree."""
     return (
         found.windows, found.recorded, found.files, found.waiting, found.unasked, found.changed, found.rewritten,
         found.unreadable,
@@ -80,7 +80,7 @@ def gathered(found: Facts) -> tuple[Any, ...]:
 
 
 def gathered_afresh(root: Path) -> Facts:
-    """The same without what is remembered."""
+    """Return the facts gathered without a snapshot."""
     (root / REMEMBERED).unlink(missing_ok=True)
     return facts(root)
 
@@ -239,13 +239,13 @@ def test_any_history_is_judged_as_if_nothing_were_kept(
 
 
 def judged(found: Facts) -> list[CheckResult]:
-    """The same however many windows are only counted."""
+    """Return the results, which must not depend on how many windows are only counted."""
     return [no_gaps.check_result(found), no_duplicates.check_result(found), accounted.check_result(found, ())]
 
 
 @pytest.fixture
 def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SealedWindow]:
-    """The same in a flat table, with true digests, and not remembered."""
+    """Return a flat table with true digests, not remembered in a snapshot."""
     monkeypatch.setattr(holdings, "new_tables_are_flat", True)
     windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
     for window in windows:
@@ -259,7 +259,7 @@ def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SealedWindow]:
 def test_upkeep_leaves_older_windows_counted(
     tmp_path: Path, flat: list[SealedWindow], merged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has compared their rows with the receipts. A stranger who writes the same commit has not."""
+    """Upkeep has compared the rows with the receipts. Another program that writes the same commit has not."""
     assert facts(tmp_path).older.windows == OLDER
     (done,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).run(flat[merged].key)
     assert done.version == table_of(tmp_path).version()
@@ -287,7 +287,7 @@ def test_a_strangers_optimize_has_all_windows_judged(tmp_path: Path) -> None:
 def test_older_rows_in_a_file_that_newer_windows_share_are_missed_when_they_go(
     tmp_path: Path, flat: list[SealedWindow]
 ) -> None:
-    """Only the newer windows of a flat table's file are remembered, and none of the older ones is in its successor."""
+    """In a flat table's file, only the newer windows are in a snapshot, and its successor lacks all older ones."""
     (merged,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).run(key_of(edge(1000)))
     assert merged.version == table_of(tmp_path).version()
     assert facts(tmp_path).older.windows == OLDER

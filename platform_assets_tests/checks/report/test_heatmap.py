@@ -1,4 +1,4 @@
-"""The heatmap as a value, and as a picture."""
+"""The heatmap as data and as a picture."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_rows_without_a_receipt_differ_from_windows_not_loaded() -> None:
     files = {key(n): WindowFiles((key(n),), 100, 10, "") for n in (0, 1)}
     found = replace(facts(4, waiting=[1, 3], unasked=[0, 2]), files=files)
 
-    # A window that is waited for and has files is being loaded just now.
+    # A sealed window that has files but no receipt is being loaded.
     assert cells(heatmap_of(found)) == [[State.UNRECORDED, W, State.UNASKED, W]]
 
 
@@ -124,7 +124,7 @@ def test_many_windows_share_columns_and_the_gravest_shows() -> None:
 
     assert heatmap.windows_per_column == 3
     assert len(heatmap.rows[0].cells) == COLUMNS
-    # The first column stands for what is left over, so that the newest one is whole.
+    # The first column combines the remaining windows, so that the newest column is complete.
     assert [n for n, c in enumerate(heatmap.rows[0].cells) if c is F] == [(100 + 1) // 3]
     assert heatmap.rows[0].cells[-1] is W
     assert heatmap.counts == {F: 1, W: 1, C: windows - 2}
@@ -170,7 +170,7 @@ def test_picture_is_well_formed_and_has_a_mark_above_what_fails() -> None:
         svg = ElementTree.fromstring(picture(heatmap))
         assert svg.tag == "{http://www.w3.org/2000/svg}svg"
     assert "✕" not in picture(sound)
-    assert picture(torn).count("✕") == 2  # the cell, and the legend
+    assert picture(torn).count("✕") == 2  # one in the cell, one in the legend
     assert "1 FAILING" in picture(torn)
     assert data_uri(torn).startswith("data:image/svg+xml;base64,")
 
@@ -195,7 +195,7 @@ def test_picture_stays_small_and_low_whatever_it_shows(rng: random.Random) -> No
     assert len(data_uri(heatmap)) < 20_000
     assert len(data_uri(heatmap_of(facts(300, 12)))) < 2_000
     height = int(ElementTree.fromstring(picture(heatmap)).attrib["height"])
-    # The UI shows 260 pixels of a description, a headline and a remedy of two lines each among them.
+    # The UI shows 260 pixels of a description, which includes a headline and a remedy of up to two lines each.
     assert height <= 160
 
 
@@ -206,7 +206,8 @@ def luminance(colour: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG has it: 3 to 1 is asked of graphics and bold letters, 4.5 to 1 of small text."""
+    """Return the contrast ratio as defined by WCAG, which requires 3 to 1 for graphics and bold letters, 4.5 to 1
+    for small text."""
     darker, lighter = sorted((luminance(one), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -215,5 +216,5 @@ def contrast(one: str, other: str) -> float:
 def test_picture_can_be_read_on_either_page(page: str) -> None:
     assert {s.name: contrast(colour, page) for s, colour in COLOURS.items() if contrast(colour, page) < 3} == {}
     assert contrast(TEXT, page) > 4.3
-    # Letters in cells are white on both.
+    # Letters in cells are white in both color schemes.
     assert min(contrast(colour, "#ffffff") for colour in COLOURS.values()) > 3

@@ -1,4 +1,4 @@
-"""Content and order of a check's result: worst windows, remedies, description, metadata. Without the UI."""
+"""Content and order of a check's result, without the UI: worst windows, remedies, description, metadata."""
 
 from __future__ import annotations
 
@@ -226,7 +226,8 @@ def test_what_dagster_shows_wrongly_comes_after_what_is_wrong() -> None:
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_code_location_loads_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of steps and jobs that are reported to clash only then, and then nothing of it is shown."""
+    """Clashing names of steps or jobs are reported only when the whole code location loads, and then nothing of it
+    is shown."""
     monkeypatch.setenv("LAKE_ROOT", "lake")
     repository = report_defs.defs().get_repository_def()
     repository.load_all_definitions()

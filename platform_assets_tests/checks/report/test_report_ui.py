@@ -1,7 +1,6 @@
-"""A check's page in Dagster's UI, as a person sees it: a headline, a heatmap, the worst windows and what to do.
+"""A check's page in Dagster's UI: a headline, a heatmap, the worst windows, and what to do.
 
-Screenshots of each page, light and dark, are kept in `PLATFORM_SCREENSHOTS` where that is set.
-"""
+If `PLATFORM_SCREENSHOTS` is set, screenshots of each page, light and dark, are kept there."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore::dagster.B
 
 Theme = Literal["Light", "Dark"]
 RED: Final = (229, 52, 47)
-"""A color that is used for nothing else in a heatmap."""
+"""A color that a heatmap uses for nothing else."""
 THEMES: Final[tuple[Theme, ...]] = ("Light", "Dark")
 SCHEMES: Final[Mapping[Theme, Literal["light", "dark"]]] = {"Light": "light", "Dark": "dark"}
 Opener = Callable[[str, str, Theme], "Page"]
@@ -37,7 +36,8 @@ Opener = Callable[[str, str, Theme], "Page"]
 
 @pytest.fixture(scope="module")
 def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A webserver on the evaluations of a table in order, of one in ruins, and of one whose accounts differ."""
+    """Return the address of a webserver that shows evaluations of a sound table, of a ruined one, and of one that
+    disagrees with Dagster."""
     root = tmp_path_factory.mktemp("reports")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -52,7 +52,7 @@ def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         tables.reported(
             instance, lake, tables.AT_ODDS, at_odds, but=[tables.UNREPORTED], otherwise=[tables.MISREPORTED]
         )
-        # Twice, so that there is something to plot.
+        # Evaluated twice, so that there is something to plot.
         for name in (report_defs.JOB, report_defs.JOB, report_defs.AUDIT_JOB):
             if name == report_defs.AUDIT_JOB:
                 answers.given(patch)
@@ -64,7 +64,7 @@ def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def check_page(address: str, browser: Browser) -> Iterator[Opener]:
-    """Opens a check's page; keeps a screenshot of it when the test is over."""
+    """Open a check's page; keep a screenshot of it when the test is over."""
     opened: list[tuple[Page, str]] = []
 
     def open_page(topic: str, check: str, theme: Theme) -> Page:
@@ -86,7 +86,7 @@ def check_page(address: str, browser: Browser) -> Iterator[Opener]:
 
 
 def shown(page: Page) -> str:
-    """All that is written on the page, in one line."""
+    """Return all text on the page in one line."""
     return re.sub(r"\s+", " ", page.locator("body").inner_text())
 
 
@@ -96,12 +96,12 @@ def heatmap_drawn(page: Page) -> bool:
 
 
 def alternative(page: Page) -> str:
-    """The picture in words."""
+    """Return the picture's alternative text."""
     return page.locator(".dagster-markdown img").first.get_attribute("alt") or ""
 
 
 def red(page: Page) -> int:
-    """How many pixels of the picture shout."""
+    """Return the number of pixels in the alarm color."""
     count = page.locator(".dagster-markdown img").first.evaluate(
         """(image, red) => {
             const canvas = document.createElement('canvas');
@@ -121,7 +121,7 @@ def red(page: Page) -> int:
 
 
 def anomalies(page: Page) -> list[list[str]]:
-    """The table of the worst windows, the line of names first."""
+    """Return the table of the worst windows, starting with the header."""
     lines = page.locator("table table tr")
     return [lines.nth(n).locator("td, th").all_inner_texts() for n in range(lines.count())]
 
@@ -136,7 +136,7 @@ def test_failing_check_says_what_where_and_what_to_do(check_page: Opener, theme:
     assert f"What to do: Materialise partition {tables.key(tables.LOST_WINDOW)} of raw/{tables.TORN}" in text
     assert heatmap_drawn(page)
     assert "2 FAILING" in alternative(page)
-    # Four cells of 27 by 18, less their marks.
+    # Four cells of 27 by 18 pixels, without the area of their marks.
     assert red(page) > 1000
     assert anomalies(page) == [
         ["window", "found", "where", "offsets"],
@@ -172,7 +172,7 @@ def test_three_accounts_that_differ_are_shown_apart(check_page: Opener, theme: T
     assert "3 more under remedy below." in text
     assert "4 FAILING" in alternative(page)
     assert red(page) > 4 * 1000
-    # What Dagster alone has wrong comes last, and no column is left empty.
+    # Windows that only Dagster lists incorrectly come last, and no column is empty.
     names, *lines = anomalies(page)
     assert names == ["window", "found"]
     assert [(window, found.split(":")[0]) for window, found in lines] == [

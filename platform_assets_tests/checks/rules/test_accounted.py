@@ -1,4 +1,4 @@
-"""`every_offset_accounted_for`: receipts that contradict their own ranges, found by facts alone."""
+"""`every_offset_accounted_for` finds receipts that contradict their own ranges, using facts alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def facts(
     edited: Collection[int] = (),
     holes: Mapping[tuple[int, int], Mapping[str, int] | None] | None = None,
 ) -> Facts:
-    """Windows of 20 offsets; dense ones have the digest of their offsets, but for those with the numbers `edited`."""
+    """Return windows of 20 offsets; dense ones have the digest of their offsets, except those with the numbers
+    `edited`."""
     made = tables.facts(windows, 2, holes=holes)
     wrong = {key(n) for n in edited}
     return replace(

@@ -1,4 +1,5 @@
-"""Windows without offsets, which a tick records before Dagster hears of them: no finding while the tick may go on."""
+"""A tick records windows without offsets before it informs Dagster: there is no finding while the tick may still be
+running."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ DECLARED = TopicDeclaration("orders", "0 * * * *", samples.START)
 
 
 def kinds(root: Path) -> list[tuple[str, str | None]]:
-    """Return the check's findings when Dagster has no record of any window."""
+    """Return the check's findings if Dagster has no record of any window."""
 
     def unasked() -> None:
         pytest.fail("asked brokers or Spark")

@@ -1,4 +1,4 @@
-"""`no_duplicates`: each way of an offset being there twice is found and named, and nothing else is taken for one."""
+"""`no_duplicates` finds and names every kind of duplicate offset, without false alarms."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_offset_that_belongs_to_an_untouched_window_is_named() -> None:
 
 
 def test_an_offset_that_belongs_to_a_window_that_was_read_is_named_only_if_it_is_there() -> None:
-    """A row that was moved from its window to another is out of place, and there once."""
+    """A row that was moved to another window is misplaced, but not a duplicate."""
     moved = sound(changed=changed((A, rows_of(A, p0=[5, 15])), (B, rows_of(B, p0=[16, 18]))))
     assert duplicates(moved) == []
     copied = sound(changed=changed((A, rows_of(A, p0=[5, 15])), (B, rows_of(B, p0=[15, 16]))))
@@ -80,7 +80,7 @@ def test_an_offset_that_belongs_to_a_window_that_was_read_is_named_only_if_it_is
 
 
 def test_offsets_that_no_window_holds_are_no_duplicates() -> None:
-    """Beyond the newest cut, below the first, or in a window that has no rows in the partition."""
+    """The offsets are after the newest cut, before the first, or in a window that has no rows in the partition."""
     assert duplicates(sound(changed=changed((A, rows_of(A, p0=[1, 5, 99], p1=[0, 4], p9=[0]))))) == [
         ("duplicate across windows", A, 1, ((4, 5),))
     ]

@@ -1,4 +1,4 @@
-"""`no_gaps`: each kind of gap seeded once is found and named, and nothing else is taken for one."""
+"""`no_gaps` finds and names each kind of gap, without false alarms."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def gaps(facts: Facts) -> list[Found]:
 
 
 def without(key: str, **changes: object) -> Facts:
-    """The sound table without the load of one window."""
+    """Return the sound table without the load of one window."""
     facts = sound()
     return replace(
         facts,
@@ -56,7 +56,7 @@ def test_a_table_in_order_passes_and_its_holes_are_counted() -> None:
 
 
 def test_files_that_were_only_written_anew_are_no_gap() -> None:
-    """As OPTIMIZE does: other files, the same rows."""
+    """OPTIMIZE, for example, writes different files with the same rows."""
     facts = sound(changed=changed(*((k, rows_of(k)) for k in (A, B, D))))
     assert gaps(facts) == []
 
@@ -115,7 +115,7 @@ def test_a_receipt_of_other_ranges_than_the_cuts_is_named() -> None:
 
 
 def test_a_loaded_window_without_cuts_is_named_and_its_rows_are_not_to_be_deleted() -> None:
-    """The cuts were lost or rolled back, the receipts were not."""
+    """The cuts were lost or rolled back, but the receipts were not."""
     check_result = no_gaps.check_result(sound(windows={k: r for k, r in RANGES.items() if k != D}))
     assert found(check_result.findings) == [("receipt contradicts cuts", D, None, ())]
     assert "rebuild-ledger" in check_result.findings[0].remedy
@@ -200,7 +200,7 @@ def test_each_finding_names_topic_window_offsets_and_what_to_do() -> None:
 
 @pytest.fixture
 def windows(tmp_path: Path) -> list[SealedWindow]:
-    """Three loaded windows, the second with a hole, and two that wait for their load."""
+    """Return three loaded windows, the second with a hole, and two windows that wait to be loaded."""
     ends = [{0: 0, 1: 0}, {0: 10, 1: 5}, {0: 20, 1: 5}, {0: 20, 1: 9}, {0: 25, 1: 9}, {0: 30, 1: 9}]
     sealed = samples.recorded(tmp_path, "t", ends)
     samples.loaded(tmp_path, sealed[0])
@@ -294,7 +294,7 @@ def test_rows_without_a_receipt_are_read_and_are_no_gap(tmp_path: Path, windows:
 def test_a_window_sealed_and_loaded_while_facts_are_gathered_is_no_alarm(
     tmp_path: Path, windows: list[SealedWindow]
 ) -> None:
-    """The cuts are read first, and the sensor of the same minute records a window without offsets."""
+    """The cuts are read first; then the sensor records a window without offsets."""
 
     def meanwhile(keys: object) -> tuple[str, ...]:
         ledger = Ledger(Lake.at(tmp_path))
@@ -329,7 +329,7 @@ def test_a_data_file_that_was_removed_is_named_where_the_log_was_changed(
 
 
 def test_windows_that_were_only_rewritten_are_read_one_by_one_and_nothing_of_them_is_kept(tmp_path: Path) -> None:
-    """As OPTIMIZE by others leaves a table: every file is another, and every row the same."""
+    """After OPTIMIZE by another program every file is different, and every row is the same."""
     per_window = 20_000
     windows = samples.recorded(tmp_path, "t", [{0: n * per_window} for n in range(9)])
     for window in windows:

@@ -1,4 +1,4 @@
-"""Record batches become the rows that were put into them, whatever the batches and wherever a piece begins and ends."""
+"""Record batches become exactly the rows from which they were built, wherever batches and pieces begin and end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVERYTHING = Piece(3, OffsetRange(0, 1 << 40))
 
 
 def read(*batches: bytes, piece: Piece = EVERYTHING, aborted: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
-    """The rows of `batches` as one fetch, without the columns that are the same in all."""
+    """Return the rows of `batches` in one fetch, without the columns that are the same in all of them."""
     found = Batches.scan(memoryview(b"".join(batches)))
     return rows_of(blocks(found, list(aborted), TOPIC_ID, piece, UnpackBuffer()))
 
@@ -93,7 +93,7 @@ def test_timestamps_that_microseconds_do_not_hold_are_named() -> None:
         with pytest.raises(TimestampOutOfRange) as error:
             read(made_batch([Made(5, timestamp=1), Made(6, timestamp=stamp)]))
         assert (error.value.offset, error.value.timestamp) == (6, stamp)
-    # One that is not wanted holds up nothing.
+    # An unwanted batch in between does not stop the reader.
     assert read(made_batch([Made(5), Made(6, timestamp=2**62)]), piece=Piece(3, OffsetRange(0, 6))) == [Made(5).row()]
 
 
@@ -135,9 +135,9 @@ def test_markers_and_aborted_records_are_no_rows() -> None:
     assert [r["kafka_offset"] for r in read(*log, aborted=[(1, 0), (2, 1)])] == [2, 4]
     assert [r["kafka_offset"] for r in read(*log, aborted=[(2, 1), (1, 0)])] == [2, 4]
     assert [r["kafka_offset"] for r in read(*log)] == [0, 1, 2, 4, 6]
-    # The transaction began before the fetch, and its marker comes behind it.
+    # The transaction began before the fetch, and its marker follows the fetched range.
     assert [r["kafka_offset"] for r in read(*log[4:7], aborted=[(2, 1)])] == [4]
-    # Its number is also that of a producer without transactions.
+    # The producer id also occurs in batches of a non-transactional producer.
     assert [r["kafka_offset"] for r in read(made_batch([Made(0)], producer=1), aborted=[(1, 0)])] == [0]
 
 
@@ -150,7 +150,8 @@ def test_a_marker_that_cannot_be_read_is_damage() -> None:
 
 
 def test_a_control_batch_that_the_cleaner_emptied_is_no_marker() -> None:
-    """The cleaner removes a marker once its transaction has no records left, and keeps the batch for its producer."""
+    """The log cleaner removes a marker once its transaction has no records left, but keeps the batch for its
+    producer state."""
     emptied = made_batch([], base=3, producer=1, control=True)
     log = [
         made_batch([Made(0)], producer=2, transactional=True),
@@ -166,7 +167,7 @@ def test_a_control_batch_that_the_cleaner_emptied_is_no_marker() -> None:
 
 @pytest.mark.parametrize("fetch", [1, 2, 7, 1000])
 def test_pieces_of_a_random_log_have_its_committed_records_between_them(rng: random.Random, fetch: int) -> None:
-    """Cut anywhere, inside batches and inside transactions that began before, the pieces are the log."""
+    """Pieces cut anywhere, also inside batches and inside transactions that began earlier, add up to the log."""
     for _ in range(5):
         log = MadeLog.at_random(rng)
         cuts = sorted(rng.sample(range(1, log.end), min(6, log.end - 1)))
@@ -179,7 +180,7 @@ def test_pieces_of_a_random_log_have_its_committed_records_between_them(rng: ran
 
 
 def test_a_random_log_has_the_records_that_evidence_counts(rng: random.Random) -> None:
-    """The engine and the evidence each decide by themselves what is committed."""
+    """The engine and the evidence determine independently what is committed."""
     for _ in range(20):
         log = MadeLog.at_random(rng)
         start, end = sorted(rng.sample(range(log.end + 1), 2))
@@ -192,7 +193,7 @@ def test_a_random_log_has_the_records_that_evidence_counts(rng: random.Random) -
 
 
 def read_log(log: MadeLog, start: int, end: int, fetch: int) -> list[dict[str, Any]]:
-    """Return the rows of a piece when the log is fetched `fetch` batches at a time."""
+    """Return the rows of a piece if the log is fetched `fetch` batches at a time."""
     rows: list[dict[str, Any]] = []
     at = start
     while at < end:
@@ -228,7 +229,8 @@ def limited(batch: bytes, **limits: int) -> list[pa.RecordBatch]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_beyond_a_limit_is_not_opened(codec: str) -> None:
-    """A batch of each codec that is at the limit is read, and one that is beyond it is named with the limit's variable."""
+    """A batch of each codec at the limit is read; one above the limit is refused, and the error names the limit's
+    variable."""
     few, many = (
         (Made(3, headers=((b"h", b"v"),) * 5), Made(4, headers=((b"h", None),) * 5)),
         Made(8, b"k", b"v" * 3_000),
@@ -243,7 +245,7 @@ def test_a_batch_beyond_a_limit_is_not_opened(codec: str) -> None:
 
 
 def test_headers_beyond_the_limit_are_not_allocated() -> None:
-    """A few kilobytes hold millions of empty headers."""
+    """A few kilobytes can encode millions of empty headers."""
     record = varint(0) * 3 + varint(-1) + varint(-1) + varint(3_000_000) + bytes(6_000_000)
     bomb = made_batch([Made(0)], codec="zstd", altered=PACKERS["zstd"](varint(len(record)) + record))
     assert len(bomb) < 2_000
@@ -278,7 +280,7 @@ def test_a_body_that_is_not_what_its_header_says_is_damage() -> None:
 
 
 def test_lengths_that_lie_are_damage_and_reach_nothing_outside() -> None:
-    """Whatever a record claims of its parts, no byte behind it is read."""
+    """Whatever lengths a record claims, no byte after it is read."""
     for part in (
         varint(1 << 40), varint(-5) + varint(1 << 20), varint(-1) + varint(-1) + varint(-3),
         varint(-1) + varint(-1) + varint(1 << 30), varint(-1) + varint(-1) + varint(1) + varint(-1),

@@ -1,4 +1,4 @@
-"""Digests taken from Arrow columns are those that Spark takes of the same rows."""
+"""Digests computed from Arrow columns equal those that Spark computes from the same rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 def row(partition: int = 0, offset: int = 0, **more: Any) -> Row:
-    """A row without anything in it but for what is given; the timestamp in microseconds."""
+    """Return a row that is empty except for the given values; the timestamp is in microseconds."""
     plain = {"kafka_timestamp": 0, "kafka_timestamp_type": 0, "key": None, "value": None, "headers": None}
     return {"kafka_partition": partition, "kafka_offset": offset, **plain, **more}
 
@@ -44,7 +44,7 @@ def random_rows(rng: random.Random, count: int) -> list[Row]:
     rows = []
     for _ in range(count):
         made = random_record(rng, rng.choice([0, 1, 2**31, rng.randrange(2**63)])).row(rng.choice([0, 1]))
-        # What Python's dates can hold, so that Spark gets the same.
+        # Within the range of Python's dates, so that Spark receives the same value.
         moment = rng.choice([-1000, 0, 999_000, rng.randrange(-(10**12), 10**17)]) // 1000 * 1000
         rows.append({"kafka_partition": rng.choice([0, 1, 7, 2**31 - 1]), **made, "kafka_timestamp": moment})
     return rows
@@ -52,7 +52,7 @@ def random_rows(rng: random.Random, count: int) -> list[Row]:
 
 @pytest.fixture
 def by_spark(connection: Callable[[], SparkSession]) -> Callable[[Sequence[Row]], Measured]:
-    """Digests as Spark computes them."""
+    """Return digests as Spark computes them."""
 
     def measure(rows: Sequence[Row]) -> Measured:
         values = [
@@ -99,7 +99,7 @@ def test_random_rows_have_the_digests_of_the_definition(rng: random.Random) -> N
 
 
 def test_the_digest_of_all_is_the_sum_of_its_parts_wherever_they_are_cut(rng: random.Random) -> None:
-    """Parts are slices of the same buffers, whose bits and offsets begin anywhere."""
+    """Parts are slices of shared buffers, whose validity bits and offsets may begin anywhere."""
     rows = random_rows(rng, 100)
     whole = batch_of(rows)
     expected = sum((measured(batch_of([r])) for r in rows), Measured.of_nothing())
@@ -131,7 +131,7 @@ def test_each_difference_of_a_row_changes_its_content_digest() -> None:
 
 
 def test_xxh64_is_that_of_its_specification() -> None:
-    """Vectors of the reference implementation's own sanity test: its buffer, lengths and seeds."""
+    """Test vectors from the reference implementation's own sanity check: its buffer, lengths and seeds."""
     state, buffer = np.uint64(2654435761), bytearray()
     with np.errstate(over="ignore"):
         for _ in range(256):

@@ -1,4 +1,4 @@
-"""Windows loaded by the columnar engine on Spark are those that the connector's engine loads."""
+"""Windows loaded by the columnar engine on Spark equal those loaded by the connector engine."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 FOR_EVER = {"retention.ms": "-1"}
-"""Retention goes by the records' own timestamps."""
+"""Retention is based on the records' own timestamps."""
 
 NOT_UTF8 = (b"\xff\xfe", b"a\xc3", b"\xed\xa0\x80", b"\xed\xa0A", b"\xf0\x9f\x98", b"\xe0\x80\x80")
-"""Keys of headers."""
+"""Header keys."""
 
 
 def engines(lk: TopicLake, settings: ClientSettings | None = None) -> tuple[ColumnarEngine, SparkEngine]:
-    """Both engines for a topic's lake."""
+    """Return both engines for a topic's lake."""
     lake = Lake.at(lk.root)
     return (
         ColumnarEngine(lake, lambda: settings or lk.settings, lk.spark),
@@ -64,7 +64,7 @@ def engines(lk: TopicLake, settings: ClientSettings | None = None) -> tuple[Colu
 
 
 def whole(lk: TopicLake, **changes: Any) -> Records:
-    """All that the topic holds, as the records of a window."""
+    """Return everything in the topic as the records of a window."""
     ranges = TopicRanges({p: OffsetRange(0, end) for p, end in lk.high_watermarks().items()})
     raw_table.create(Lake.at(lk.root).table(TableRef.raw(lk.topic)), lk.topic)
     found = Records(lk.topic, lk.cluster.topic(lk.topic).topic_id, "2026-03-01-00:00", ranges)
@@ -72,7 +72,8 @@ def whole(lk: TopicLake, **changes: Any) -> Records:
 
 
 def test_both_engines_load_the_same_and_prove_each_other(lake: LakeMaker, rng: random.Random) -> None:
-    """Transactions, all kinds of records, keys of headers that are no UTF-8: what one loads, the other proves unchanged."""
+    """With transactions, all kinds of records, and header keys that are not UTF-8: a window loaded by one engine is
+    proved unchanged by the other."""
     lk = lake(partitions=2, config=FOR_EVER)
     first, second = engines(lk)
     for one, other in ((first, second), (second, first)):
@@ -102,11 +103,11 @@ AGES = (
     *(253_402_300_800_000 + n for n in (-1, 0)),  # the year 10,000
     9_223_372_036_854_775,
 )
-"""Timestamps in ms that programs have reckoned differently."""
+"""Timestamps (ms) that programs have converted differently."""
 BEFORE_1582 = (
     -12_219_292_800_001,
     *(-62_135_596_800_000 + n for n in (-1, 0)),  # the year 1
-    -14_831_769_600_000,  # 1500-01-01, and a day in February that the Julian calendar alone has
+    -14_831_769_600_000,  # 1500-01-01, and a day in February that exists only in the Julian calendar
     -14_826_499_200_000,
     -9_223_372_036_854_775,
 )
@@ -122,7 +123,7 @@ def test_timestamps_of_any_age_are_the_same_for_both_engines_and_all_readers(lak
         return lk.close_window()
 
     def read(key: str) -> list[tuple[int, ...]]:
-        """By delta-rs, and by Spark."""
+        """Return the table's rows as read by delta-rs and by Spark."""
         frame = lk.spark().read.format("delta").load(str(lk.table)).where(f"window = '{key}'").orderBy("kafka_offset")
         by_spark = [row[0] for row in frame.selectExpr("unix_millis(kafka_timestamp)").collect()]
         return [tuple(r.timestamp for r in lk.rows(key)), tuple(by_spark)]
@@ -132,7 +133,7 @@ def test_timestamps_of_any_age_are_the_same_for_both_engines_and_all_readers(lak
         assert lk.loader(engine=one).load(key).outcome == "loaded"
         assert lk.loader(engine=other).load(key).outcome == "unchanged"
         assert read(key) == [AGES, AGES]
-    # Spark's connector moves these, so it has to refuse them; none of its files is left.
+    # Spark's connector shifts these timestamps, so it has to refuse them and leaves no file.
     key = window(BEFORE_1582)
     with pytest.raises(TimestampShiftedError, match=r"The columnar engine reads them correctly"):
         lk.loader(engine=connector).load(key)
@@ -142,7 +143,7 @@ def test_timestamps_of_any_age_are_the_same_for_both_engines_and_all_readers(lak
 
 
 def test_a_driver_needs_none_of_what_workers_compile() -> None:
-    """A code location loads in a moment, and one without numba loads by the connector."""
+    """A code location imports quickly, and one without numba uses the connector."""
     program = "import sys; from platform_assets.engines import choice; print({'numba', 'pyspark'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
@@ -193,7 +194,8 @@ def test_failures_are_the_platforms_own_and_leave_no_file(lake: LakeMaker) -> No
 
 
 def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> None:
-    """The worker waits for a broker that says nothing, so that it is in the middle of its work; so does each that a cluster tries."""
+    """The worker waits for an unresponsive broker, so it is in the middle of its work; so are the workers of all
+    retries."""
     lk = lake(partitions=2)
     lk.send([Record(partition=p) for p in (0, 1)])
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
@@ -212,7 +214,7 @@ def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> No
 
 
 def test_a_worker_without_memory_is_named_by_what_it_read_and_works_again_with_more(lake: LakeMaker) -> None:
-    """It has what it had when it asked for its first broker, and a few megabytes."""
+    """The worker may use only the memory that it had when it contacted its first broker, plus a few megabytes."""
     lk = lake()
     key = lk.window_of([Record(bytes(100_000), partition=0) for _ in range(200)])
     proxy = Proxy(int(lk.bootstrap.rpartition(":")[2]))
@@ -235,7 +237,7 @@ def test_a_worker_without_memory_is_named_by_what_it_read_and_works_again_with_m
 
 
 def connected_to(port: int) -> int | None:
-    """The process of Python that has a connection to this local port."""
+    """Return the Python process that has a connection to this local port."""
     for process in psutil.process_iter(["name"]):
         if "python" in (process.info["name"] or "") and process.pid != os.getpid():
             for one in _connections(process):
@@ -245,7 +247,7 @@ def connected_to(port: int) -> int | None:
 
 
 def owner_of(port: int) -> int:
-    """The process that has a connection from this local port."""
+    """Return the process that has a connection from this local port."""
     for process in psutil.process_iter(["name"]):
         if "python" in (process.info["name"] or ""):
             for one in _connections(process):
@@ -255,7 +257,7 @@ def owner_of(port: int) -> int:
 
 
 def _connections(process: psutil.Process) -> list[Any]:
-    with suppress(psutil.Error):  # it has just ended
+    with suppress(psutil.Error):  # the process has just ended
         return list(process.net_connections("tcp"))
     return []
 

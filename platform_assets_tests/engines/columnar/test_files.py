@@ -1,4 +1,4 @@
-"""Files by their codecs: a column that the codec does not shrink is written as it is."""
+"""Compression of data files: a column that the codec does not shrink is written uncompressed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOISE = random.Random(SEED).randbytes(1 << 20)
 
 
 def block(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, first: int = 0) -> pa.RecordBatch:
-    """Rows of partition 0 with these values."""
+    """Return rows of partition 0 with these values."""
     rows = len(values)
     columns = {
         "topic_id": ["an id"] * rows,
@@ -38,12 +38,12 @@ def block(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = 
 
 
 def noise(size: int, rows: int) -> list[bytes]:
-    """Values that no codec shrinks."""
+    """Return values that no codec can compress."""
     return [NOISE[at * size : (at + 1) * size] for at in range(rows)]
 
 
 def text(size: int, rows: int) -> list[bytes]:
-    """Values that any codec shrinks."""
+    """Return values that any codec can compress."""
     return [(b"%d flights from EWR to IAH " % at * size)[:size] for at in range(rows)]
 
 
@@ -53,7 +53,7 @@ def text(size: int, rows: int) -> list[bytes]:
         ([block(noise(172, 500))], {"value"}),
         ([block(text(172, 500))], set()),
         ([block(text(172, 500), noise(100, 500))], {"key"}),
-        ([block(noise(172, 500), noise(8, 500))], {"value"}),  # what shrinks of short keys is their lengths
+        ([block(noise(172, 500), noise(8, 500))], {"value"}),  # in short keys, only the lengths can be compressed
         ([block([None] * 5)], set()),
         ([block([b""] * 5)], set()),
         ([block([None, *noise(172, 400), b""]).slice(1, 400)], {"value"}),
@@ -73,7 +73,7 @@ def test_columns_that_the_codec_does_not_shrink_have_none(blocks: list[pa.Record
 
 
 def numbers(bits: int, rows: int, repeated: int = 1) -> list[int]:
-    """Random numbers of so many bits, in a seeded order that comes again and again."""
+    """Return random numbers of so many bits, in a seeded order that repeats."""
     found = random.Random(SEED).choices(range(1 << bits), k=rows // repeated)
     return found * repeated
 
@@ -89,7 +89,7 @@ def numbers(bits: int, rows: int, repeated: int = 1) -> list[int]:
     ],
 )
 def test_differences_that_the_codec_does_not_shrink_have_none(columns: dict[str, list[int]], plain: set[str]) -> None:
-    """Only those that are written so are tried: `other`, of the same numbers, keeps the codec."""
+    """Only columns written with differences are tried: `other`, with the same numbers, keeps the codec."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("other", pa.int64())])
     rows = pa.RecordBatch.from_pydict(columns | {"other": columns["a"]}, schema)
 
@@ -100,10 +100,9 @@ def test_differences_that_the_codec_does_not_shrink_have_none(columns: dict[str,
 
 @pytest.mark.parametrize(("values", "codec"), [(noise(172, 3_000), "UNCOMPRESSED"), (text(172, 3_000), "ZSTD")])
 def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp_path: Path) -> None:
-    """Every other column keeps the codec, down to the leaves of the headers, and rows that come later follow the first.
+    """Every other column keeps the codec, down to the leaves of the headers, and later rows follow the first ones.
 
-    All but the numbers that are written by differences: a constant step is a handful of bytes.
-    """
+    Except numbers written as differences: a constant step takes only a handful of bytes."""
     series = FileSeries(
         files_at(str(tmp_path)), "w", "0", 1, row_group_bytes=200_000, measure=lambda _: Measured.of_nothing()
     )

@@ -1,4 +1,4 @@
-"""However offsets are shared out, each is read once, in order, and no task has much more than another."""
+"""However offsets are divided among tasks, each is read once, in order, and tasks have about equally much to read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_random_ranges_are_shared_out_exactly(rng: random.Random) -> None:
         assert all(p.wanted.size for p in pieces)
         for partition, some in given.items():
             joined = [o for p in pieces if p.partition == partition for o in (p.wanted.start, p.wanted.end)]
-            # Ends that touch the next start are where a piece was cut.
+            # A range that ends at the next one's start was cut there.
             kept = [o for i, o in enumerate(joined) if o not in (joined[i - 1 : i] + joined[i + 1 : i + 2])]
             assert kept == [o for r in some if r.size for o in (r.start, r.end)]
         sizes = [sum(p.wanted.size for p in share) for share in found]

@@ -1,4 +1,4 @@
-"""A job's plan: each order's offsets are in shares of its own, and each share is in one task."""
+"""A job's plan: the offsets of different orders are in different shares, and each share is in one task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLE = TableRef.raw("t")
 
 
 def order(number: int, *sizes: int) -> Order:
-    """A window with so many offsets in each partition."""
+    """Return a window with this number of offsets in each partition."""
     ranges = TopicRanges({p: OffsetRange(7, 7 + size) for p, size in enumerate(sizes)})
     return Order(Records("t", "A" * 22, f"2026-01-01-00:{number:02}", ranges), f"load {number}", TABLE)
 

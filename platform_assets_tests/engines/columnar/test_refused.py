@@ -1,4 +1,4 @@
-"""Records that no load can accept are found, and no others, whatever the size of a fetch."""
+"""Records that no load can accept are found, without false alarms, whatever the size of a fetch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def flipped(batch: bytes, at: int = -1) -> bytes:
 
 
 def damaged_at(number: int, at: int = -1, *, together: bool = False) -> Script:
-    """The batch of that number in LOG with a flipped bit at a byte; alone in each answer, or with all that follows it."""
+    """Return a fetch function for LOG with one bit flipped in one batch; its answers have one batch, or all that
+    follow."""
     log = [flipped(batch, at) if n == number else batch for n, batch in enumerate(LOG)]
     rest = [b"".join(log[n:]) if together else batch for n, batch in enumerate(log)]
     made = script(together=False)
@@ -112,7 +113,7 @@ def test_a_batch_that_the_broker_itself_finds_corrupt_is_searched_to_its_end(sta
 
 
 def test_offsets_that_are_missing_after_a_damaged_batch_count_as_damaged(start: Start) -> None:
-    """A damaged header may claim fewer offsets than the batch had."""
+    """A damaged header may claim fewer offsets than the batch has."""
     made = damaged_at(1)
     made.batches[1] = (3, 4, made.batches[1][2])
     assert search(start, made, (0, 15)).damaged == {0: (OffsetRange(3, 8),)}

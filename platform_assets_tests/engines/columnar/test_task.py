@@ -1,4 +1,4 @@
-"""Shares of a job, each done as a worker of Spark's does it: their files hold what a consumer gets of the same offsets."""
+"""Shares of a job, run as a Spark worker runs them: their files contain what a consumer reads at the same offsets."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ pytestmark = pytest.mark.broker
 
 Ranges = Mapping[int, tuple[int, int]]
 FOR_EVER = {"retention.ms": "-1"}
-"""Retention goes by the records' own timestamps."""
+"""Retention is based on the records' own timestamps."""
 
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
-    """As the common one, without Spark."""
+    """Make a topic and its lake like the common fixture, without Spark."""
 
     def make(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> TopicLake:
         name = topic(partitions=partitions, config=config)
@@ -61,7 +61,7 @@ def _no_spark() -> Any:
 
 
 def work_of(lk: TopicLake, ranges: Ranges, table: Path, *, most: int = 3, smallest: int = 1, **more: Any) -> Work:
-    """The work of loading `ranges` of a topic to files in `table`."""
+    """Return the work of loading `ranges` of a topic to files in `table`."""
     table.mkdir(exist_ok=True)
     pieces = shares({p: [OffsetRange(*r)] for p, r in ranges.items()}, smallest, most)
     source = Source(lk.topic, lk.cluster.topic(lk.topic).topic_id, str(table))
@@ -81,12 +81,12 @@ def reports(wanted: Work) -> list[Report]:
 
 
 def of_source(work: Work, **changes: str) -> Work:
-    """The same work of another source."""
+    """Return the same work for another source."""
     return replace(work, shares=tuple(replace(s, source=replace(s.source, **changes)) for s in work.shares))
 
 
 def done(wanted: Work) -> list[WrittenFile]:
-    """The files of a job in which all goes well."""
+    """Run a job that has to succeed; return its files."""
     found = reports(wanted)
     for report in found:
         if report.error is not None:
@@ -100,7 +100,7 @@ def failed(wanted: Work) -> list[Any]:
 
 
 def rows(table: Path, files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
-    """The rows of all files in their order, timestamps in microseconds."""
+    """Return the rows of all files in order, timestamps in microseconds."""
     found: list[dict[str, Any]] = []
     for file in files:
         content = pq.read_table(table / file.path, partitioning=None)
@@ -110,7 +110,7 @@ def rows(table: Path, files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
 
 
 def by_consumer(lk: TopicLake, ranges: Ranges) -> list[dict[str, Any]]:
-    """Return the rows that a read_committed consumer gets, in the form of `rows`."""
+    """Return the rows that a read_committed consumer reads, in the form of `rows`."""
     topic_id = lk.cluster.topic(lk.topic).topic_id
     return [
         {
@@ -129,7 +129,7 @@ def by_consumer(lk: TopicLake, ranges: Ranges) -> list[dict[str, Any]]:
 
 
 def same(lk: TopicLake, table: Path, ranges: Ranges, **more: Any) -> list[WrittenFile]:
-    """Load `ranges` and compare with what a consumer gets, and the digests with those of the files."""
+    """Load `ranges`; compare the rows with a consumer's, and the digests with those of the files."""
     files = done(work_of(lk, ranges, table, **more))
     found = sorted(rows(table, files), key=lambda r: (r["kafka_partition"], r["kafka_offset"]))
     assert found == by_consumer(lk, ranges)
@@ -221,7 +221,7 @@ def test_aborted_records_alone_make_no_file(lake: LakeMaker, tmp_path: Path) -> 
 def test_a_quota_of_a_megabyte_a_second_is_waited_out(
     lake: LakeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quota is that of a client's name, which the task has from its environment."""
+    """The quota applies to a client id, which the task takes from its environment."""
     lk = lake()
     lk.send(Record(b"v" * 100_000) for _ in range(140))
     monkeypatch.setenv("KAFKA_CLIENT_ID", f"columnar-{lk.topic}")
@@ -282,7 +282,7 @@ def test_failures_come_back_typed_and_leave_no_file(lake: LakeMaker, tmp_path: P
 
 
 def test_errors_survive_the_way_back() -> None:
-    """With their class, fields and message."""
+    """Their class, fields and message are kept."""
     for error in (
         UnreadableTimestampError("raw/t", "w", [(0, 1, 2)]),
         OffsetsVanishedError("t", "w", "detail"),

@@ -1,4 +1,4 @@
-"""Tasks are sent without secrets: workers have the secrets themselves, or report that one is missing."""
+"""Tasks are sent without secrets: workers have the secrets themselves, or report which one is missing."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_a_worker_takes_the_settings_from_its_own_environment_and_the_brokers_fr
     driver = ClientSettings.from_environment(SECURE, "broker:9092")
     sent = pickle.loads(pickle.dumps(work(*driver.options)))
     assert sent.settings({**SECURE, "KAFKA_BOOTSTRAP_SERVERS": "elsewhere:1", "HOME": "/"}) == driver
-    # What the driver does without is not used either.
+    # Workers do not use a variable that the driver does not have.
     assert work().settings(SECURE) == ClientSettings("broker:9092")
     consent = {**SECURE, "PLATFORM_ALLOW_CLEARTEXT_LOGINS": "true"}
     assert [sent.settings(given).cleartext_logins for given in (SECURE, consent)] == [False, True]
 
 
 def test_the_name_of_the_code_follows_from_all_that_a_worker_imports() -> None:
-    """Else workers that are kept could run other code than the driver takes them to have."""
+    """Otherwise workers that Spark kept could run code other than the driver's."""
     program = (
         "import sys; from platform_assets.engines.columnar import task; "
         "print(*(m for m, v in sys.modules.items() if m.startswith('platform_assets.') and not hasattr(v, '__path__')))"

@@ -42,7 +42,7 @@ def test_the_jar_leaves_the_import_path_with_its_importers(tmp_path: Path, monke
     monkeypatch.setattr(sys, "path", [jar, *sys.path, f"{jar}/org", own])
     monkeypatch.setattr(sys, "path_importer_cache", dict(sys.path_importer_cache))
     with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("module_that_nobody_has")  # each entry of the path has an importer now
+        importlib.import_module("module_that_nobody_has")  # now each entry of the path has an importer
     assert {jar, own} <= sys.path_importer_cache.keys()
     sys.path_importer_cache[f"{jar}/org"] = sys.path_importer_cache[jar]
     before = [entry for entry in sys.path if not entry.startswith(jar)]
@@ -72,14 +72,15 @@ def test_garbage_is_looked_for_among_what_came_after_the_first_task() -> None:
     assert frozen > len(kept)
     later: list[list[int]] = [[] for _ in range(1_000)]
     task.begin_task()
-    # What was frozen and is used no more goes all the same, so there may be fewer.
+    # Frozen objects are still freed when their last reference disappears, so there may be fewer.
     assert len(later) == 1_000
     assert gc.get_freeze_count() <= frozen
 
 
 @pytest.mark.parametrize(("code", "begun"), [(work.CODE, 1), ("another", 0)])
 def test_a_worker_of_other_code_is_left_as_it_is(code: str, begun: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function that Spark maps, as the worker calls it: an older release may have nothing of what this one would call."""
+    """Checks the function that Spark maps, as the worker calls it: an older release may lack what this one would
+    call."""
     monkeypatch.setattr("platform_assets.engines.columnar.job.CODE", code)
     assert list(job._mapped(Nothing())(iter(()))) == []
     assert task._tasks == begun

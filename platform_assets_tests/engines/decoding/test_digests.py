@@ -1,4 +1,5 @@
-"""Digests of typed rows: compiled code and Spark agree on every type, and columns that are added later change none."""
+"""Digests of typed rows: compiled code and Spark agree on every type, and columns added later do not change any
+digest."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def test_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
-    """Of random rows of every type, window by window, in files that are encoded as a decoded table's."""
+    """Random rows of every type, window by window, in files encoded like those of a decoded table."""
     from pyspark.sql import functions as F
 
     windows = {f"w{i}": typed_rows(random.Random(SEED + i), rows) for i, rows in enumerate((1, 40, 2_500))}
@@ -56,14 +57,14 @@ def test_offsets_digest_is_that_of_the_raw_table() -> None:
 
 
 def test_column_of_nulls_changes_no_digest() -> None:
-    """As a column that was added later is read of older rows, wherever it stands."""
+    """Older rows read a column that was added later as nulls, whatever its position."""
     rows = typed_rows(random.Random(SEED), 50)
     for at in (2, 5, rows.num_columns):
         assert measured(rows.add_column(at, "new", pa.nulls(50, pa.string()))) == measured(rows)
 
 
 def test_value_that_moved_to_another_column_gives_another_digest() -> None:
-    """With nulls passed over, columns of one type would else change places unseen."""
+    """Digests skip nulls, so swapped columns of one type could otherwise go unnoticed."""
     one, null = pa.array([7], pa.int32()), pa.nulls(1, pa.int32())
     kept = {"kafka_partition": pa.array([0], pa.int32()), "kafka_offset": pa.array([5], pa.int64())}
     right = pa.RecordBatch.from_pydict({**kept, "a": one, "b": null})

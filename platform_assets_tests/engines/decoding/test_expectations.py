@@ -1,4 +1,4 @@
-"""Results of expectations equal those counted in plain Python, whatever the blocks and shares."""
+"""Results of expectations equal those counted in plain Python, however the rows are divided into blocks and shares."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Rows = list[dict[str, Any]]
 
 @st.composite
 def windows(draw: st.DrawFn) -> Rows:
-    """Rows of a window by partition and offset; those of tombstones have no values."""
+    """Return the rows of a window by partition and offset; tombstones have no values."""
     values = st.fixed_dictionaries({
         "a": st.none() | st.sampled_from(["p", "q", "r", ""]),
         "b": st.none() | st.integers(-1, 2),
@@ -75,7 +75,7 @@ def blocks(rows: Rows, cuts: Sequence[int]) -> list[pa.RecordBatch]:
 @UNTIMED
 @given(windows(), st.lists(st.integers(0, 25), max_size=4), st.randoms())
 def test_single_rows(rows: Rows, cuts: list[int], order: random.Random) -> None:
-    """Each block by a share of its own, in any order, and through reports as they are sent."""
+    """Each block is in its own share, in any order; the results pass through serialized reports."""
     shares = []
     for block in blocks(rows, cuts):
         measurer = Measurer((*EXPECTED, KEYS), LAYOUT)
@@ -99,7 +99,7 @@ def test_single_rows(rows: Rows, cuts: list[int], order: random.Random) -> None:
 @given(windows(), st.lists(st.integers(0, 25), max_size=4), st.integers(1, 30), st.sampled_from([("a",), ("a", "b"), ("s",)]),
        st.randoms())  # fmt: skip
 def test_keys(rows: Rows, cuts: list[int], at_once: int, columns: tuple[str, ...], order: random.Random) -> None:
-    """In as many passes as memory asks for, and whatever the order of blocks."""
+    """With as many passes as the memory limit requires, whatever the order of blocks."""
     parts = blocks(rows, cuts)
     order.shuffle(parts)
     e = Expectation("e", "unique", columns)
@@ -132,7 +132,7 @@ def test_keys_are_named_with_their_columns() -> None:
 
 
 def test_memory_is_that_of_distinct_keys() -> None:
-    """A million rows of one key are no more than one."""
+    """A million rows with the same key need no more memory than one."""
     counts = uniqueness._Counts(1000)
     for _ in range(100):
         counts.add(np.full(10_000, 7, np.uint64))
@@ -161,7 +161,7 @@ def test_hashes_tell_columns_apart() -> None:
 
 
 def test_files_that_were_written_are_read(tmp_path: Path) -> None:
-    """As a worker writes them: without Arrow's own schema."""
+    """The files are written as a worker writes them: without an Arrow schema."""
     rows = [
         {"kafka_partition": n % 2, "kafka_offset": n, "tombstone": False, "a": f"k{n % 3}", "b": 1, "s": {"x": n % 2}}
         for n in range(10)
@@ -207,7 +207,7 @@ def test_figures_are_read_back() -> None:
 
 
 def test_times_beyond_the_year_9999_are_counted_and_shown_as_numbers() -> None:
-    """As where a producer sends microseconds for milliseconds, which is what a range is declared to find."""
+    """A producer may send microseconds instead of milliseconds; a range is declared to find that."""
     layout = pa.schema([*list(LAYOUT)[:3], ("at", pa.timestamp("us", "UTC"))])
     far = pa.array([1 << 60] * 2, pa.int64()).cast(pa.timestamp("us", "UTC"))
     rows = pa.RecordBatch.from_arrays(

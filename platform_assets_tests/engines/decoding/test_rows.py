@@ -51,7 +51,7 @@ def test_each_record_is_in_one_table() -> None:
 
 
 def test_repairs_are_decoded_instead_of_values() -> None:
-    """A value that is still bad becomes a dead letter with the value as sent."""
+    """A value that is still invalid becomes a dead letter with the value as sent."""
     records = raw(
         (0, 1, None, b"{"), (0, 2, None, b"{"), (1, 1, None, b"{"), (1, 2, None, None), (1, 3, None, b'{"id": 9}')
     )

@@ -1,4 +1,4 @@
-"""A Spark task gives the same rows and dead letters however its share is divided into blocks."""
+"""A Spark task returns the same rows and dead letters however its share is divided into blocks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SCHEMA = FormatSpec("json", {"schema": "id BIGINT NOT NULL"})
 
 
 def values(*, backwards: bool) -> pa.RecordBatch:
-    """Records of two partitions, some of them broken; each has a key and headers of its own."""
+    """Return records of two partitions, some of them broken; each has a different key and headers."""
     offsets = list(range(RECORDS))
     found = [(o % 2, o, f"key {o}".encode(), b"{" if o in BROKEN else b'{"id": %d}' % o) for o in offsets]
     return raw(*(reversed(found) if backwards else sorted(found)))
 
 
 def decoded(folder: Path, records: pa.RecordBatch, key: FormatSpec | None) -> tuple[list[Any], list[Any]]:
-    """Rows and dead letters of a table with one file of one row group, as one task writes them."""
+    """Return rows and dead letters of a table with one file of one row group, as one task writes them."""
     raw_folder = folder / "raw"
     raw_folder.mkdir(parents=True)
     pq.write_table(pa.Table.from_batches([records]), raw_folder / "0.parquet", row_group_size=RECORDS)

@@ -1,4 +1,4 @@
-"""The merging engine: what it does if Spark's session ends, its workers lack the code, or the job is lost."""
+"""The merging engine if Spark's session ends, the workers lack the code, or the job is lost."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ENDED = "[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid. Session was clos
 
 
 class Lost(Exception):
-    """In the place of Spark's error."""
+    """Stand-in for Spark's error."""
 
 
 class Shared:
-    """In the place of a shared session."""
+    """Stand-in for a shared session."""
 
     forgotten = 0
 
@@ -46,7 +46,7 @@ def work(tmp_path: Path) -> Work:
 
 
 def spark(monkeypatch: pytest.MonkeyPatch, *jobs: list[str | Exception]) -> list[int]:
-    """Have jobs give these reports or errors; returns the number of shares of each job."""
+    """Make jobs return these reports or raise these errors; return the number of shares of each job."""
     sent, left = list[int](), list(jobs)
 
     def texts_of(session: Any, work: Work, tasks: int, task: str) -> Iterator[str]:

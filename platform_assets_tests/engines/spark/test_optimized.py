@@ -1,4 +1,4 @@
-"""Tables that Spark's own OPTIMIZE has sorted: INT96 and other files, the same rows for every command."""
+"""Tables sorted by Spark's own OPTIMIZE: with INT96 and different files, every command sees the same rows."""
 
 from __future__ import annotations
 

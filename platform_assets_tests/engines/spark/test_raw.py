@@ -1,4 +1,4 @@
-"""The raw table holds all that a record has, in one commit a load, and its digests tell rows apart."""
+"""The raw table has every field of a record and one commit for each load; its digests distinguish rows."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def engine_name(request: pytest.FixtureRequest) -> EngineName:
 
 def test_all_that_a_record_has_survives(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
-    before = milliseconds(datetime.now(UTC)) - 1  # which is rounded, and records are cut off
+    before = milliseconds(datetime.now(UTC)) - 1  # the current time is rounded, while record timestamps are truncated
     key = lk.window_of(EVERY_KIND)
     after = milliseconds(datetime.now(UTC))
     loaded = lk.load(key)
     rows = lk.rows()
-    # Against what was sent, then against what a consumer reads.
+    # Compared with what was sent, then with what a consumer reads.
     assert [(r.partition, r.key, r.value, r.headers) for r in rows] == [
         (s.partition, s.key, s.value, s.headers) for s in EVERY_KIND
     ]
@@ -124,7 +124,7 @@ def test_a_window_of_aborted_records_alone_is_a_commit_with_no_rows(lake: LakeMa
     assert newest is not None
     assert newest.metadata.ranges == loaded.receipt.ranges
     assert [r.value for r in lk.rows()] == [b"before"]
-    # It is a loaded window like any other: proved equal when loaded again, and no gap.
+    # It is a normal loaded window: a new load proves it unchanged, and it is not a gap.
     again = lk.load(key)
     assert (again.outcome, again.receipt, lk.version()) == ("unchanged", loaded.receipt, 2)
     found = facts.collect(TableRef.raw(lk.topic), lk.ledger)
@@ -148,14 +148,15 @@ def test_small_windows_have_few_files_and_large_ones_a_file_a_partition(lake: La
         key = lk.window_of(Record(partition=p) for p in range(4) for _ in range(per_partition))
         receipt = lk.load(key).receipt
         assert len(holdings.files_of(Folder.at(lk.table), key).paths) == files
-        # Counts and bounds a partition are right whether they come from statistics or from the files.
+        # Counts and bounds for each partition are right whether they come from statistics or from the files.
         last = {p: r.end for p, r in receipt.ranges.items()}
         for partition, part in receipt.partitions.items():
             assert (part.rows, part.last_offset) == (per_partition, last[partition] - 1)
 
 
 def test_rows_outside_of_the_window_are_refused_before_the_commit(lake: LakeMaker) -> None:
-    """An engine that reads other offsets than it was asked for: no such engine is known, and none would pass."""
+    """Simulates an engine that reads other offsets than requested. No such engine is known, and its rows would be
+    refused."""
     lk = lake()
     keys = [lk.window_of([Record()]) for _ in range(2)]
     lk.load(keys[0])
@@ -178,7 +179,7 @@ def test_rows_outside_of_the_window_are_refused_before_the_commit(lake: LakeMake
 def test_compiled_and_interpreted_queries_load_the_same(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch, compiled_first: bool
 ) -> None:
-    """Small windows are interpreted by Spark and large ones compiled: rows and digests must not tell which."""
+    """Spark interprets small windows and compiles large ones: rows and digests must be the same."""
     lk = lake(partitions=2)
     key = lk.window_of(EVERY_KIND)
     for compiled in (compiled_first, not compiled_first):
@@ -213,7 +214,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def measure(connection: Callable[[], SparkSession]) -> Callable[..., Measured]:
-    """Digests of rows that are `BASE` but for what is given."""
+    """Return digests of rows that equal `BASE` except for the given changes."""
 
     def digests(*changes: Row, parts: int = 1) -> Measured:
         rows = [tuple({**BASE, **change}.values()) for change in changes]
@@ -249,7 +250,7 @@ def test_content_digests_differ_where_rows_do(measure: Callable[..., Measured], 
 
 
 def test_digests_of_offsets_tell_what_sums_cannot(measure: Callable[..., Measured]) -> None:
-    """{0, 3, 5, 6} and {1, 2, 4, 7} agree in count, sum and sum of squares."""
+    """{0, 3, 5, 6} and {1, 2, 4, 7} have the same count, sum and sum of squares."""
     one = measure(*({"kafka_offset": o} for o in (0, 3, 5, 6)))
     other = measure(*({"kafka_offset": o} for o in (1, 2, 4, 7)))
     assert one.offsets != other.offsets
@@ -265,7 +266,8 @@ def test_digests_do_not_depend_on_order_nor_on_files(measure: Callable[..., Meas
 
 
 def test_a_load_observes_the_digests_of_what_it_wrote(lake: LakeMaker) -> None:
-    """The table, read back, has the receipt's digests, so they were computed from the rows and not from the plan."""
+    """Rows read back from the table have the receipt's digests, so those were computed from the rows and not from
+    the plan."""
     lk = lake(partitions=2)
     key = lk.window_of([Record(str(i).encode(), partition=i % 2) for i in range(100)])
     receipt = lk.load(key).receipt
@@ -278,7 +280,7 @@ def test_a_load_observes_the_digests_of_what_it_wrote(lake: LakeMaker) -> None:
     [(1, "1", 1 << 18), (1_000, "1000", 1_000 << 10), (10_000_000, "20000", 16 << 20)],
 )
 def test_a_small_range_fetches_little_beyond_its_end(offsets: int, records: str, fetched: int) -> None:
-    """Spark keeps what was fetched beyond it: many small windows in a row would fill its heap."""
+    """Spark buffers the fetched records after the end; many small windows in a row would fill its heap."""
     options = raw.client_options(TopicRanges({0: OffsetRange(5, 5 + offsets), 1: OffsetRange(7, 8)}))
     assert options["kafka.max.poll.records"] == records
     assert options["kafka.max.partition.fetch.bytes"] == str(fetched)
@@ -288,7 +290,7 @@ def test_a_small_range_fetches_little_beyond_its_end(offsets: int, records: str,
 def test_digests_that_spark_does_not_hand_on_are_taken_from_the_files(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy server the listener that observes may be late; its answer then comes without what it observed."""
+    """The listener that observes may be late on a busy server; the answer then lacks the observed values."""
     from pyspark.sql.connect.observation import Observation
 
     lk = lake(partitions=2)

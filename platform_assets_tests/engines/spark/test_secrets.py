@@ -1,8 +1,7 @@
-"""A Spark server of somebody's own, that shows all it can: Connect's page of the UI, event logs, the REST interface.
+"""A user's own Spark server that shows as much as possible: Connect's page in the UI, event logs, the REST interface.
 
-It has none of the platform's redaction settings, only Spark's own defaults and a pattern of its operator's. What loads send
-to it holds Kafka's password.
-"""
+It has none of the platform's redaction settings, only Spark's defaults and one pattern set by its operator. Loads
+send Kafka's password to it."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 PASSWORD = 'canary-4f1c"behind-7b2e'
-"""With a quote, so that a pattern which takes it for the end of the value leaves the rest."""
+"""Contains a quote: a pattern that takes it for the end of the value does not hide the rest."""
 PARTS = PASSWORD.split('"')
 KEY_PASSWORD = "canary-of-a-key-91d0"
 LOGIN = {
@@ -47,7 +46,7 @@ LOGIN = {
     "KAFKA_SASL_MECHANISM": "PLAIN",
     "KAFKA_SASL_USERNAME": "loader",
     "KAFKA_SASL_PASSWORD": PASSWORD,
-    # Of no use without TLS, and given to Spark all the same.
+    # Not needed without TLS, but passed to Spark anyway.
     "KAFKA_SSL_KEY_PASSWORD": KEY_PASSWORD,
 }
 SPARK_DEFAULTS = {
@@ -59,7 +58,7 @@ SPARK_DEFAULTS = {
 
 @dataclass(frozen=True)
 class ShownServer:
-    """A Spark server with all that it shows, and a broker that asks for a password."""
+    """A Spark server with all its pages and logs, and a broker that requires a password."""
 
     home: Home
     remote: str
@@ -72,7 +71,7 @@ class ShownServer:
         return ClientSettings.from_environment(LOGIN, self.sasl)
 
     def shown(self) -> dict[str, str]:
-        """All pages of the UI and of its REST interface, the event logs, and the server's own log, by where they are."""
+        """Return all pages of the UI and of its REST interface, the event logs, and the server's own log, by source."""
         found = dict(pages(self.ui))
         found |= {str(p): p.read_text(errors="replace") for p in self.events.rglob("*") if p.is_file()}
         log = self.home.log_file("spark")
@@ -114,7 +113,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownServer]:
     options = UpOptions(broker=broker, spark=spark)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            # Workers of the columnar engine take the login from the server's environment.
+            # Workers of the columnar engine take the credentials from the server's environment.
             for name, value in LOGIN.items():
                 patch.setenv(name, value)
             platform.start_service("kafka", home, options, environ=environment)
@@ -172,7 +171,8 @@ def test_loads_show_no_password(server: ShownServer, session: SparkSession, lk: 
 def test_a_statement_that_shows_the_options_of_its_reader_shows_no_password(
     server: ShownServer, session: SparkSession, lk: TopicLake
 ) -> None:
-    """Spark leaves out what lies deep in a statement, and a load's reader does. That of a shorter statement is shown."""
+    """Spark omits deeply nested parts of a statement, and the reader of a load is such a part. In a shorter
+    statement it is shown."""
     lk.send([Record(b"one"), Record(b"two")])
     options = server.settings().java()
     assert KEY_PASSWORD in options.values()
@@ -181,7 +181,7 @@ def test_a_statement_that_shows_the_options_of_its_reader_shows_no_password(
     assert [bytes(row["value"]) for row in frame.select("value").collect()] == [b"one", b"two"]
     session.sql("select 'of-the-operator-4711'").collect()
     shown = check_nothing_is_shown(server, 2)
-    # What its operator hides stays hidden; Spark itself does so in statements alone.
+    # Values that match the operator's pattern stay hidden; Spark itself hides them only in statements.
     assert not [
         w for w, text in shown.items() if w.startswith(f"{server.ui}/connect/") and "of-the-operator-4711" in text
     ]
@@ -192,7 +192,7 @@ def test_a_statement_that_shows_the_options_of_its_reader_shows_no_password(
 
 
 class Settings:
-    """A session's settings on a server that forbids some, which no open one does."""
+    """Session settings on a server that forbids some of them, as locked servers do."""
 
     def __init__(self, given: dict[str, str], forbidden: str = "") -> None:
         self.given, self.forbidden = given, forbidden
@@ -217,7 +217,7 @@ def test_a_server_that_forbids_a_pattern_is_refused_with_the_setting_that_it_nee
     made: Any = Settings({}, name)
     with pytest.raises(ConfigurationError, match=re.escape(f"Start the server with {name}={sessions.REDACTED[name]}")):
         sessions._redact(made)
-    # Started so, it is taken, whatever else it hides.
+    # A server started like this is accepted, whatever else it hides.
     started: Any = Settings({name: f"mine|{sessions.REDACTED[name]}"}, name)
     sessions._redact(started)
 

@@ -1,4 +1,5 @@
-"""The session that processes share: joined by id, left without harm to others, and followed by another where it has ended."""
+"""The Spark session shared by processes: it is joined by id, left without harm to others, and replaced if it has
+ended."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ print(json.dumps([session.session_id, pid]))
 
 
 class Server:
-    """A Spark Connect server of these tests alone."""
+    """A Spark Connect server used only by these tests."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -92,13 +93,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_processes_with_the_same_code_and_lake_share_warm_workers_and_others_do_not(
     spark_remote: str, tmp_path: Path
 ) -> None:
-    """A process that ends leaves the session to others; other code, as after an upgrade, never gets workers of this one."""
+    """A process that ends leaves the session to others; other code, as after an upgrade, never gets these workers."""
     first, second = joined(spark_remote, tmp_path, "code"), joined(spark_remote, tmp_path, "code")
     assert first == second
     upgraded, another = joined(spark_remote, tmp_path, "newer code"), joined(spark_remote, tmp_path / "another", "code")
     assert len({first, upgraded, another}) == 3
     assert len({pid for _, pid in (first, upgraded, another)}) == 3
-    # A session of one's own in the same process is another one, and ending it is no matter to those who share.
+    # A private session in the same process is separate: ending it does not affect the shared one.
     shared = SharedSession(spark_remote, Lake.at(tmp_path), "code")
     assert shared.session().session_id == first[0]
     own = connect(spark_remote)
@@ -125,7 +126,7 @@ def test_a_session_that_was_idle_or_lost_its_server_is_followed_by_another_withi
         return int(found.sessions.read(f"{CODE}.generation") or 0)
 
     def idle() -> None:
-        time.sleep(IDLE_SECONDS + 3)  # each question to the server would be a sign of life
+        time.sleep(IDLE_SECONDS + 3)  # any request to the server would keep the session alive
 
     kept = engine()
     assert lk.loader(engine=kept).load(lk.window_of([Record(b"1")])).outcome == "loaded"
@@ -133,7 +134,7 @@ def test_a_session_that_was_idle_or_lost_its_server_is_followed_by_another_withi
     assert lk.loader(engine=kept).load(lk.window_of([Record(b"2")])).outcome == "loaded"
     known = generation()
     assert known >= 1, "the earlier id is refused permanently"
-    # A new process begins with that one, or with its successor where the machine is slow.
+    # A new process starts with that session, or with its successor if the machine is slow.
     other = engine()
     assert other.shared is not None
     joined_now = other.shared.session().session_id

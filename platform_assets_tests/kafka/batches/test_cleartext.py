@@ -1,4 +1,4 @@
-"""A login without encryption stays on this machine, whatever address a broker or a name server gives."""
+"""A login without encryption stays on this machine, whatever address a broker or a name server returns."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ GIVEN = {
 
 
 class _Elsewhere(socket.socket):
-    """A connection whose peer is on another machine, as far as it says."""
+    """A connection whose peer claims to be on another machine."""
 
     def getpeername(self) -> Any:
         return ("192.0.2.7", super().getpeername()[1])
 
 
 def sent(**changed: str) -> bytes:
-    """The beginning of what a broker at an address that is in no setting gets before it has answered."""
+    """Return the first bytes sent to a broker at an address that no setting contains, before it has answered."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         security = Security(ClientSettings.from_environment({**GIVEN, **changed}))
@@ -40,7 +40,7 @@ def sent(**changed: str) -> bytes:
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each connection is one to another machine."""
+    """Make each connection one to another machine."""
     connected = socket.create_connection
 
     def elsewhere(address: Any, timeout: float) -> socket.socket:
@@ -63,7 +63,7 @@ def test_a_login_is_not_sent_unencrypted_to_an_address_that_brokers_advertise() 
             assert accepted.recv(1) == b"", "nothing was sent"
     assert "192.0.2.7" in str(refused.value)
     assert "canary" not in str(refused.value)
-    # Each remedy that it names is followed.
+    # Follow each remedy in the message.
     assert "PLATFORM_ALLOW_CLEARTEXT_LOGINS=true" in str(refused.value)
     assert b"platform-assets" in sent(PLATFORM_ALLOW_CLEARTEXT_LOGINS="true")
     assert "KAFKA_SECURITY_PROTOCOL=SASL_SSL" in str(refused.value)

@@ -1,4 +1,4 @@
-"""Hand-made record batches, compared with the records from which they were built."""
+"""Handmade record batches, compared with the records from which they were built."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_batch_tells_its_records_timestamps(codec: str) -> None:
     (only,) = scanned(batch(100, [0, 3, 9], codec=codec, stamp=5000))
     assert list(only.timestamps()) == [(100, 5000), (103, 5003), (109, 5009)]
     assert (only.max_timestamp, only.leader_epoch) == (5009, 0)
-    # Where the broker stamps records, each has the time at which the batch was appended.
+    # If the broker sets timestamps, each record has the time at which the batch was appended.
     (only,) = scanned(batch(100, [0, 3], codec=codec, stamp=5000, append_time=True))
     assert list(only.timestamps()) == [(100, 5003), (103, 5003)]
 
@@ -100,12 +100,12 @@ def test_batches_from_the_end_on_are_left_out_whatever_they_hold() -> None:
         found = Batches.scan(memoryview(whole[0] + damaged + whole[2]), 10)
         found.verify()
         assert (len(found), found.next_offset, found.beyond) == (1, 10, True)
-    # Cut off behind the end, too.
+    # Also cut off after the end.
     assert len(Batches.scan(memoryview(whole[0] + whole[1][:30]), 10)) == 1
 
 
 def test_a_batch_that_says_that_it_is_not_wanted_before_one_that_is_is_damage() -> None:
-    """The offset of a batch is not among what its CRC covers."""
+    """The CRC of a batch does not cover its base offset."""
     wrong = batch(77, [0]) + batch(2, [0])
     with pytest.raises(Damage, match="offset 77: its header's offsets are impossible before the next batch"):
         Batches.scan(memoryview(wrong), 10)

@@ -1,4 +1,4 @@
-"""Bodies that are unpacked into memory which is used again."""
+"""Bodies that are unpacked into reused memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def packed(codec: str, data: bytes) -> memoryview:
 
 
 def body(rng: random.Random) -> bytes:
-    """Of any size up to some hundred thousand bytes, that shrinks hardly, or to a thousandth."""
+    """Return a body of up to some hundred thousand bytes that shrinks hardly at all, or to a thousandth."""
     return rng.randbytes(rng.randrange(1, 300)) * rng.choice([1, 10, 1_000])
 
 
 def test_bodies_lie_behind_each_other_and_stay_as_the_room_grows(rng: random.Random) -> None:
     buffer = UnpackBuffer()
-    for _ in range(3):  # the same room again and again
+    for _ in range(3):  # the same buffer again and again
         bodies = [(rng.choice(sorted(CODECS)), body(rng)) for _ in range(40)]
         end = 0
         for codec, data in bodies:

@@ -1,4 +1,4 @@
-"""How evidence is asked for: what brokers answer, fail to answer, and answer wrongly. The brokers here are scripted."""
+"""Requests for evidence: answers, failures and wrong answers of brokers, which are scripted here."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_damage_that_the_broker_finds_itself(start: Start) -> None:
 
 
 def test_a_batch_beyond_a_limit_is_named_with_its_offsets_and_the_setting(start: Start) -> None:
-    """Evidence opens batches that compaction has thinned out."""
+    """Evidence decompresses batches in which compaction has left gaps."""
     thinned = thin_batch(10, list(range(0, 10, 2)), span=10)
     broker = start(Script(batches=[(0, 9, batch(0, 10)), (10, 19, thinned), (20, 29, batch(20, 10))]))
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_batch_that_the_broker_cuts_off_is_damage(start: Start) -> None:
 
 @pytest.mark.parametrize("compacted", [True, False])
 def test_empty_answers_below_a_stable_end_are_asked_again(start: Start, compacted: bool) -> None:
-    """As a broker answers when a read from tiered storage takes too long."""
+    """A broker returns such answers when a read from tiered storage takes too long."""
     script = Script(empty=[0] * 5)
     found = asked(start(script), patience=20.0, compacted=compacted)
     assert (found.records, dict(found.holes)) == (30, {})
@@ -222,7 +222,7 @@ def test_answers_that_stay_empty_are_no_holes_and_name_the_offset(start: Start, 
         asked(broker, patience=1.5, compacted=compacted)
     assert isinstance(empty.value, Retryable)
     assert "although offsets up to 30 are stable" in str(empty.value)
-    # What the message says: run it again once the storage answers.
+    # The remedy in the message: run again once the storage answers.
     script.empty_from = 1 << 62
     assert asked(broker, compacted=compacted).records == 30
 
@@ -286,7 +286,7 @@ def test_an_empty_answer_with_a_throttle_time_is_left_alone_for_that_long(start:
 
 
 def test_a_log_start_that_only_one_request_gives_is_no_hole(start: Start) -> None:
-    """As when a new leader's log starts earlier than the old one's."""
+    """For example, a new leader's log may start before the old one's."""
     script = Script(errors=[OUT_OF_RANGE], listed_start=20)
     found = asked(start(script), patience=20.0)
     assert (found.records, dict(found.holes)) == (30, {})
@@ -371,7 +371,7 @@ def test_second_bootstrap_server_serves_where_the_first_is_down(start: Start) ->
 
 
 def test_a_quota_is_waited_out_and_its_empty_answers_are_no_missing_offsets(start: Start) -> None:
-    """A broker answers at once, with nothing and the time to wait (KIP-219), however long that is."""
+    """A broker answers at once with no data and the time to wait (KIP-219), however long that is."""
     script = Script(throttled=[300, 300, 300, 300, 300])
     began = time.monotonic()
     found = asked(start(script), patience=0.5)
@@ -389,7 +389,7 @@ def test_the_deadline_ends_the_wait_for_a_quota(start: Start) -> None:
 
 
 def loaded(broker: ScriptedBroker, patience: float = 1.0, limits: BatchLimits | None = None) -> list[int]:
-    """The offsets that the columnar loader reads of the 30 that the broker has."""
+    """Return the offsets that the columnar loader reads of the broker's 30."""
     settings = ClientSettings("{}:{}".format(*broker.address), {}, limits or BatchLimits())
     brokers = Brokers(settings, "t", topic_id_text(TOPIC_ID), patience=patience, stopped=lambda: False)
     rows: list[pa.RecordBatch] = []
@@ -422,7 +422,7 @@ def test_an_empty_answer_is_no_age_of_a_record(start: Start) -> None:
 
 
 def near_by(start: Start, near: Script) -> tuple[Script, ScriptedBroker]:
-    """A leader of another rack, and its script; `near` is the replica in rack `a`."""
+    """Return a leader in another rack and its script; `near` is the replica in rack `a`."""
     replica = start(near)
     leader = Script(near=("a", *replica.address))
     return leader, start(leader)

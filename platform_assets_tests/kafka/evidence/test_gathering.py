@@ -1,4 +1,4 @@
-"""Evidence from a real broker, against what the producers' side knows of every offset."""
+"""Evidence from a real broker, compared with the producers' own record of every offset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Truth = dict[int, dict[int, str]]
 
 @dataclass
 class History:
-    """A topic and what its producers know to have become of each offset: `truth[partition][offset]` is a kind."""
+    """A topic, and what became of each offset according to its producers: `truth[partition][offset]` is a kind."""
 
     broker: Broker
     topic: str
@@ -70,7 +70,7 @@ class History:
         return producer
 
     def send(self, producer: Producer, count: int, kind: str = "records", partition: int = 0, size: int = 20) -> None:
-        """Produce `count` records and note where the broker put them."""
+        """Produce `count` records and note the offsets that the broker assigned."""
 
         def note(error: KafkaError | None, message: Message) -> None:
             assert error is None
@@ -82,14 +82,14 @@ class History:
         assert producer.flush(30) == 0
 
     def transaction(self, producer: Producer, counts: Mapping[int, int], *, commit: bool) -> None:
-        """One whole transaction with `counts[partition]` records."""
+        """Run one whole transaction with `counts[partition]` records."""
         producer.begin_transaction()
         for partition, count in counts.items():
             self.send(producer, count, "records" if commit else "aborted_records", partition)
         self.finish(producer, tuple(counts), commit=commit)
 
     def finish(self, producer: Producer, partitions: tuple[int, ...], *, commit: bool) -> None:
-        """End the transaction and wait for its markers, whose offsets no producer gets."""
+        """End the transaction and wait for its markers, whose offsets no producer learns."""
         before = {p: self.end(p) for p in partitions}
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
         for partition in partitions:
@@ -117,7 +117,7 @@ class History:
         return gather_evidence(self.settings, self.topic, self.topic_id, wanted, **settings)
 
     def check(self, *ranges: tuple[int, int], **options: Any) -> Evidence:
-        """Gather evidence of `ranges`, one a partition, and compare each offset's kind with what is known."""
+        """Gather evidence of `ranges`, one for each partition, and compare each offset's kind with the truth."""
         evidence = self.gather(*ranges, **options)
         assert evidence.complete
         for partition, (start, end) in enumerate(ranges):
@@ -131,13 +131,13 @@ class History:
 
 @pytest.fixture
 def history(broker: Broker, topic: TopicMaker) -> History:
-    """A topic of two partitions, whose history the test itself writes down."""
+    """Return a topic of two partitions whose history the test itself creates."""
     return History(broker, topic(partitions=2, stem="evidence"))
 
 
 @pytest.fixture(scope="module")
 def mixed(broker: Broker) -> History:
-    """Transactions of all sorts in one partition, to be read only."""
+    """Return a read-only topic with all kinds of transactions in one partition."""
     name = f"evidence-mixed-{uuid.uuid4().hex[:8]}"
     broker.admin.create_topics([NewTopic(name, 1, -1)])[name].result(30)
     h = History(broker, name)
@@ -146,7 +146,7 @@ def mixed(broker: Broker) -> History:
     h.send(plain, 3)
     h.transaction(two, {0: 5}, commit=False)
     h.transaction(one, {0: 1}, commit=False)
-    one.begin_transaction()  # with nothing in it
+    one.begin_transaction()  # an empty transaction
     one.commit_transaction(30)
     one.begin_transaction()
     two.begin_transaction()
@@ -175,7 +175,7 @@ def test_whole_log_of_mixed_transactions(mixed: History) -> None:
 
 
 def test_any_range_of_mixed_transactions(mixed: History, rng: random.Random) -> None:
-    """All four corner cases of SPARK-25005 are among them, and so are aborts begun before the range."""
+    """They include all four corner cases of SPARK-25005, and aborted transactions that began before the range."""
     for _ in range(60):
         start, end = sorted((rng.randint(0, mixed.end()), rng.randint(0, mixed.end())))
         mixed.check((start, end), fetch_bytes=rng.choice([1, 300, 1 << 20]))
@@ -268,7 +268,7 @@ def test_open_transaction_bounds_what_may_be_asked(history: History) -> None:
 
 def test_deleted_records_are_below_the_log_start(history: History) -> None:
     plain = history.producer(transactional=False)
-    history.send(plain, 30)  # one batch or few, so that the log start lies inside one
+    history.send(plain, 30)  # few batches, so that the log start is inside one
     history.delete_below(13)
     evidence = history.check((0, 30))
     assert evidence.by_partition[0].below_log_start.end == 13
@@ -315,7 +315,7 @@ def test_dropped_segments_are_below_the_log_start(broker: Broker, topic: TopicMa
 
 @pytest.fixture(scope="module")
 def compacted(broker: Broker) -> dict[str, tuple[History, list[int]]]:
-    """For each compression a compacted topic, and the offsets that a consumer still gets from it."""
+    """Create a compacted topic for each compression; return them with the offsets that a consumer still reads."""
     config = {
         "cleanup.policy": "compact", "segment.ms": "300", "min.cleanable.dirty.ratio": "0.001",
         "delete.retention.ms": "60000", "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "500",
@@ -337,7 +337,8 @@ def compacted(broker: Broker) -> dict[str, tuple[History, list[int]]]:
     deadline, left = time.monotonic() + 90, {codec: [0] for codec in histories}
     while True:
         before, left = left, {codec: _consumed(h) for codec, h in histories.items()}
-        # 7 keys, 3 records in a transaction, 3 in the active segment: settled once nothing more goes.
+        # 7 keys, 3 records in a transaction, 3 in the active segment: compaction is complete when the count stays the
+        # same.
         if left == before and all(len(offsets) <= 20 for offsets in left.values()):
             return {codec: (h, left[codec]) for codec, h in histories.items()}
         assert time.monotonic() < deadline, f"not compacted: {left}"
@@ -378,7 +379,7 @@ def test_compacted_topic(
     assert found.digest == offsets_digest(0, np.array(left))
     assert found.compacted_away.offsets > 200
     assert sum(found.holes.values()) + len(left) == end
-    # What was aborted or a marker may have been compacted away, but nothing may have turned into it.
+    # Aborted records and markers may have been compacted away, but no other offset may count as one.
     for kind in ("aborted_records", "commit_markers", "abort_markers"):
         assert all(h.truth[0][o] == kind for r in getattr(found, kind).listed for o in range(r.start, r.end))
 
@@ -444,7 +445,7 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
             try:
                 admin.create_topics([NewTopic(history.topic, 2, -1)])[history.topic].result(30)
                 break
-            except KafkaException:  # the old one is still being deleted
+            except KafkaException:  # the old topic is still being deleted
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         for _ in range(5):
@@ -460,7 +461,7 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
 
 
 def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
-    """The broker lets through what its window of some seconds allows, and then answers at once and with nothing."""
+    """The broker serves what its quota window of some seconds allows, and then sends empty answers at once."""
     producer = history.producer(transactional=False, options={"compression.type": "none"})
     history.send(producer, 140, size=100_000)
     client = f"evidence-{history.topic}"
@@ -480,7 +481,7 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
 
 @pytest.fixture(scope="module")
 def long(broker: Broker) -> History:
-    """Two partitions of a few thousand records in many batches, with transactions among them; to be read only."""
+    """Return a read-only topic with two partitions of a few thousand records in many batches, some transactional."""
     name = f"evidence-long-{uuid.uuid4().hex[:8]}"
     broker.admin.create_topics([NewTopic(name, 2, -1)])[name].result(30)
     h = History(broker, name)
@@ -507,7 +508,7 @@ def test_reading_cut_short_says_how_far_it_came(long: History, monkeypatch: pyte
     ranges = [(5, long.end(0)), (17, long.end(1) - 100)]
     slow_down(monkeypatch, 0.02)
     budget, done = 0.2, 0
-    while not done:  # a busy machine may not even begin
+    while not done:  # on a busy machine, gathering may not even have begun
         budget *= 2
         evidence = long.gather(*ranges, fetch_bytes=2000, deadline=time.monotonic() + budget)
         done = evidence.done
@@ -576,7 +577,7 @@ def test_broker_gone_and_back_while_it_is_read(broker: Broker, long: History) ->
 
 
 def test_the_leader_tells_which_offsets_are_on_its_own_disks(broker: Broker, topic: TopicMaker) -> None:
-    """The proof of a compacted end rests on it; see `kafka.batches.reading`."""
+    """The proof that the end was compacted depends on this; see `kafka.batches.reading`."""
     h = History(broker, topic(stem="evidence"))
     brokers = fetching.Brokers(h.settings, h.topic, h.topic_id, patience=10, stopped=lambda: False)
     try:

@@ -1,4 +1,4 @@
-"""Searching a log by batch headers: against the plain answer for any log, and what the search costs."""
+"""Searching a log by batch headers: compared with a plain search on any log, and the cost of the search."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from platform_assets_tests.support.record_batches import CODECS, batch, marker, 
 
 TOPIC = TopicState("t", "A" * 22, (0,))
 BROKER_TIME = 10**9
-"""Of every marker: newer than any record."""
+"""Timestamp of every marker: newer than any record."""
 
 
 class Log(BatchSearch):
-    """A partition as bytes, served a few batches at a time as a broker does."""
+    """A partition as bytes, served a few batches at a time like a broker's."""
 
     def __init__(self, batches: list[bytes], served: int = 1, log_start: int = 0) -> None:
         super().__init__(Cluster(None, ClientSettings("localhost:1")), TOPIC)
@@ -34,10 +34,10 @@ class Log(BatchSearch):
 
 
 def any_log(rng: random.Random) -> tuple[list[bytes], int]:
-    """Batches of one record or many, thinned here and there, with markers and holes between them; and the log's end.
+    """Return a log of batches with one record or many, some of them compacted, with markers and holes between them, and
+    the log's end.
 
-    Timestamps are offsets.
-    """
+    Timestamps are offsets."""
     batches, offset = [], rng.choice((0, 7))
     for _ in range(rng.randrange(1, 40)):
         if rng.random() < 0.4:
@@ -45,7 +45,7 @@ def any_log(rng: random.Random) -> tuple[list[bytes], int]:
             offset += 1
         else:
             span = rng.choice((1, 3, 20))
-            # The newest record is kept: headers go by it.
+            # The newest record is kept, since headers show its timestamp.
             kept = sorted({*rng.sample(range(span), rng.randrange(span)), span - 1})
             batches.append(batch(offset, kept, span=span, producer=5, codec=rng.choice([*CODECS]), stamp=offset))
             offset += span
@@ -75,7 +75,7 @@ def test_what_lies_near_is_found_in_few_fetches_and_what_lies_far_in_twice_the_l
         found = log.first_record_at(0, moment, 0, 40_000)
         assert found is not None
         assert found.offset == moment
-        # A fetch that meets a marker is followed by another.
+        # A fetch that returns a marker is followed by another fetch.
         assert log.fetches <= 2 * most
     log.fetches = 0
     assert log.first_record_at(0, 40_000, 0, 40_000) is None
@@ -97,7 +97,7 @@ def test_a_marker_is_told_from_a_record() -> None:
 
 
 class Answering(BatchSearch):
-    """A partition of which the fetches give these bytes, the last ones again and again, each with its error."""
+    """A partition whose fetches return these bytes in order, each with its error; the last answer repeats."""
 
     def __init__(self, *records: bytes, errors: tuple[int, ...] = (0,), seconds: float = 20.0) -> None:
         super().__init__(Cluster(None, ClientSettings("localhost:1"), timeout=seconds), TOPIC)
@@ -126,7 +126,7 @@ def test_damage_names_topic_partition_and_offset() -> None:
 
 @pytest.mark.parametrize("empty", [2, 4])
 def test_an_empty_answer_does_not_show_that_there_are_no_records(empty: int) -> None:
-    """Each fetch that gives nothing is followed by one that looks for the batch after a gap."""
+    """Each fetch without data is followed by one that looks for the batch after a gap."""
     search = Answering(*[b""] * empty, batch(40, [0, 1], stamp=5))
     found = search.first_record_at(0, 5, 40, 100)
     assert found is not None

@@ -1,4 +1,4 @@
-"""Offsets counted from hand-made batches, compared with the records from which they were built."""
+"""Offsets counted in handmade batches, compared with the records from which they were built."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_evidence_that_does_not_add_up_is_refused() -> None:
 
 @dataclass
 class Log:
-    """A log made at random, and what became of each of its offsets."""
+    """A random log, and what became of each of its offsets."""
 
     compacted: bool
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -194,7 +194,8 @@ class Log:
     end: int = 0
 
     def fetch(self, offset: int, count: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """`count` batches from the one that holds `offset` or follows it, and the aborted transactions that overlap."""
+        """Return `count` batches, starting with the one that contains or follows `offset`, and the aborted
+        transactions that overlap."""
         sent = [b for b in self.batches if b[1] >= offset][:count]
         upper = sent[-1][1] + 1 if sent else offset
         return b"".join(b[2] for b in sent), [(p, f) for p, f, last in self.aborted if last >= offset and f < upper]
@@ -293,7 +294,7 @@ def test_old_message_sets_give_their_offsets(magic: int, codec: int) -> None:
     for offset in range(3):
         builder.append(offset, timestamp=1, key=None, value=b"value" * 20)
     data = bytearray(builder.build())
-    if codec:  # the broker numbers the outer message by its last record, and magic 1 the inner ones relative to it
+    if codec:  # the broker gives the outer message its last record's offset; inner offsets of magic 1 are relative
         struct.pack_into(">q", data, 0, 2 if magic == 0 else 42)
     t = tally(0, 50)
     t.take(scanned(bytes(data)))
