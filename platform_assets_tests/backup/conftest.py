@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _others_keep_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting until the disk has all that this machine's processes wrote is no part of what is tested."""
+    """Skip waiting for the disk to finish writes of other processes, which is not part of these tests."""
     monkeypatch.setattr(os, "sync", lambda: None)

@@ -1,4 +1,5 @@
-"""A platform at work is backed up, destroyed and restored: loads go on without a gap or a double, and the deep audit proves it."""
+"""A running platform is backed up, destroyed and restored: loads continue without a gap or a duplicate, and the deep
+audit proves it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ ALL = ("ledger", "table", "dagster")
 
 @dataclass
 class AtWork:
-    """A topic that is produced to, sealed and loaded by ticks and runs of the daemon's, with Dagster's home on disk."""
+    """A topic with a producer, sealed and loaded by the daemon's ticks and runs, with Dagster's home on disk."""
 
     lk: TopicLake
     shell: Shell
@@ -48,7 +49,7 @@ class AtWork:
 
     @contextmanager
     def daemon(self) -> Iterator[Daemon]:
-        """A daemon that was just started: it knows what its home has."""
+        """Return a newly started daemon: it knows only what its home contains."""
         unloaded._known.clear()
         with dg.DagsterInstance.from_config(str(self.home)) as instance:
             made = Daemon(self.lk, instance, self.remote, self.lk.declaration)
@@ -59,11 +60,11 @@ class AtWork:
 
     @property
     def cursor(self) -> Path:
-        """File for the state that Dagster's daemon would keep in its schedule storage."""
+        """Return the file for the state that Dagster's daemon would keep in its schedule storage."""
         return self.home / "cursor"
 
     def next_window(self, daemon: Daemon, count: int = 20) -> None:
-        """Produce, let a minute end by the ticks' clock, and tick."""
+        """Produce, let a minute end on the ticks' clock, and tick."""
         self.lk.send(numbered(count, stem=f"{self.lk.closed:%H%M}-"))
         self.lk.close_window()
         daemon.now = self.lk.closed
@@ -95,7 +96,7 @@ def test_what_is_destroyed_behind_a_backup_under_load_is_restored_and_loads_go_o
     lk = at_work.lk
     with at_work.daemon() as daemon:
         at_work.next_window(daemon)
-        # One is being loaded meanwhile, and one is loaded after the backup.
+        # One window is being loaded during the backup, and one is loaded after it.
         loading = threading.Thread(target=at_work.next_window, args=(daemon,))
         loading.start()
         wait_until("the window is sealed", lambda: len(daemon.sealed) == 2)
@@ -107,7 +108,7 @@ def test_what_is_destroyed_behind_a_backup_under_load_is_restored_and_loads_go_o
     only = [word for part in lost for word in ("--only", {"table": lk.topic}.get(part, part))]
 
     said = at_work.run("restore", at_work.backups, *only)
-    # What the command says is left to do, word for word.
+    # The remaining steps, word for word as the command prints them.
     for command in ("rebuild-ledger", "report-loads"):
         if f"`platform-assets {command}`" in said:
             at_work.run(command)
@@ -118,7 +119,8 @@ def test_what_is_destroyed_behind_a_backup_under_load_is_restored_and_loads_go_o
         assert all(daemon.check_results().values()), daemon.check_results()
     assert records(lk.rows()) == records(lk.committed())
     assert len(lk.rows()) == 4 * 20
-    # Nothing that is read names the place where the lake lies, so it may be moved: only where tables were made stands in the log.
+    # No file that is read contains the lake's path, so the lake can be moved: the log only records where tables were
+    # created.
     named = {f.name for f in lk.root.rglob("*") if f.is_file() and bytes(lk.root) in f.read_bytes()}
     assert named <= {"00000000000000000000.json"}
     audit = at_work.shell.run("audit", lk.topic, "--deep")

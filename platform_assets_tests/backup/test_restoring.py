@@ -24,7 +24,7 @@ PARTS = ("ledger", "raw/orders", "dagster")
 
 @pytest.fixture
 def platform(tmp_path: Path) -> BackedUp:
-    """Three windows, all loaded and backed up."""
+    """Return a lake with three windows, all loaded and backed up."""
     made = BackedUp(tmp_path)
     made.seal(3)
     made.load()
@@ -34,7 +34,7 @@ def platform(tmp_path: Path) -> BackedUp:
 
 
 def left_to_load(platform: BackedUp) -> list[str]:
-    """The windows that a sensor asks for, by a process that knows nothing yet."""
+    """Return the windows that a sensor requests in a process without earlier state."""
     unloaded._known.clear()
     newest = platform.ledger.newest_edges(["orders"])["orders"]
     return list(unloaded.find(platform.ledger, ORDERS, newest).windows)
@@ -64,7 +64,7 @@ def test_a_lake_that_was_moved_names_no_former_place_and_goes_on(platform: Backe
     former.rename(tmp_path / "elsewhere" / "lake")
     moved = BackedUp(tmp_path / "elsewhere")
     named = {f.name for f in moved.lake.root.path.rglob("*") if f.is_file() and bytes(former) in f.read_bytes()}
-    # Where a table was made stands in its first commit, for people.
+    # A table's first commit records, for information, where the table was created.
     assert named <= {"00000000000000000000.json"}
     assert left_to_load(moved) == []
     moved.seal()
@@ -78,7 +78,7 @@ def test_what_is_there_is_not_replaced_unasked(platform: BackedUp) -> None:
     with pytest.raises(ConfigurationError, match=r"ledger, dagster would be replaced.*--only.*--force"):
         platform.restore()
     assert not platform.lake.table(ORDERS).path.exists()
-    # Both ways that it names.
+    # Both remedies in the message.
     platform.restore("raw/orders")
     wanted = platform.state
     platform.seal()
@@ -95,7 +95,7 @@ def test_a_file_of_dagsters_home_that_came_later_goes_with_force(platform: Backe
 
 
 def test_windows_loaded_since_the_backup_of_a_table_are_asked_for_again(platform: BackedUp) -> None:
-    """The first is loaded once more, and two are new."""
+    """The first window is loaded again, and two windows are new."""
     before = platform.ledger.receipts(ORDERS)
     platform.load("2026-01-01-00:00")
     platform.seal(2)
@@ -133,7 +133,7 @@ def test_a_ledger_that_is_older_than_a_table_is_named(platform: BackedUp) -> Non
     platform.destroy("ledger")
     done = platform.restore("ledger")
     assert restoring.newer_tables(done, platform.lake) == ["raw/orders"]
-    # Until it is rebuilt, nothing is cut or loaded.
+    # Until the ledger is rebuilt, nothing is cut or loaded.
     with pytest.raises(LedgerLostError, match="rebuild-ledger"):
         check_ledger_knows_table(ORDERS, platform.lake, platform.ledger.newest_cut("orders"))
 
@@ -155,7 +155,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_touched(platform: Backed
             platform.restore(force=True, dry_run=dry_run)
     assert platform.state == wanted
     assert list(platform.folder.rglob(".re*")) == []
-    # The remedy that it names: what is whole.
+    # The remedy in the message: restore the parts that are complete.
     platform.restore("ledger", "dagster", force=True)
 
 
@@ -209,7 +209,7 @@ def test_a_restore_that_is_killed_amid_is_run_again_and_ends_whole(
     with pytest.raises(RestoreInterruptedError, match=r"run the same restore again with `--force`"):
         platform.restore(force=True)
     monkeypatch.undo()
-    # Else it would be the newest one, and the next restore would take it.
+    # Otherwise it would be the newest one, and the next restore would use it.
     with pytest.raises(BackupInterruptedError, match=r"an earlier restore into .* did not end.*--force"):
         platform.take()
     platform.restore(force=True)
@@ -227,7 +227,8 @@ def test_the_newest_backup_of_a_folder_is_taken_or_the_one_that_is_named(platfor
 
 @pytest.mark.parametrize("inner", ["lake", "dagster"])
 def test_a_lake_in_dagsters_home_is_neither_backed_up_nor_restored_over(platform: BackedUp, inner: str) -> None:
-    """`restore --only dagster --force` rolled the lake back, as part of the home. The way that the error names is taken."""
+    """`restore --only dagster --force` once rolled the lake back, because the lake was in the home. The test follows
+    the error's remedy."""
     backup = restoring.find(platform.destination)
     platform.seal()
     platform.load()
@@ -245,7 +246,7 @@ def test_a_lake_in_dagsters_home_is_neither_backed_up_nor_restored_over(platform
 
 
 def test_a_table_behind_a_link_is_backed_up_and_restored_as_any_other(platform: BackedUp, tmp_path: Path) -> None:
-    """It was loaded and read, and silently missing from backups and vacuum."""
+    """Such a table was loaded and read, but silently missing from backups and vacuum."""
     wanted, at = platform.state, platform.lake.root.path / "raw" / "orders"
     at.rename(tmp_path / "another disk")
     at.symlink_to(tmp_path / "another disk")
@@ -254,7 +255,7 @@ def test_a_table_behind_a_link_is_backed_up_and_restored_as_any_other(platform: 
     at.unlink()
     platform.restore("raw/orders")
     assert platform.state == wanted
-    # Also in the place of a link, whose other end stays as it is, or is gone.
+    # Also in place of a link whose target does not exist.
     shutil.rmtree(at)
     at.symlink_to(tmp_path / "gone")
     platform.restore("raw/orders", force=True)

@@ -1,4 +1,5 @@
-"""Each backup is whole by itself and of one moment, whatever is loaded meanwhile; one that could not be finished is none."""
+"""Each backup is complete and consistent at one point in time, whatever is loaded meanwhile; an unfinished one is
+not a backup."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from testbed.loads import table_rows
 
 @pytest.fixture
 def platform(tmp_path: Path) -> BackedUp:
-    """Three windows, all loaded, the first of which Dagster knows of."""
+    """Return a lake with three windows, all loaded; Dagster has a record of the first."""
     made = BackedUp(tmp_path)
     made.seal(3)
     made.load()
@@ -45,7 +46,7 @@ def test_a_backup_that_was_taken_later_copies_what_is_new_and_needs_none_before_
 
     third = platform.take()
 
-    # The data file, and a commit and an entry in each of table, cuts and receipts.
+    # The data file, and one commit and entry for each of table, cuts and receipts.
     assert third.copied < 10
     assert {f.path for f in first.manifest.files} < {f.path for f in third.manifest.files}
     for earlier in taking.backups(platform.destination)[:-1]:
@@ -72,7 +73,8 @@ def test_a_file_of_the_backup_before_that_was_cut_off_is_copied_again(platform: 
 
 
 def test_backups_that_are_taken_while_windows_are_sealed_and_loaded_are_of_one_moment(platform: BackedUp) -> None:
-    """Each receipt has its rows, and each row its cut: what is not so yet is a window without a receipt, which is loaded again."""
+    """Each receipt has its rows, and each row its cut; a load in progress is a window without a receipt, which is
+    loaded again."""
     stop, loaded = threading.Event(), threading.Event()
 
     def load_on() -> None:
@@ -119,7 +121,7 @@ def test_what_is_sealed_and_loaded_between_two_tables_of_a_backup_leaves_it_whol
     platform.destroy("ledger", "raw/orders")
     platform.restore("ledger", "raw/orders")
     _assert_heals(platform.lake)
-    # And what a run does that finds the window without a receipt.
+    # And what a run does when it finds the window without a receipt.
     assert set(platform.ledger.receipts(ORDERS)) <= {w.key for w in platform.ledger.windows("orders")}
 
 
@@ -242,7 +244,7 @@ def test_what_is_none_of_the_platforms_is_left_out_and_named(platform: BackedUp)
 
 
 def test_a_database_is_copied_as_of_one_moment_while_it_is_written_to(platform: BackedUp) -> None:
-    """Pairs of rows that one transaction writes are in the copy together."""
+    """Pairs of rows written in one transaction are either both in the copy or both missing."""
     stop, begun = threading.Event(), threading.Event()
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""Backups from a shell: what the commands say and do, and that each remedy they name is one."""
+"""Backup commands in a shell: their output, their effects, and that each remedy in a message works."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _others_keep_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def platform(tmp_path: Path) -> BackedUp:
-    """Two windows, loaded and known to Dagster."""
+    """Return a lake with two windows, loaded and reported to Dagster."""
     made = BackedUp(tmp_path)
     made.seal(2)
     made.load()
@@ -35,7 +35,7 @@ def platform(tmp_path: Path) -> BackedUp:
 
 @pytest.fixture
 def shell(platform: BackedUp) -> Shell:
-    """A shell of that lake and its Dagster."""
+    """Return a shell for that lake and its Dagster instance."""
     made = Shell(platform.folder / "project")
     made.declare("orders")
     made.variables |= {"LAKE_ROOT": str(platform.lake), "DAGSTER_HOME": str(platform.home)}
@@ -119,7 +119,7 @@ def test_a_dagster_older_than_its_tables_is_told_as_the_command_says(platform: B
 
     assert platform.state["reported"] < keys
     command = said.partition("`platform-assets ")[2].partition("`")[0]
-    # Two windows of the table, and all four of the topic.
+    # Two windows of the table, and all four windows of the topic.
     assert "orders: 6 materialisations reported" in ran(shell, command)
     assert platform.state["reported"] == keys
     assert "orders: 0 materialisations reported" in ran(shell, command)

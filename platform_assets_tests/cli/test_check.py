@@ -1,4 +1,4 @@
-"""`platform-assets check`, and what `up` and `status` say before they do anything: YAML, brokers, topics, Spark."""
+"""`platform-assets check`, and the checks that `up` and `status` do first: YAML, brokers, topics, Spark."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_spark_that_refuses_the_token_is_named(shell: Shell, spark_remote: str) 
     assert "canary" not in result.output
 
 
-# --- what `env` prints gives no service -----------------------------------------------------------------------------
+# --- variables that `env` prints replace no service ------------------------------------------------------------------
 
 
 def test_addresses_of_the_home_itself_give_no_service(tmp_path: Path, broker: Broker, platform_home: Home) -> None:
@@ -141,7 +141,7 @@ def test_addresses_of_the_home_itself_give_no_service(tmp_path: Path, broker: Br
     assert platform.given(environ=own) == frozenset()
     theirs = {"PLATFORM_HOME": str(tmp_path), "KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap}
     assert platform.given(environ=theirs) == {"kafka"}
-    # The embedded broker that runs is not shown as the one that is used.
+    # The running embedded broker is not shown as the one in use.
     other = own | {"KAFKA_BOOTSTRAP_SERVERS": NOBODY}
     states = {s.service: s for s in platform.running_state(environ=other)}
     assert (states["kafka"].status, states["kafka"].address) == ("given", NOBODY)
@@ -168,7 +168,7 @@ def test_status_names_a_given_spark_that_does_not_answer_and_one_that_died(shell
     assert "canary" not in given.output
     home = Home.from_environment(shell.variables)
     home.prepare()
-    # As after a kill of the embedded one: on record, and of no process.
+    # As after the embedded one was killed: it is on record but has no process.
     record = ProcessRecord(
         "spark", 1, "another start", "mark", str(home.log_file("spark")), "sc://localhost:1", (1,), True
     )

@@ -1,4 +1,5 @@
-"""Windows that `load` takes as ranges and by options: which, what a dry run says, and what they come to. Without services."""
+"""Windows given to `load` as ranges and by options: which are chosen, what a dry run prints, and the outcome.
+Without services."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ TOPIC, TABLE = "orders", "decoded/orders"
 
 @pytest.fixture
 def topic(tmp_path: Path) -> DecodedTopic:
-    """With four windows in its raw table, one of them without records."""
+    """Return a topic with four windows in its raw table, one of them without records."""
     made = DecodedTopic(tmp_path / "lake", TOPIC, DecodeDeclaration(FormatSpec("string", {"max_bytes": 4})))
     made.load([b"ok", b"too long"], [b"ok"], [], [b"too long"])
     return made
@@ -46,7 +47,7 @@ def topic(tmp_path: Path) -> DecodedTopic:
 
 @pytest.fixture
 def shell(tmp_path: Path, topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """A project that declares the topic, with a Dagster of its own and no other service."""
+    """Return a shell of a project that declares the topic, with its own Dagster instance and no other service."""
     made = Shell(tmp_path / "project", dict(NOBODY))
     declare(made, 4)
     (made.root / "dagster").mkdir()
@@ -62,7 +63,7 @@ def declare(shell: Shell, most: int) -> None:
 
 
 def planned(shell: Shell, *arguments: str) -> list[str]:
-    """The windows that a dry run names."""
+    """Return the windows that a dry run lists."""
     done = shell.run("load", *arguments, "--dry-run", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -71,7 +72,7 @@ def planned(shell: Shell, *arguments: str) -> list[str]:
 
 
 def loaded(shell: Shell, *arguments: str) -> dict[str, Any]:
-    """The outcomes of a load, by window."""
+    """Return the outcomes of a load by window."""
     done = shell.run("load", *arguments, "--json")
     assert done.exit_code == 0, done.output
     return {window["window"]: window["outcome"] for window in json.loads(done.stdout)["decoded"]}
@@ -95,7 +96,7 @@ def test_a_range_names_the_windows_that_can_be_loaded(shell: Shell, topic: Decod
         refused = shell.run("load", TABLE, wrong)
         assert (refused.exit_code, refused.stdout) == (1, "")
         assert f"'{wrong}' is not a window of topic 'orders'" in refused.stderr
-    # Windows that are sealed and not in the raw table cannot be decoded.
+    # Windows that are sealed but not in the raw table cannot be decoded.
     other = topic.root.with_name("other")
     recorded(other, TOPIC, [{0: 0}, {0: 3}, {0: 5}])
     refused = shell.run("load", TABLE, f"..{keys[1]}", LAKE_ROOT=str(other))
@@ -150,7 +151,7 @@ def test_windows_that_failed_in_dagster_are_chosen_until_they_are_loaded(shell: 
     loaded(shell, TABLE, keys[0])
     for key in (keys[0], keys[1], keys[3]):
         failed_run(shell, decoded, key, NotLoadedError(decoded.name, f"raw/{TOPIC}", key))
-    # The first is decoded by now.
+    # The first window is decoded by now.
     assert planned(shell, TABLE, "--failed") == [keys[1], keys[3]]
     assert planned(shell, TOPIC, "--failed") == []
     assert planned(shell, TABLE, "--failed", f"..{keys[2]}") == [keys[1]]
@@ -159,7 +160,7 @@ def test_windows_that_failed_in_dagster_are_chosen_until_they_are_loaded(shell: 
     refused = shell.run("load", TABLE, "--failed", DAGSTER_HOME=str(shell.root))
     assert refused.exit_code == 1
     assert "--failed needs Dagster's records of failed runs, and DAGSTER_HOME has no instance" in refused.stderr
-    # As it says, the windows can be named instead.
+    # The remedy in the message: name the windows instead.
     assert loaded(shell, TABLE, keys[1], "--failed") == {keys[1]: "loaded"}
     assert planned(shell, TABLE, "--failed") == []
 
@@ -184,7 +185,7 @@ def test_bars_show_how_far_each_kind_of_table_is_on_a_terminal_alone(capsys: pyt
         shown.show("an error", err=True)
     for text in ("loading", "2/3", "1/3"):
         assert text in on_screen.getvalue()
-    # Where stdout and stderr are no terminal, they have what is theirs.
+    # If stdout and stderr are not a terminal, each receives its own lines.
     assert tuple(capsys.readouterr()) == ("a line\n", "an error\n")
     for windows, terminal in ((1, True), (3, False)):
         quiet = io.StringIO()
@@ -207,7 +208,7 @@ def test_lines_stand_above_the_bars_on_a_terminal() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-c", program])
-    with suppress(OSError):  # how Linux says that the other side has ended
+    with suppress(OSError):  # Linux raises this when the other side has closed
         while found := os.read(terminal, 1 << 16):
             written += found
     assert os.waitpid(pid, 0)[1] == 0

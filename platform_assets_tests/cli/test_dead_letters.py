@@ -1,4 +1,4 @@
-"""Dead letters in a shell: what died and why, a redrive, and the commands that work on decoded tables too."""
+"""Dead letters in a shell: their causes, a redrive, and the commands that also work on decoded tables."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicM
     assert {r.value for r in committed(lk.settings, target)} == {b"five \x1b[31m!", b"\xff\xfe"}
     assert shell.run("dead-letters", lk.topic, "--send-to", lk.topic).exit_code == 1
 
-    # A ledger that is lost: the receipts of decoded windows come back with those of the raw table.
+    # After a lost ledger, the receipts of decoded windows are rebuilt along with those of the raw table.
     before = [lk.ledger.receipts(table) for table in shell_tables(lk)]
     shutil.rmtree(lk.root / "_ledger")
     result = shell.run("rebuild-ledger", lk.topic)

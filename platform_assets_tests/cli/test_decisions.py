@@ -1,4 +1,5 @@
-"""States that wait for a person: each is found, its error names a command, and that command ends it: decided, loaded, proved."""
+"""States that need a decision: each is detected, its error names a command, and that command resolves it: decided,
+loaded, proved."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
     with pytest.raises(TopicRecreatedError) as found:
         lk.close_window()
     lk.closed -= timedelta(minutes=1)
-    # Looked at first: nothing changes.
+    # Only list first: nothing changes.
     before = lk.snapshot()
     shown = json.loads(shell.run("accept-generation", lk.topic, "--dry-run", "--json").output)
     assert (shown["change"], shown["accepted"], shown["to"]["generation"]) == ("re-created", False, 2)
@@ -62,7 +63,7 @@ def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
     assert datetime.now(UTC) - decision.decided_at < timedelta(hours=1)
     assert decision.details["from"]["topic_id"] == old_id
 
-    # The next edge ends the window in which the topic was made again; it has the new log from its start.
+    # The next boundary ends the window in which the topic was recreated; that window has the new log from its start.
     third = lk.close_window()
     fourth = lk.window_of(numbered(5, stem="newer"))
     window = lk.ledger.window(lk.topic, third)
@@ -74,13 +75,13 @@ def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
     assert records(lk.rows(first)) == old_rows
     assert {r.topic_id for r in lk.rows(first)} == {old_id}
     assert {r.topic_id for r in lk.rows(third)} == {lk.cluster.topic(lk.topic).topic_id} != {old_id}
-    # The same offsets, and other records.
+    # The same offsets, but other records.
     assert records(lk.rows(third) + lk.rows(fourth)) == records(lk.committed())
     proved(shell, lk)
     status = json.loads(shell.run("status", "--json").output)["tables"][0]
     assert (status["partitions"][0]["committed"], status["lag"]) == (9, 0)
 
-    # Again: old windows are kept, restored from the table's past, or lost; none is read from the new topic.
+    # Load again: old windows are kept, restored from the table's past, or lost; none is read from the new topic.
     assert [lk.load(w).outcome for w in (first, second, third)] == ["kept", "unchanged", "unchanged"]
     delete_rows(lk, first)
     assert f"{first}: restored" in shell.run("load", lk.topic, first).output
@@ -88,7 +89,7 @@ def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
     proved(shell, lk)
     assert "nothing was accepted" in shell.run("accept-generation", lk.topic, "--reason", "again", "--yes").output
 
-    # A lost ledger is built again with both.
+    # A lost ledger is rebuilt with both generations.
     cuts = [(c.generation, c.edge, c.cut) for c in lk.ledger.cuts(lk.topic)]
     (lk.root / "_ledger").rename(lk.root / "_ledger of before")
     rebuilt = shell.run("rebuild-ledger", lk.topic)
@@ -100,7 +101,7 @@ def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
 
 
 def lose(broker: Broker, home: Home, topic: str, end: int) -> None:
-    """Have the broker lose all records from offset `end` on, which begins a batch."""
+    """Make the broker lose all records from offset `end` on, which has to begin a batch."""
     (folder,) = home.root.rglob(f"{topic}-0")
     broker.stop()
     assert cut_off(folder, end) == end
@@ -128,7 +129,7 @@ def test_a_log_that_lost_its_end_is_decided_and_loaded_from_there_on(
     assert (found.value.recorded, found.value.found) == (13, 8)
 
     said = follow(shell, found.value, "--yes")
-    # The new record tells by its leader epoch that the log was cut off before it.
+    # The new record's leader epoch shows that the log was truncated before it.
     assert "partition 0 at offset 8 (the former one was sealed up to 13)" in said
     assert f"window {third} was never loaded: 3 offsets: partition 0 offsets [10, 13)" in said
     fourth = lk.close_window()
@@ -143,7 +144,7 @@ def test_a_log_that_lost_its_end_is_decided_and_loaded_from_there_on(
     assert lk.load(first).outcome == "healed"
 
 
-# --- rows that are nowhere any more ---------------------------------------------------------------------------------
+# --- lost rows ------------------------------------------------------------------------------------------------------
 
 
 def test_a_window_that_is_lost_for_good_holds_what_is_left(lake: LakeMaker, broker: Broker, shell_of: ShellOf) -> None:
@@ -153,7 +154,7 @@ def test_a_window_that_is_lost_for_good_holds_what_is_left(lake: LakeMaker, brok
     assert shell.run("load", lk.topic, key).exit_code == GREEN
     good = lk.rows()
     delete_before(broker.bootstrap, lk.topic, 1, 7)
-    # Nothing is wrong with it: nothing is accepted, and no row that the table has is taken for lost.
+    # The window is sound: nothing is accepted, and no existing row counts as lost.
     entries = lk.snapshot()["commits"]
     shown = shell.run("accept-loss", lk.topic, key, "--dry-run")
     assert (shown.exit_code, "it is loaded, with 40 rows" in shown.output) == (0, True), shown.output

@@ -1,4 +1,5 @@
-"""Erasure in a shell, with a real broker and Spark: gone from every file, audits green, and brought back by neither engine."""
+"""Erasure in a shell, with a real broker and Spark: the records leave every file, audits pass, and neither engine
+restores them."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ WHO, NEEDLE = b"customer-4711", b"zebra in pyjamas"
 
 
 def sent(number: int) -> list[Record]:
-    """Records of two partitions, of which each third is hers; of hers, some are no text and some not as expected."""
+    """Return records of two partitions. Every third one has the key to erase; among those are values that are not
+    text or cannot be decoded."""
     kinds = (NEEDLE, b"\xff" + NEEDLE, NEEDLE.upper() + NEEDLE)
     return [
         Record(kinds[n // 3 % 3], WHO, n % 2)
@@ -50,7 +52,7 @@ def loaded_by(lk: TopicLake, name: EngineName, key: str) -> str:
 
 
 def shell_for(lk: TopicLake, shell_of: ShellOf) -> Shell:
-    """A shell whose topic is decoded."""
+    """Return a shell whose topic is decoded."""
     shell = shell_of(lk)
     file: Path = shell.root / "defs" / lk.topic / "defs.yaml"
     file.write_text(file.read_text() + DECODE)
@@ -61,7 +63,7 @@ def test_a_key_is_erased_and_neither_engine_brings_it_back(lake: LakeMaker, shel
     lk = lake(partitions=2, start=minutes_ago(12))
     shell = shell_for(lk, shell_of)
     first = lk.window_of(sent(1))
-    lk.commit(sent(2))  # whose markers have no row, so that brokers are asked what is there
+    lk.commit(sent(2))  # its transaction markers have no rows, so brokers are queried about them
     second = lk.close_window()
     untouched = lk.window_of([Record(b"nothing of hers", b"k")])
     done = shell.run("load", lk.topic, first, second, untouched)
@@ -82,7 +84,7 @@ def test_a_key_is_erased_and_neither_engine_brings_it_back(lake: LakeMaker, shel
     erased = shell.run("erase", lk.topic, "--key-file", str(key), "--reason", "asked for", "--yes")
     assert erased.exit_code == 0, erased.output
     assert f"raw/{lk.topic}: 8 rows erased" in erased.output
-    # Of the window that is not loaded yet, offsets are named before they are read.
+    # In the window that is not loaded yet, offsets are named before they are read.
     offsets = [f"{p}:{r.start}-{r.end}" for p, r in end.items()]
     named = [word for text in offsets for word in ("--offsets", text)]
     erased = shell.run("erase", lk.topic, *named, "--reason", "asked for", "--json")
@@ -107,7 +109,7 @@ def test_a_key_is_erased_and_neither_engine_brings_it_back(lake: LakeMaker, shel
             assert loaded_by(lk, name, damaged) == "healed"
     for needle in (WHO, NEEDLE):
         assert not (places := found_in(lk.root, needle)), shown(places)
-    # What a shell loads is reported to Dagster, and what engines alone have healed is not.
+    # A load in the shell is reported to Dagster; the repairs by the engines above were not.
     assert shell.run("load", lk.topic, first, second).exit_code == 0
     for arguments in ([lk.topic], [lk.topic, "--deep"], [f"decoded/{lk.topic}", "--deep"]):
         audit = shell.run("audit", *arguments)
@@ -134,7 +136,7 @@ def test_past_versions_are_answered_for_by_the_option_that_the_error_names(
     lk = lake(start=minutes_ago(12))
     shell = shell_of(lk)
     lk.window_of([Record(b"v", b"k")])
-    # No local lake keeps them; a bucket may.
+    # A local lake keeps no past versions of files, but a bucket may.
     monkeypatch.setattr(Folder, "keeps_versions", lambda folder: True)
     words = ("erase", lk.topic, "--offsets", "0:0-1", "--reason", "r", "--yes")
     refused = shell.run(*words)

@@ -1,4 +1,5 @@
-"""Options of `erase` about rules by key, and what `restore` says of erasures that it applies again. No services."""
+"""Options of `erase` about rules by key, and the output of `restore` about erasures that it applies again. No
+services."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def people(tmp_path: Path) -> MadeTopic:
 
 
 def topic_at(tmp_path: Path, name: str) -> MadeTopic:
-    """A topic with two windows, of which the first one is loaded; each has a record of Ann's and one of Bob's."""
+    """Return a topic with two windows, the first of them loaded; each has one record of Ann's and one of Bob's."""
     topic = MadeTopic(tmp_path / "lake", name)
     first, _ = topic.seal([{0: [(ANN, b"1"), (BOB, b"2")]}, {0: [(ANN, b"3"), (BOB, b"4")]}])
     topic.load(first)
@@ -40,7 +41,7 @@ def topic_at(tmp_path: Path, name: str) -> MadeTopic:
 
 
 def key_rules(topic: MadeTopic) -> int:
-    """Erasures of the topic whose decision has digests of keys."""
+    """Return erasures of the topic whose decision has digests of keys."""
     return sum("keys" in d.details for d in decisions.decisions(topic.lake, topic.topic, ("erase",)))
 
 

@@ -1,4 +1,4 @@
-"""Topics of a pattern, found on a real broker by the command and by the sensor, and declared from then on."""
+"""Topics that match a pattern on a real broker, found by the command and by the sensor, and declared from then on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> Sh
 
 
 def declare(shell: Shell, stem: str) -> Path:
-    """Topics whose names begin with `stem`, less those that hold `secret`; gives the folder."""
+    """Declare topics whose names begin with `stem` and do not contain `secret`; return the folder."""
     folder = shell.root / "defs" / "shop"
     folder.mkdir()
     (folder / "defs.yaml").write_text(

@@ -1,4 +1,4 @@
-"""A project of one's own, outside of this source tree: made, judged, and loaded by Dagster."""
+"""A new project outside this source tree: created, checked, and loaded by Dagster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 
 def in_project(root: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in the project, as its README says."""
+    """Run a script in the project, as its README describes."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-ec", script],

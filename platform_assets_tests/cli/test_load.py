@@ -1,4 +1,5 @@
-"""Windows loaded from a shell: by their key in the ledger, reported to Dagster, checked; and runs that would be lost."""
+"""Windows loaded from a shell: by their key in the ledger, reported to Dagster, and checked; and runs that would be
+lost."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_windows_are_loaded_reported_and_checked(lake: LakeMaker, shell_of: Shel
             assert event is not None
             assert event.asset_check_evaluation is not None
             assert event.asset_check_evaluation.passed
-        # A later run finds nothing that Dagster does not know.
+        # A later run finds nothing that Dagster lacks.
         later = lk.window_of(numbered(3))
         assert materialize(lk, spark_remote, [later], instance).success
     assert records(lk.rows()) == records(lk.committed())
@@ -94,7 +95,7 @@ def test_a_key_that_names_no_window_is_refused_and_the_others_are_loaded(lake: L
         "\n", " "
     )
     assert set(lk.ledger.receipts(lk.declaration.raw_table)) == {key}
-    # What is sealed and not asked for is found by the checks, as in a run.
+    # Sealed windows that were not requested are found by the checks, as in a run.
     assert f"{key}: loaded, 5 rows of 5 offsets" in result.stdout
 
 
@@ -110,7 +111,7 @@ def test_a_broker_that_is_gone_is_worth_another_try(lake: LakeMaker, shell_of: S
 
 
 def materialize_in_a_shell(lk: TopicLake, key: str, shell: Shell, script: str = "") -> subprocess.CompletedProcess[str]:
-    """`dagster asset materialize` as `dg launch` calls it, after `script`, in a shell of its own."""
+    """Run `dagster asset materialize`, which `dg launch` calls, in a separate shell after `script`."""
     command = [sys.executable, "-m", "dagster", "asset", "materialize", "-m", "platform_assets.definitions"]
     command += ["--select", f'key:"raw/{lk.topic}"', "--partition", key]
     bin_folder = Path(sys.executable).parent

@@ -1,4 +1,4 @@
-"""The command as a whole: what `--help` lists and imports, and how errors leave it."""
+"""The command as a whole: what `--help` lists and imports, and the form of errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from platform_assets.cli.main import main
 from platform_assets.components import declared
 from testbed.homes import service_environment
 
-# What Dagster 1.13, which is pinned, does while it reads YAML.
+# Warnings that Dagster 1.13, which is pinned, raises while it reads YAML.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
     pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning"),

@@ -1,4 +1,4 @@
-"""`platform-assets migrate-layout`: what it prints, what it changes, and that its remedy is one that works."""
+"""`platform-assets migrate-layout`: its output, its effects, and that its remedy works."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SPAN = "2026-01-01-00:00..2026-01-01-01:00"
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """A project with a topic that has three sealed windows, none of them loaded."""
+    """Return a shell of a project with a topic that has three sealed windows, none of them loaded."""
     made = Shell(tmp_path)
     made.declare("orders")
     recorded(tmp_path / "lake", "orders", [{0: 0}, {0: 3}, {0: 5}, {0: 5}])
@@ -62,7 +62,7 @@ def test_a_deep_audit_of_a_topic_without_rows_finds_nothing_missing(shell: Shell
     assert "deleted or moved away" not in done.output
     assert "deep_audit: 0 windows with 0 rows read again: all as committed." in done.output
     assert done.exit_code == shell.run("audit", "orders").exit_code == 0
-    # Where something was loaded, a table that is not there has gone.
+    # If windows were loaded and the table is missing, it has been deleted or moved.
     lake = Lake.at(shell.variables["LAKE_ROOT"])
     (window, *_) = Ledger(lake).windows("orders")
     loaded(shell.root / "lake", window)
@@ -103,7 +103,7 @@ def test_a_load_by_hand_asks_the_registry_that_runs_here_although_the_shell_has_
     address, asked = "http://127.0.0.1:8081", list[str]()
 
     class Reached(Exception):
-        """An engine would be at work."""
+        """The load reached the engine."""
 
     def engine(lake: Lake, session: object, remote: object = None, environ: Mapping[str, str] | None = None) -> object:
         asked.append((environ or {}).get("SCHEMA_REGISTRY_URL", "none"))

@@ -31,7 +31,8 @@ def shell(tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def instance(shell: Shell) -> Iterator[dg.DagsterInstance]:
-    """That of the shell, with a window that was loaded twice, two months ago by what pruning takes for the time."""
+    """Return the shell's instance, with a window that was loaded twice, two months ago by the clock used for
+    pruning."""
     home = Home.from_environment(shell.variables)
     dagster_services.prepare(home)
     with dg.DagsterInstance.from_config(str(home.dagster)) as made:
@@ -59,7 +60,8 @@ def test_the_command_says_what_it_deletes_and_leaves_the_view(
     assert listed.output.startswith("would delete 2 runs, ")
     assert instance.get_runs_count() == 3
 
-    # The run's own location differs. Events that were reported without a run, and reported again since, have no location.
+    # The run's own location differs. Events that were reported without a run, and have been reported again since, have
+    # no location.
     assert shell.run("prune-runs").output.startswith("deleted 0 runs, 1 event, ")
 
     short = shell.run("prune-runs", "--location", LOCATION, "--seconds", "0")
@@ -98,7 +100,7 @@ def test_the_job_prunes_and_says_so(instance: dg.DagsterInstance, monkeypatch: p
     tags = {REPOSITORY_LABEL_TAG: pruning.label_of(LOCATION)}
     done = job.execute_in_process(config, instance=instance, tags=tags)
     assert done.success
-    # The run of the job itself is under way, and the newest of the loads is the last of its assets.
+    # The job's own run is in progress, and the newest load holds the last materialization of its assets.
     assert instance.get_runs_count() == 2
     assert instance.get_materialized_partitions(TABLE) == {KEYS[0], KEYS[1]}
     said = [r.event_log_entry.user_message for r in instance.get_records_for_run(done.run_id).records]

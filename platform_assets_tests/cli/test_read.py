@@ -57,7 +57,7 @@ def test_each_snippet_reads_every_row(lake: LakeMaker, spark: Any, spark_remote:
         )
         assert done.returncode == 0, (reader, done.stderr)
         assert done.stdout.splitlines()[-1] == "rows: 12", reader
-    # By name too, from a session that did not register it.
+    # Also by name, from a session that did not register the table.
     assert found["spark_name"] == sql_name(TableRef.raw(lk.topic))
     assert spark.sql(f"SELECT count(*) FROM {found['spark_name']}").first()[0] == 12
     plain = shell.run("read", f"raw/{lk.topic}", LAKE_ROOT=str(lk.root), SPARK_REMOTE=spark_remote)
@@ -93,7 +93,7 @@ def test_a_name_in_spark_is_that_of_one_table_and_never_gives_the_rows_of_anothe
         table = TableRef.raw(topic)
         names[topic] = register(spark, table, Lake.at(tmp_path / "lake").table(table))
     assert [spark.table(names[topic]).count() for topic in topics] == [1, 2, 3]
-    # Another lake has a table of this name too.
+    # Another lake has a table with this name too.
     (window,) = recorded(tmp_path / "a lake", "read_twice", [{0: 0}, {0: 7}])
     loaded(tmp_path / "a lake", window)
     raw, other = TableRef.raw("read_twice"), Lake.at(tmp_path / "a lake")

@@ -1,4 +1,4 @@
-"""Ranges replayed from a shell: in place with proof, and into a second table, which leaves the live table untouched."""
+"""Ranges replayed from a shell: in place with proof, and into a second table, which leaves the live table unchanged."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def test_beside_the_table_a_range_is_equal_and_one_altered_record_is_found(
     fresh = Path(found["fresh"])
     assert fresh == fresh_table(lk, "again")
     assert whole(table_rows(fresh)) == [r.whole for r in lk.rows() if r.window in keys[:3]]
-    # Nothing of the live table is touched, and nothing takes the fresh one for a table of the lake.
+    # The live table is unchanged, and the fresh table does not count as a table of the lake.
     assert lk.snapshot() == before
     assert [t.name for t in Lake.at(lk.root).tables()] == [f"raw/{lk.topic}"]
 
-    # A replay of the same name continues where the first one was interrupted.
+    # A replay with the same name continues where the first one was interrupted.
     again = shell.run("replay", lk.topic, span, "--into", "again")
     assert again.exit_code == 0, again.output
     assert f"{keys[0]}: unchanged, 9 rows of 9 offsets" in again.stdout
@@ -217,7 +217,7 @@ def test_a_topic_made_again_is_replayed_once_its_new_generation_is_accepted(
 
 
 class Waiting:
-    """An engine that writes nothing before it is let."""
+    """An engine that writes only after it is released."""
 
     def __init__(self, engine: LoadEngine) -> None:
         self.engine, self.asked, self.let = engine, threading.Event(), threading.Event()
@@ -234,7 +234,7 @@ class Waiting:
 def begun(
     lk: TopicLake, name: str, keys: list[str], around: Callable[[LoadEngine], LoadEngine] = lambda engine: engine
 ) -> tuple[Replay, Iterator[tuple[str, Loaded | PlatformError]]]:
-    """A replay of these windows that loads when it is iterated; `around` wraps its engine."""
+    """Begin a replay of these windows; each loads when it is iterated. `around` wraps the replay's engine."""
     live = lk.loader()
 
     def engine(lake: Lake) -> LoadEngine:
@@ -262,7 +262,7 @@ def test_loads_into_the_live_table_go_on_while_a_range_is_replayed(lake: LakeMak
     first = next(loads)
     loading.start()
     try:
-        # A load into the live table is under way while the others of the replay are written and committed.
+        # A load into the live table is in progress while the replay writes and commits the other windows.
         assert waiting.asked.wait(60)
         rest = dict([first, *loads])
         assert all(isinstance(o, Loaded) and o.outcome == "loaded" for o in rest.values())
@@ -286,7 +286,7 @@ def test_a_replay_that_was_killed_is_gone_on_with_by_its_name(lake: LakeMaker) -
     before = lk.snapshot()
 
     class Killed(BaseException):
-        """Nobody catches it, as nobody catches SIGKILL."""
+        """Like SIGKILL, it cannot be caught by `except Exception`."""
 
     _, loads = begun(lk, "k", keys)
     assert next(loads)[0] == keys[0]

@@ -1,7 +1,6 @@
 """The table of a topic that is no longer declared leaves `status`, but can be read, audited and vacuumed.
 
-It continues once its topic is declared again.
-"""
+Its windows continue once the topic is declared again."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """Of a lake with three windows of a topic that was declared, all loaded and proved, and of one that still is."""
+    """Return a shell of a lake with a retired topic, whose three windows are loaded and proved, and with a declared
+    topic."""
     for window in recorded(tmp_path / "lake", "orders", [{0: 2 * n} for n in range(4)]):
         loaded(tmp_path / "lake", window, holes={}, proved_by="load digest", proved_at=edge(0))
     made = Shell(tmp_path)

@@ -1,4 +1,4 @@
-"""`platform-assets upkeep`, and the job that does the same: what they merge, say and report."""
+"""`platform-assets upkeep`, and the job that does the same: what they merge, print and report."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ WINDOWS = 5
 
 @pytest.fixture(autouse=True)
 def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tables are flat."""
+    """Make new tables flat."""
     monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 def filled(root: Path) -> MadeTopic:
-    """A topic of 2026-01-01 with small windows, loaded and decoded."""
+    """Return a topic with small windows of 2026-01-01, loaded and decoded."""
     made = MadeTopic(root)
     made.fill(made.seal([{0: [(b"k", b"%d-%d" % (w, n)) for n in range(20)]} for w in range(WINDOWS)]))
     return made
@@ -80,7 +80,7 @@ def test_files_are_merged_and_the_command_says_so(shell: Shell, topic: MadeTopic
 
 
 def test_quiet_windows_and_the_budget_limit_a_run(shell: Shell, topic: MadeTopic) -> None:
-    """A run merges one group at least, and says what it leaves."""
+    """A run merges at least one group, and reports what remains."""
     refused = shell.run("upkeep", "people", "--quiet-hours", "99999", "--json")
     assert json.loads(refused.stdout)["tables"][0]["merged_files"] == 0
     size = max(file["size_bytes"] for file in files(topic))

@@ -1,4 +1,5 @@
-"""`status --watch`: in place on a terminal, one status after the other elsewhere, and an end by Ctrl-C with the right code."""
+"""`status --watch`: updates in place on a terminal, successive reports elsewhere, and the right exit code after
+Ctrl-C."""
 
 from __future__ import annotations
 
@@ -37,14 +38,14 @@ GOOD, BAD = Status("good", (table("clicks"),)), Status("bad", (table("clicks", "
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The waits that there would have been."""
+    """Replace waiting by a list of the requested waits."""
     waits: list[float] = []
     monkeypatch.setattr("platform_assets.cli.watching.time.sleep", waits.append)
     return waits
 
 
 def looks(*found: Status | PlatformError) -> Callable[[], Status]:
-    """Gives one after the other, and is then interrupted as by Ctrl-C."""
+    """Return these results one after the other, then act as if Ctrl-C was pressed."""
     left = iter(found)
 
     def look() -> Status:
@@ -103,7 +104,7 @@ def test_what_does_not_fit_the_terminal_is_the_rows_and_that_is_said() -> None:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """A shell with a topic whose windows are loaded, and no broker."""
+    """Return a shell with a topic whose windows are loaded, and no broker."""
     root = tmp_path / "lake"
     root.mkdir()
     for window in recorded(root, "clicks", [{0: n * 10} for n in range(4)]):
@@ -131,7 +132,7 @@ def read_until(file: int, done: Callable[[str], bool]) -> str:
     while not done(text):
         try:
             more = os.read(file, 1 << 16)
-        except OSError:  # how a terminal says that nobody holds its other end
+        except OSError:  # raised by a terminal whose other end is closed
             more = b""
         if not more:
             break
@@ -141,7 +142,7 @@ def read_until(file: int, done: Callable[[str], bool]) -> str:
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """A terminal of 120 columns and 40 lines: the end of who looks at it, and that of the program."""
+    """Return the two ends of a terminal of 120 columns and 40 lines: the viewer's and the program's."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     yield ours, theirs
@@ -155,13 +156,13 @@ def test_a_terminal_shows_the_newest_status_in_place(shell: Shell, terminal: tup
     seen = read_until(ours, lambda text: text.count("lake tables at") >= 3)
     process.send_signal(signal.SIGINT)
     seen += read_until(ours, lambda text: False)
-    # No broker answers, so the last status was not good.
+    # No broker answers, so the last status was bad.
     assert process.wait(60) == 1
     before, _, after = seen.partition("\x1b[?1049l")
     assert before.startswith("\x1b[?1049h"), "a screen of its own"
     assert before.count("\x1b[H") >= 3, "each from its upper left corner"
     assert "Ctrl-C ends" in before
-    # What stays in the terminal is the last one, as without --watch.
+    # The last status stays in the terminal, as without --watch.
     assert after.count("lake tables at") == 1
     assert "3/3" in after
     assert "Traceback" not in seen

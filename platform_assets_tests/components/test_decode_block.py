@@ -1,4 +1,4 @@
-"""The block `decode:`: what it declares, and what is said of each mistake in it."""
+"""The `decode:` block: what it declares, and the error for each mistake in it."""
 
 from __future__ import annotations
 

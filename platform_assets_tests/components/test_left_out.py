@@ -1,4 +1,4 @@
-"""A topic that cannot be defined next to the others is left out and named, and all others are defined, shown and loaded."""
+"""A topic that clashes with others is omitted and named; all others are defined, shown and loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from testbed.samples import edge
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 ALIKE = identifier("shop.orders")
-"""The name of `shop.orders` in Dagster, which somebody may give a topic."""
+"""The Dagster name of `shop.orders`, which another topic may have as its real name."""
 PATTERN = """type: platform_assets.components.TopicTables
 attributes:
   pattern: {pattern}
@@ -45,7 +45,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def find(shell: Shell, *topics: str, name: str = "shop", pattern: str = ".*", exclude: str = "[]") -> Path:
-    """A list with a pattern for which `topics` were found."""
+    """Return a list with a pattern that matched `topics`."""
     folder = shell.root / "defs" / name
     folder.mkdir(exist_ok=True)
     (folder / "defs.yaml").write_text(PATTERN.format(pattern=pattern, exclude=exclude))
@@ -54,7 +54,7 @@ def find(shell: Shell, *topics: str, name: str = "shop", pattern: str = ".*", ex
 
 
 def raw_tables() -> set[dg.AssetKey]:
-    """Keys of the raw tables in Dagster, which takes the definitions."""
+    """Return keys of the raw tables in Dagster, which accepts the definitions."""
     assert declared.refused_by_dagster() is None
     resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
     whole = dg.Definitions.merge(declared.definitions(), dg.Definitions(resources=resources))
@@ -77,7 +77,7 @@ def test_a_topic_named_as_another_is_in_dagster_is_left_out_until_one_of_them_is
     assert [t["topic"] for t in found["tables"]] == ["clicks", "shop.orders"]
     assert says in found["left_out"][0]
     assert says in shell.run("status", COLUMNS="400").stdout
-    # As it says: leave one out, by `exclude`.
+    # The remedy in the message: omit one with `exclude`.
     find(shell, name="shop", exclude=f"[{ALIKE}]")
     assert shell.run("check").exit_code == 0
     assert raw_tables() == wanted
@@ -141,7 +141,7 @@ def test_check_says_what_dagster_says_of_python_that_is_in_the_way(
     checked = shell.run("check")
     assert checked.exit_code == 1
     assert "Dagster rejects the definitions, so no topic is loaded: Duplicate asset key" in checked.stdout
-    # Of very many topics, Dagster's own command builds the definitions.
+    # Dagster's own command builds the definitions of a large number of topics.
     monkeypatch.setattr(check, "_MOST_BUILT", 0)
     checked = shell.run("check")
     assert checked.exit_code == 0

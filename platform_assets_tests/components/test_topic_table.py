@@ -1,4 +1,4 @@
-"""A few lines of YAML become a topic's assets; a mistake in them comes with file, line and remedy."""
+"""A few lines of YAML become a topic's assets; a mistake in them is reported with file, line and remedy."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ root_module = "{name}"
 registry_modules = ["platform_assets.components"]
 """
 FIRST_LINE = 4
-"""Of the attributes: a comment, the type and the word `attributes` stand before them."""
+"""First line of the attributes: a comment, the type and the word `attributes` precede them."""
 NAMES = (f"shop_project_{n}" for n in itertools.count())
 
-# Dagster 1.13, which is pinned, reads YAML by a function that pydantic calls deprecated, and loads with every
-# project what it calls beta and preview itself.
+# Dagster 1.13, which is pinned, reads YAML with a function that pydantic deprecates, and uses its own beta and preview
+# features whenever it loads a project.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated"),
     pytest.mark.filterwarnings("ignore::dagster_shared.utils.warnings.BetaWarning"),
@@ -45,7 +45,7 @@ Project = Callable[..., Path]
 
 
 def yaml(*documents: dict[str, Any]) -> str:
-    """Components of these attributes, spelt as they are given; a topic that works where they say nothing."""
+    """Return components with these attributes, spelled exactly as given; missing ones have valid defaults."""
     whole = [{"topic": "orders", "window": '"0 * * * *"', "start": "2026-01-01T00:00Z", **d} for d in documents]
     return "---\n".join(
         "# a comment\ntype: platform_assets.components.TopicTable\nattributes:\n"
@@ -56,7 +56,7 @@ def yaml(*documents: dict[str, Any]) -> str:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Makes a project with one domain, `shop`, and gives its folder."""
+    """Create projects with one domain, `shop`, and return their folders."""
 
     def make(*documents: dict[str, Any]) -> Path:
         name = next(NAMES)
@@ -78,7 +78,7 @@ def built(root: Path) -> dg.Definitions:
 
 
 def mistake(root: Path) -> str:
-    """Everything that the error says which the project's definitions raise."""
+    """Return the complete error that the project's definitions raise."""
     with pytest.raises(Exception, match="shop") as caught:
         built(root)
     error: BaseException | None = caught.value
@@ -89,7 +89,7 @@ def mistake(root: Path) -> str:
     return "\n".join(said)
 
 
-# --- what comes of it -----------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------------------------
 
 
 def test_three_lines_make_a_source_a_table_its_checks_and_a_sensor(project: Project) -> None:
@@ -139,7 +139,7 @@ def test_what_is_set_arrives(project: Project) -> None:
     assert "Orders of the shop." in (node.description or "")
     (sensor,) = definitions.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
-    # A second less than declared: the daemon's looks are five seconds apart, give or take some milliseconds.
+    # A second less than declared: the daemon looks every five seconds, give or take some milliseconds.
     assert (sensor.default_status, sensor.minimum_interval_seconds) == (dg.DefaultSensorStatus.STOPPED, 4)
 
 
@@ -255,12 +255,13 @@ def _loaded_with_the_definitions(names: set[str], environ: Mapping[str, str]) ->
 
 
 def test_the_project_itself_loads_without_spark_and_its_session_maker() -> None:
-    """A code location loads fast, and where no Spark is installed."""
+    """A code location loads quickly, also where Spark is not installed."""
     assert _loaded_with_the_definitions({"pyspark", "dagster_pyspark", "delta", "py4j"}, {}) == "[]"
 
 
 def test_definitions_of_raw_tables_load_without_compiled_kernels(project: Project) -> None:
-    """Each run loads the definitions anew, and numba with the kernels takes longer than all the rest of them."""
+    """Each run loads the definitions again, and importing numba with the kernels takes longer than everything else
+    in them."""
     root = project({})
     assert (
         _loaded_with_the_definitions({"numba", "llvmlite"}, {"PLATFORM_DEFS": str(next(root.glob("*/defs")))}) == "[]"

@@ -1,4 +1,4 @@
-"""A list of topics that share their settings is as many topics declared one by one."""
+"""A list of topics with shared settings is equivalent to topics declared one by one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ attributes:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder for a domain's `defs.yaml`; the topic of its third entry comes from the environment."""
+    """Return the folder of a domain's `defs.yaml`; the topic of the third entry comes from the environment."""
     monkeypatch.setenv(DEFS_VARIABLE, str(tmp_path))
     monkeypatch.setenv("PAYMENTS", "payments")
     (tmp_path / "shop").mkdir()
@@ -130,7 +130,8 @@ def test_topics_that_are_together_have_one_sensor_and_are_otherwise_as_any(folde
     (sensor,) = together.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
     assert sensor.name == "sales_together_windows"
-    # One of each for all of them, of assets one a schedule; but for what loads windows of an earlier schedule into decoded tables.
+    # One of each for the group, and one asset job for each schedule; plus the job that loads windows of an earlier
+    # schedule into decoded tables.
     tables = {assets_job(d) for d in declared.declarations().values()}
     assert len(tables) == 2
     asked = {"sales_together_load", *tables, "clicks_earlier_windows"}
@@ -143,7 +144,7 @@ def test_topics_that_are_together_have_one_sensor_and_are_otherwise_as_any(folde
         for d in (apart, together)
     ]
     assert keys[0] == keys[1]
-    # Dagster resolves jobs when it first needs them, and refuses one of tables with different partitions then.
+    # Dagster resolves jobs when it first needs them, and then refuses a job whose tables have different partitions.
     dg.Definitions.merge(together, dg.Definitions(resources=resources)).get_repository_def().load_all_definitions()
     assert {d.together for d in declared.declarations().values()} == {"sales"}
 
@@ -218,7 +219,7 @@ def test_new_topics_are_recorded_once_and_the_code_is_reloaded(folder: Path) -> 
     said = new_topics.taken_up(["shop.b", "shop.a"], folder, reload)
     assert said == f"new: shop.b, shop.a. They are in {folder / found_topics.FILE}. Reloaded."
     assert found_topics.read(folder) == ("shop.a", "shop.b")
-    # Until the code is loaded again, each tick finds the same.
+    # Until the code is loaded again, each tick finds the same topics.
     assert "Reload the code location" in new_topics.taken_up(["shop.b", "shop.a"], folder, reload)
     assert len(reloads) == 1
 

@@ -1,4 +1,4 @@
-"""Every mistake in the YAML of a definitions folder is named by file and line, with what to do."""
+"""Every mistake in the YAML of a definitions folder is reported with file, line and remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def judged(tmp_path: Path, text: str | bytes, name: str = "shop/defs.yaml") -> J
 
 
 def said(found: Judgement) -> list[tuple[int, str]]:
-    """Line and message of each mistake."""
+    """Return line and message of each mistake."""
     return [(m.line, m.message) for m in found.mistakes]
 
 
@@ -183,5 +183,5 @@ def test_what_would_take_time_or_memory_is_a_mistake_at_its_line(
     ((at, message),) = said(found)
     assert (at, message[: len(says)]) == (line, says)
     assert len(message) < 1_000
-    # It is a mistake of no file that Dagster does not read.
+    # A file that Dagster does not read cannot contain a mistake.
     assert judged(tmp_path / "other", text, "shop/notes.yaml").mistakes == ()

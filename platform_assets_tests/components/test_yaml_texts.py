@@ -1,4 +1,4 @@
-"""A text of the YAML is the text that was written, also where Python would take it for a literal."""
+"""A string in the YAML keeps its exact text, even if Python would read it as a literal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LITERALS = [
 
 @pytest.fixture(params=["TopicTable", "TopicTables"])
 def declaration(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Declare:
-    """Gives what is declared by the attributes of a topic, of its own or in a list; `check` and Dagster agree about it."""
+    """Return the declaration from a topic's attributes, alone or in a list; `check` and Dagster have to agree on it."""
     monkeypatch.setenv(DEFS_VARIABLE, str(tmp_path))
 
     def declare(attributes: str) -> TopicDeclaration:

@@ -1,4 +1,4 @@
-"""Texts to values: vectorised and one by one have the same verdict, and it is the documented one."""
+"""Texts to values: vectorized and single conversion agree with each other and with the documentation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of(kind: pa.DataType, times: TimeFormat | None = None) -> Conversion:
 
 
 def outcome(one: Conversion, text: str) -> Any:
-    """The value as Arrow has it, or the reason why there is none."""
+    """Return the value as Arrow represents it, or the reason why there is none."""
     try:
         return pa.array([one.value(text)], one.type)
     except DecodeFault as fault:

@@ -1,4 +1,4 @@
-"""Format `csv`: one value is one row; Python's own reader of CSV is what the rules are held against."""
+"""Format `csv`: one value is one row; the rules are compared with Python's own CSV reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def texts(width: int) -> str:
 
 
 def pythons_own(text: str, options: dict[str, Any]) -> list[str] | None:
-    """The fields that Python finds; None where it finds not exactly one row that has any."""
+    """Return the fields that Python finds; None unless Python finds exactly one non-empty row."""
     quote = options.get("quote", '"')
     reader = csv.reader(
         [text],
@@ -68,7 +68,7 @@ def test_the_fields_are_those_of_pythons_reader(options: dict[str, Any], values:
             if fields is None or len(fields) != width:
                 assert row in dead
             elif row in dead:
-                # Python's reader takes it in any field but the last, where it expects a further line.
+                # Python's reader accepts a line end in any field but the last, where it expects another line.
                 assert "outside of quotes" in found.dead["detail"][dead.index(row)].as_py()
             else:
                 assert [column[row].as_py() for column in found.columns.columns] == fields

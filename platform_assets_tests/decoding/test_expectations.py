@@ -1,4 +1,4 @@
-"""Which values fail an expectation, against plain Python; and which expectations a column cannot have."""
+"""The values that fail an expectation, compared with plain Python; and expectations that a column cannot have."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 def as_yaml(value: Any) -> Any:
-    """As it stands in a declaration."""
+    """Return the expectation as written in a declaration."""
     return value.isoformat() if isinstance(value, date) else str(value) if isinstance(value, Decimal) else value
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Expectation, pa.DataType, list[Any], Callable[[Any], bool]]:
-    """An expectation of a column, its type, values, and what plain Python says of each."""
+    """Return an expectation of a column, its type, values, and plain Python's result for each."""
     kind = draw(st.sampled_from(list(VALUES)))
     finite = VALUES[kind].filter(lambda value: not isinstance(value, float) or math.isfinite(value))
     values = draw(st.lists(st.none() | VALUES[kind], max_size=20))

@@ -1,4 +1,4 @@
-"""The table of formats holds for the code and the documentation that it stands for."""
+"""The table of formats agrees with the code and the documentation."""
 
 from __future__ import annotations
 

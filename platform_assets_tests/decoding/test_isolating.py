@@ -1,4 +1,4 @@
-"""An error over one value makes a dead letter of that value, and of no other."""
+"""An error caused by one value makes a dead letter of that value, and of no other."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ JSON = decoder_of(FormatSpec("json", {"schema": "id BIGINT"}))
 
 
 class Panic(BaseException):
-    """As a library in Rust raises it."""
+    """A panic as a Rust library raises it."""
 
 
 @dataclass
 class Failing:
-    """Reads JSON, and raises `error` over each value that holds `trigger`; over every block where that is empty."""
+    """A JSON decoder that raises `error` for each value that contains `trigger`, or for every block if `trigger` is
+    empty."""
 
     error: BaseException
     trigger: bytes = b"!"

@@ -1,4 +1,4 @@
-"""Numbers near powers of two and ten are what readers that share no code with the decoders make of them."""
+"""Numbers near powers of two and ten equal those of readers that share no code with the decoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Format `patterns`: lines of logs become the columns of the first pattern that matches them whole, and say which it was."""
+"""Format `patterns`: log lines become the columns of the first pattern that matches the whole line, and name that
+pattern."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def of(*patterns: Any, **options: Any) -> Any:
 
 
 def access_lines(rng: random.Random, number: int) -> list[str]:
-    """As web servers of the common and the combined format write them."""
+    """Return lines as written by web servers in the common and the combined format."""
     lines = []
     for each in range(number):
         time = datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=each)
@@ -70,7 +71,7 @@ def access_lines(rng: random.Random, number: int) -> list[str]:
 
 
 def server_lines(number: int) -> list[str]:
-    """As Python's own web server wrote them of as many requests."""
+    """Return the lines that Python's own web server logs for this number of requests."""
     lines: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -90,7 +91,7 @@ def server_lines(number: int) -> list[str]:
 
 
 def python_lines(rng: random.Random, number: int) -> list[str]:
-    """As Python's logging formats them by its default time."""
+    """Return lines formatted by Python's logging with its default time."""
     formatter = logging.Formatter("%(asctime)s [%(process)d] %(levelname)s: %(message)s")
     levels = [logging.DEBUG, logging.INFO, logging.ERROR]
     return [
@@ -233,7 +234,7 @@ def test_an_unmatched_line_names_the_nearest_pattern(line: str, detail: str) -> 
         (r"[]a]x[[:alpha:]\]]*", ["[]a]", "x", r"[[:alpha:]\]]*"]),
         (r"(?i)a\Qb*c\E\pN\x{e9}", ["(?i)", "a", r"\Qb*c\E", r"\pN", r"\x{e9}"]),
         (r"(?P<a>\d+\.(?:x\)|y))z", [r"(?P<a>\d+\.(?:x\)|y))", "z"]),
-        (r"a\x{ 41}b", [r"a\x{ 41}b"]),  # RE2 refuses it, and so each part that a cut would make
+        (r"a\x{ 41}b", [r"a\x{ 41}b"]),  # RE2 refuses it, and also each part into which it could be split
     ],
 )
 def test_an_expression_is_cut_between_its_parts(regex: str, parts: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Spark DDL and JSON Schema to Arrow, and what neither may say."""
+"""Spark DDL and JSON Schema converted to Arrow, and what neither may contain."""
 
 from typing import Any
 

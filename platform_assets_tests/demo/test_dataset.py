@@ -1,4 +1,4 @@
-"""The demo's data: how much of it there is, and that each value says what its CSV row says."""
+"""The demo's data: its size, and that each value agrees with its CSV row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's YAML: three topics, whose start comes from the environment and has a stand-in without it."""
+"""The demo's YAML: three topics, whose start comes from the environment and has a default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_three_topics_have_windows_of_a_minute(monkeypatch: pytest.MonkeyPat
     declared = declarations()
     assert set(SOURCES) == set(PARTITIONS) <= set(declared)
     assert {declared[topic].schedule for topic in SOURCES} == {"* * * * *"}
-    # A fixed date in the past stands in, the same for all.
+    # The default is a fixed date in the past, the same for all topics.
     (start,) = {declared[topic].first_edge for topic in SOURCES}
     assert start.tzinfo is UTC
     assert start == declarations()["flights"].first_edge < datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""The whole demo as people run it: interrupted by Ctrl-C and by SIGKILL, then twice to its end."""
+"""The whole demo as users run it: interrupted by Ctrl-C and by SIGKILL, then twice to its end."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """A signal that is sent once a line of the demo shows `least` or more of what `counted` has as its only group.
+    """Signal to send once `counted`, a pattern with one group, matches a line with a number of at least `least`.
 
-    The demo tells how far it is every few seconds: it may pass by any one number.
-    """
+    The demo reports its progress every few seconds, so it may skip any particular number."""
 
     number: signal.Signals
     counted: str
@@ -66,7 +65,7 @@ def running(root: Path) -> set[str]:
 def test_interrupted_and_started_again_it_ends_exact(tmp_path: Path, rng: random.Random) -> None:
     root = tmp_path / "a folder"
     streaming = Interrupt(signal.SIGKILL, SENT, rng.randrange(1, 290_000))
-    # Services that it leaves running continue to load, and the next demo takes them over.
+    # Services that the demo leaves running continue to load, and the next demo takes them over.
     loading = Interrupt(signal.SIGKILL, LOADED, rng.randrange(2, 25))
     taken_over = Interrupt(signal.SIGINT, SENT, rng.randrange(305_000, 330_000))
     print(streaming, loading, taken_over)
@@ -88,7 +87,7 @@ def test_interrupted_and_started_again_it_ends_exact(tmp_path: Path, rng: random
         proof = re.compile(r"^ +(?:flights|weather|planes) +[\d,]+ +[\d,]+ +[\d,]+ ", re.MULTILINE)
         assert proof.findall(again) == proof.findall(text) != []
     finally:
-        # Whatever the killed demo left running.
+        # End whatever the killed demo left running.
         platform.down(home_at(root), report=lambda line: None)
     assert "DEMO_START" in (root / "platform.env").read_text()
     assert os.listdir(root / "lake" / "raw") != []

@@ -1,4 +1,4 @@
-"""Progress as a terminal shows it and as a log file does."""
+"""Progress output on a terminal and in a log file."""
 
 from __future__ import annotations
 

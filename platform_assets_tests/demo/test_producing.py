@@ -1,4 +1,4 @@
-"""The streams on a real broker: each row committed once, whatever ends the process."""
+"""The streams on a real broker: each row is committed once, whatever ends the process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def delete_topics(broker: Broker) -> None:
 
 @pytest.fixture
 def client(broker: Broker) -> Iterator[ClientSettings]:
-    """A broker without the demo's topics."""
+    """Return settings for a broker without the demo's topics."""
     delete_topics(broker)
     yield client_settings(broker.bootstrap)
     delete_topics(broker)
@@ -61,7 +61,7 @@ def send_for(former: producing.Outlet, seconds: float) -> None:
 
 
 def messages(client: ClientSettings, topic: TopicName) -> list[Any]:
-    """The topic's committed messages whole."""
+    """Return the topic's complete committed messages."""
     ends = topic_log.whole_log(Cluster.connect(client), topic)
     consumer = Consumer({**client.librdkafka(), "group.id": "test", "enable.partition.eof": True})
     try:
@@ -104,7 +104,7 @@ def test_topics_keep_everything_and_have_the_partitions_that_the_demo_shows(clie
     topic_log.create_topics(client)
     cluster = Cluster.connect(client)
     for topic in SOURCES:
-        topic_log.whole_log(cluster, topic)  # known everywhere, and led
+        topic_log.whole_log(cluster, topic)  # all brokers know it, and it has a leader
     assert {topic: len(cluster.topic(topic).partitions) for topic in SOURCES} == topic_log.PARTITIONS
     for topic in SOURCES:
         assert cluster.topic_config(topic).items() >= topic_log.TOPIC_SETTINGS.items()
@@ -179,7 +179,8 @@ def test_a_stop_leaves_no_open_transaction(client: ClientSettings) -> None:
 
 @pytest.mark.broker
 def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is aborted before its first record is in the log may be refused, and then a stop ended in an error."""
+    """The broker may refuse to abort a transaction before its first record is in the log; a stop then once ended
+    with an error."""
     stop, handed, send = threading.Event(), list[int](), producing.Outlet.send
 
     def send_and_stop(self: producing.Outlet, rows: Rows, timestamps: Rows | None) -> None:
@@ -200,7 +201,7 @@ def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, mon
 @pytest.mark.broker
 def test_a_killed_stream_goes_on_without_doubling(client: ClientSettings, rng: random.Random) -> None:
     """SIGKILL, three times, in the backlog and in the live part, with a transaction open."""
-    # More are left than the largest transaction holds.
+    # More rows are left than the largest transaction contains.
     rows, held = 20_000, 19_000
     program = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""The proof finds each kind of damage, one seeded at a time, and nothing where there is none."""
+"""The proof finds each kind of damage, seeded one at a time, and has no false alarms."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def doubled_elsewhere(records: list[Record]) -> None:
 
 
 def swapped_for_another(records: list[Record]) -> None:
-    """One row missing and another twice: no count tells."""
+    """Replace one row with a copy of another: the counts stay the same."""
     partition, offset, _ = records[417]
     records[417] = (partition, offset, value(3))
 
@@ -98,7 +98,7 @@ def beyond(records: list[Record]) -> None:
 
 
 def exchanged(records: list[Record]) -> None:
-    """Two rows in each other's place: every row once, every offset once."""
+    """Exchange two rows: every row and every offset still occurs once."""
     (p, o, v), (q, u, w) = records[10], records[20]
     records[10], records[20] = (p, o, w), (q, u, v)
 
@@ -148,7 +148,7 @@ def test_no_table_is_a_table_without_rows(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_lacks_rows_is_not_exact(tmp_path: Path) -> None:
-    """The table agrees with the topic, and both lack what was to be sent."""
+    """The table agrees with the topic, but both lack a row that should have been sent."""
     log = TopicLog("flights", LOG.partitions[:900], LOG.offsets[:900], LOG.rows[:900])
     assert check(tmp_path, RECORDS[:900], log).faults() == ["100 rows missing: 900–999"]
 

@@ -1,4 +1,4 @@
-"""How the demo ends: 0 only when all passed; a failure says what to do; no service of its own is left behind."""
+"""How the demo ends: exit code 0 only if everything passed; a failure names a remedy; its services are stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from testbed.homes import home_at
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT"):
         monkeypatch.delenv(name, raising=False)
-    # Set first, so that it is put back afterwards: the demo publishes its own.
+    # Set first, so that the original value is restored afterwards: the demo sets its own.
     monkeypatch.setenv(state.START_VARIABLE, "2026-01-01T00:00:00Z")
 
 

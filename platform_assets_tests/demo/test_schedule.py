@@ -1,4 +1,4 @@
-"""Backlog and live rows, transactions and what is missing: pure."""
+"""Backlog and live rows, transactions, and missing rows. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second demo takes up the first one's start, and two at once are refused."""
+"""A second demo reuses the first one's start time, and two demos at once are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The comparison with the file finds a wrong value, a lost row and a strange dead letter; and decoding gives what pandas gives."""
+"""The comparison with the file finds a wrong value, a lost row and an unexpected dead letter; and decoded values
+equal those of pandas."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from platform_assets.lake.location import Lake
 
 
 def decoded(topic: TopicName) -> pa.Table:
-    """All rows of a topic that can be decoded, as the demo declares them."""
+    """Return all rows of a topic that can be decoded, as the demo declares them."""
     (declared,) = (d.declaration for d in judgement().declared if d.declaration.topic == topic)
     assert declared.decode is not None
     loaded = dataset.load(topic)
@@ -26,7 +27,7 @@ def decoded(topic: TopicName) -> pa.Table:
 
 
 def lake_with(root: Path, rows: pa.Table, dead: Mapping[int, str]) -> Lake:
-    """A lake with tables of planes."""
+    """Return a lake with tables of planes."""
     values = [b'{"row":%d,' % row for row in dead]
     letters = pa.table({"value": pa.array(values, pa.binary()), "reason": pa.array(list(dead.values()), pa.string())})
     write_deltalake(root / "decoded" / "planes", rows)

@@ -1,4 +1,4 @@
-"""Waiting ends when all is loaded and checked, and not before; it fails when nothing moves or a service dies."""
+"""Waiting ends exactly when everything is loaded and checked; it fails if there is no progress or a service dies."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def changed(**fields: object) -> TopicView:
 
 
 class Silent:
-    """Counters that nobody sees."""
+    """Counters without output."""
 
     def advance(self, topic: str, count: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def note(self, topic: str, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def done() -> Future[None]:
@@ -108,7 +108,7 @@ def test_a_complete_topic_is_not_enough_while_records_are_still_sent() -> None:
         yield COMPLETE
         yield COMPLETE
 
-    # The look during which the streaming ended may have missed its last record.
+    # The look during which the stream ended may have missed its last record.
     assert follow(views(), streaming) == 4
 
 
@@ -120,7 +120,8 @@ def test_the_streams_error_is_raised() -> None:
 
 
 def empty_windows(under_way: int) -> Iterator[TopicView]:
-    """A window without records is sealed and loaded again and again, which is no progress for one that waits."""
+    """A window without records is sealed and loaded again and again, which is not progress for a caller that waits
+    for records."""
     for count in itertools.count(3):
         table = replace(
             COMPLETE.table, lag=7, windows_sealed=count + 1, windows_loaded=count, newest_window_age_seconds=count / 10

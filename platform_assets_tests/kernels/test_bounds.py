@@ -1,4 +1,4 @@
-"""Each accumulator of the kernels at its bound: the last value that it holds, and the first one that it does not."""
+"""Each accumulator of the kernels at its bound: the last value that fits, and the first one that does not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECIMAL: Final = {"type": "bytes", "logicalType": "decimal", "precision": 38, "s
 
 
 def padded(text: str) -> tuple[Any, int, int]:
-    """A text as kernels of JSON take it."""
+    """Return a text in the form that the JSON kernels need."""
     return np.frombuffer(text.encode() + bytes(json_scalars.PADDING), np.uint8), 0, len(text)
 
 
@@ -137,7 +137,7 @@ def test_milliseconds_of_avro_that_64_bits_hold_as_microseconds(sign: int) -> No
 
 
 def zigzag(number: int) -> bytes:
-    """A varint of Avro and Kafka."""
+    """Return a varint as encoded by Avro and Kafka."""
     rest, found = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
     while rest > 0x7F:
         found.append(rest & 0x7F | 0x80)
@@ -175,7 +175,7 @@ def test_a_record_of_a_size_that_its_batch_does_not_have(size: int) -> None:
 
 def test_sums_of_hashes_hold_two_to_the_32_rows() -> None:
     most = (1 << 32) - 1
-    sums = np.full(2, most * most, np.uint64)  # as many rows of the largest hash there is
+    sums = np.full(2, most * most, np.uint64)  # as many rows with the largest possible hash
     hashing.add_halves(np.array([TWO_64 - 1], np.uint64), sums, np.int64(0))
     assert sums.tolist() == [most * (1 << 32)] * 2
 

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept where only their user could have put them, and made once."""
+"""Compiled kernels are cached only where no other user could have written them, and compiled once."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ SHARE = (
     "batches = iter([pa.RecordBatch.from_pydict({'id': [0]})]); "
     "print(next(job._mapped(None)(batches))['report'][0].as_py())"
 )
-"""A worker's first share, of work that it never gets to read."""
+"""Program that runs a worker's first share; the share's work is invalid and is never read."""
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    """Folder and digest are looked up again in each test, and after it."""
+    """Look up folder and digest again in each test, and after it."""
     for cached in (compilation.cache_folder, compilation.sources_digest):
         cached.cache_clear()
     yield
@@ -55,7 +55,7 @@ def _forgotten() -> Iterator[None]:
 
 
 def test_a_kernel_that_allocates_is_refused() -> None:
-    """So none counts references, which costs more than most of what kernels do."""
+    """Such kernels would count references, which costs more than most of their work."""
 
     def allocating(size: int) -> int:
         return int(np.empty(size, np.int64).size)
@@ -82,7 +82,7 @@ def test_a_kernel_is_compiled_once_and_then_read_from_a_private_folder(tmp_path:
 
 
 def test_without_a_home_that_can_be_written_the_temporary_folder_serves(tmp_path: Path) -> None:
-    (tmp_path / "home").touch()  # a folder below it cannot be made, by nobody
+    (tmp_path / "home").touch()  # no user, not even root, can create a folder below a file
     found = called(XDG_CACHE_HOME=str(tmp_path / "home"), TMPDIR=str(tmp_path), NUMBA_CACHE_DIR="")
     assert found[:1] + found[2:] == ["7", "0"]
     assert Path(found[1]).parent == tmp_path
@@ -106,7 +106,7 @@ def test_a_folder_that_others_could_have_filled_is_not_used(tmp_path: Path, monk
 def test_what_cannot_be_written_and_is_filled_is_copied_to_where_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in an image whose kernels were compiled when it was built, and that runs with a file system to be read only."""
+    """For example, kernels may be compiled when an image is built, and run with a read-only file system."""
     image, scratch = tmp_path / "image", tmp_path / "scratch"
     scratch.mkdir()
     called(XDG_CACHE_HOME=str(image), NUMBA_CACHE_DIR="")
@@ -124,7 +124,7 @@ def test_what_cannot_be_written_and_is_filled_is_copied_to_where_it_can(
     (tmp_path / "home").touch()
     found = called(XDG_CACHE_HOME=str(tmp_path / "home"), TMPDIR=str(scratch), NUMBA_CACHE_DIR="")
     assert found == ["7", str(folder), "1"], "the copy is one that numba reads"
-    # What others could have written is not copied either.
+    # Kernels that other users could have written are not copied.
     filled.chmod(0o770)
     shutil.rmtree(folder)
     compilation.cache_folder.cache_clear()

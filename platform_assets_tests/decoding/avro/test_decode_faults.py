@@ -1,4 +1,4 @@
-"""The exact path's code continues where the kernel stopped: both give one fault, and no value is read twice."""
+"""The exact path continues where the kernel stopped: both report the same fault, and no value is read twice."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ FIELDS: Final[Mapping[str, tuple[Any, bytes, bytes, str]]] = {
     "block": ({"type": "array", "items": "int"}, b"\x02\x02\x00", b"\x01\x04\x02\x00", "a block that should end"),
     "map": ({"type": "map", "values": "string"}, b"\x02\x02k\x02v\x00", b"\x02\x02k\x02\xff\x00", "not UTF-8"),
 }
-"""Name of a field: its type, the bytes of a good value, those of a broken one, and what is said of it."""
+"""By field name: its type, the bytes of a valid value, those of a broken one, and the error for that."""
 PLACES: Final = {"inner": "$.inner.text", "nested": "$.nested[1][0].text", "map": "$.map[0].value"}
 
 
 def value_of(broken: tuple[str, ...]) -> bytes:
-    """A value of all fields, of which these are broken."""
+    """Return a value with all fields, of which these are broken."""
     return b"".join(bad if name in broken else good for name, (_, good, bad, _) in FIELDS.items())
 
 
 @pytest.fixture
 def all_fields() -> AvroDecoder:
-    """A decoder of all fields, whose programs stop where they cannot read."""
+    """Return a decoder of all fields; its programs stop at a value that they cannot read."""
     return avro(record(**{name: of for name, (of, _, _, _) in FIELDS.items()}))
 
 
@@ -95,7 +95,7 @@ def test_what_the_kernel_leaves_and_the_exact_path_reads_stands_between_dead_val
     numbers = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 0}
     writer = record(a=["int", "long"], price=numbers, b="string")
     of = avro(record(a="double", price=numbers, b="string"), writer)
-    long_zero = b"\x28" + b"\x00" * 19 + b"\x07"  # a decimal of 20 bytes, of which the kernel reads 16
+    long_zero = b"\x28" + b"\x00" * 19 + b"\x07"  # a decimal of 20 bytes; the kernel reads at most 16
     text = b"\x02A"
     values = [
         b"\x02\x06" + b"\x02\x01" + b"\x02\xff",  # another branch, then invalid text

@@ -1,4 +1,4 @@
-"""Both paths say the same of any bytes; and of values that fastavro wrote, what fastavro reads."""
+"""Both paths agree on any bytes, and on values written by fastavro they agree with fastavro."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOMENTS = st.integers(-(1 << 40), 1 << 40).map(lambda s: datetime.fromtimestamp
 
 @st.composite
 def schemas(draw: st.DrawFn, level: int = 0) -> tuple[Any, st.SearchStrategy[Any]]:
-    """A schema, and its values as fastavro takes them."""
+    """Return a schema, and values of it in the form that fastavro accepts."""
     kinds = [
         *_PLAIN,
         "enum",

@@ -1,4 +1,4 @@
-"""Values that were made to do harm: they cost what their bytes cost, and become dead letters."""
+"""Malicious values: their cost is proportional to their size, and they become dead letters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_items_without_bytes_that_the_reader_lacks_cost_nothing() -> None:
     )
     assert rows == [{"a": 1}, {"a": 1}]
     assert (rescued, dead) == ([None, None], [])
-    assert time.monotonic() - began < 60  # counted one by one, it would be years
+    assert time.monotonic() - began < 60  # counted one by one, it would take years
 
 
 @pytest.mark.parametrize("item", ["null", {"type": "fixed", "name": "F", "size": 0}], ids=str)

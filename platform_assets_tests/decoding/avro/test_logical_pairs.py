@@ -1,4 +1,4 @@
-"""Every plain and logical type that a writer may have, read as every one that a column may be declared with."""
+"""Every plain and logical type that a writer may use, read as every type that a column may be declared with."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ VALUES: Final[dict[str, list[Any]]] = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A plain type, and what it stands for."""
+    """A plain type and its logical type."""
 
     plain: str
     logical: str | None
 
     def schema(self) -> Any:
-        """Of Avro."""
+        """Return the Avro schema."""
         base: dict[str, Any] = {"type": self.plain}
         if self.plain == "fixed":
             base |= {"name": "F", "size": 12}
@@ -65,7 +65,7 @@ class Kind:
         return base | ({"precision": 9, "scale": 2} if self.logical == "decimal" else {})
 
     def values(self) -> list[Any]:
-        """Some, as they are in the bytes."""
+        """Return some values as encoded bytes."""
         more = [1_700_000_000_123_456_000, 1_700_000_000_123_456_001] if self.logical == "timestamp-nanos" else []
         return VALUES[self.plain] + more
 
@@ -79,7 +79,7 @@ KINDS: Final = [Kind(plain, None) for plain in PLAIN] + [
 
 
 def is_readable(writer: Kind, reader: Kind) -> bool:
-    """By Avro's promotions, where no meaning is taken for another one."""
+    """Return True if Avro's promotions allow it and the logical types do not contradict each other."""
     if reader.plain != writer.plain and reader.plain not in PROMOTED.get(writer.plain, []):
         return False
     if reader.plain != writer.plain and {writer.plain, reader.plain} == {"bytes", "string"}:
@@ -109,7 +109,7 @@ def expected(value: Any, writer: Kind, reader: Kind) -> Any:
 
 
 def found(writer: Kind, reader: Kind) -> list[Any]:
-    """Of each value, by both paths."""
+    """Return the result for each value, on which both paths agree."""
     plain = record(a=Kind(writer.plain, None).schema())
     try:
         of = avro(record(a=reader.schema()), record(a=writer.schema()))

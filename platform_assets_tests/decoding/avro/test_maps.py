@@ -1,4 +1,4 @@
-"""Avro's maps as MAP columns, by both paths: what fastavro reads, and a dead letter for a key that is there twice."""
+"""Avro maps as MAP columns, on both paths: the values that fastavro reads, and a dead letter for a duplicate key."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def by_fastavro(writer: Schema, reader: Schema, values: list[bytes]) -> list[Any
 
 
 def pairs_of(values: Any) -> dict[str, Any]:
-    """The type whose bytes are those of a map, and which may have a key twice."""
+    """Return a type that is encoded like a map, but may contain a key twice."""
     fields = [{"name": "key", "type": "string"}, {"name": "value", "type": values}]
     return {"type": "array", "items": {"type": "record", "name": "Pair", "fields": fields}}
 

@@ -1,4 +1,4 @@
-"""A writer's record within itself: what is declared is decoded, and the rest is rescued."""
+"""A writer's record that contains itself: declared fields are decoded, and the rest is rescued."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE: Final[dict[str, Any]] = {
 
 
 def node(number: int, **more: Any) -> dict[str, Any]:
-    """A record, with nothing inside."""
+    """Return a record without a nested one."""
     return {"id": number, "next": None, "others": [], "raw": None, "last": f"text {number}"} | more
 
 

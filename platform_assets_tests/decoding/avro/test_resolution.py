@@ -1,4 +1,4 @@
-"""Records of one schema, read as another: by Avro's rules, which fastavro has too."""
+"""Records written with one schema and read with another, according to Avro's rules, which fastavro implements too."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ NESTED = {"type": "record", "name": "deep.In", "fields": [{"name": "x", "type": 
 def test_a_record_of_another_name_is_refused_until_its_name_is_an_alias(place: str) -> None:
     old = record(a=NESTED)
     new: Any = record(a={**NESTED, "name": "other.In"})
-    assert decoded(avro(new, old), [written(old, {"a": {"x": 5}})])[0] == [{"a": {"x": 5}}]  # namespaces do not count
+    assert decoded(avro(new, old), [written(old, {"a": {"x": 5}})])[0] == [{"a": {"x": 5}}]  # namespaces are ignored
     renamed = new if place == "$" else new["fields"][0]["type"]
     written_name = renamed["name"]
     renamed["name"] = "other.Refund"

@@ -1,4 +1,4 @@
-"""The rows of docs/json-dialect.md: each is a value, its columns and options, and what it becomes."""
+"""The rows of docs/json-dialect.md: each has a value, its columns and options, and the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _BYTES: Final = re.compile("⟨([0-9a-f ]+)⟩")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. `row` and `rescued` are JSON texts where it decodes, `reason` and `place` what a dead letter has."""
+    """One row. `row` and `rescued` are JSON texts if the value decodes; `reason` and `place` are those of a dead
+    letter."""
 
     text: str
     value: bytes
@@ -28,7 +29,7 @@ class Rule:
 
 
 def rules() -> list[Rule]:
-    """All rows of the page's tables of values."""
+    """Return all rows of the page's tables of values."""
     found = []
     inside = False
     for line in PAGE.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""The page docs/json-dialect.md says what becomes of each kind of value, and both paths do what it says."""
+"""The page docs/json-dialect.md states the result for each kind of value, and both paths return it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def decoded(rule: Rule, path: Path) -> Decoded:
 
 
 def shown(value: Any) -> Any:
-    """A value as the page shows it."""
+    """Return a value as the page shows it."""
     if isinstance(value, bytes):
         return value.hex(" ")
     if isinstance(value, (date, datetime)):
@@ -40,7 +40,7 @@ def shown(value: Any) -> Any:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Equal, of one type, and -0.0 is not 0.0."""
+    """Return True if the values are equal and have the same type; -0.0 differs from 0.0."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
     return repr(found) == repr(expected) or (isinstance(found, Decimal) and found == Decimal(str(expected)))

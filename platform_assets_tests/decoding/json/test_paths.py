@@ -1,4 +1,4 @@
-"""Both paths give one verdict on every value, whatever it is, and what they decode is what Python's own parser reads."""
+"""Both paths agree on every value, and what they decode equals the result of Python's own parser."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ spaces = st.sampled_from(["", "", "", " ", "\n\t", "\r "])
 
 
 def objects(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Texts of objects; names come twice now and then."""
+    """Return texts of objects, some of them with duplicate names."""
     pair = st.builds("{}{}:{}{}{}".format, names, spaces, spaces, values, spaces)
     return st.lists(pair, max_size=9).map(lambda pairs: "{" + ",".join(pairs) + "}")
 
@@ -120,7 +120,7 @@ fitting = st.fixed_dictionaries(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A document of which a piece is missing, doubled, or replaced by other bytes."""
+    """Return a document in which a piece is missing, doubled, or replaced by other bytes."""
     whole = draw(documents | st.sampled_from(RULES))
     start = draw(st.integers(0, len(whole)))
     end = draw(st.integers(start, len(whole)))
@@ -142,7 +142,7 @@ def test_paths_agree_on_every_value(name: str, values: list[bytes | None]) -> No
 
 
 def plain(value: Any) -> Any:
-    """As `json.loads` has it: of a nested struct, fields that are null are as good as absent."""
+    """Convert to the form that `json.loads` returns; in nested structs, null fields count as absent."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items() if each is not None}
     return [plain(each) for each in value] if isinstance(value, list) else value
@@ -171,7 +171,7 @@ def python_says(text: str) -> bool:
 
 
 def refuse(name: str) -> None:
-    """NaN and the like."""
+    """Refuse NaN and the infinities."""
     raise ValueError(name)
 
 
@@ -184,14 +184,14 @@ def test_what_is_malformed_is_what_python_refuses(value: bytes) -> None:
         is_json = python_says(value.decode())
     except UnicodeDecodeError:
         is_json = False
-    if reasons == ["malformed"]:  # a name twice is malformed too, though Python takes the last one
+    if reasons == ["malformed"]:  # a duplicate name is malformed too, though Python uses its last value
         assert not is_json or found.dead["detail"].to_pylist() == ["the field occurs twice"]
     else:
         assert is_json
 
 
 def both(options: dict[str, Any], values: Sequence[bytes | None]) -> Decoded:
-    """Decoded by the fast path, which the exact one agrees with."""
+    """Decode with the fast path; the exact path has to agree."""
     decoder = decoder_of(FormatSpec("json", options))
     block = pa.array(values, pa.binary())
     fast = decoder.decode(block)
@@ -244,7 +244,7 @@ def test_a_detail_holds_a_piece_of_the_value_alone() -> None:
 
 
 def test_plain_values_are_decoded_without_python() -> None:
-    """Else the fast path would be none, however right it is."""
+    """Otherwise the fast path would be correct but not fast."""
     row = {
         "a": 1, "b": "x\n", "c": 0.1234567890123456, "d": True, "e": "2013-01-01T10:00:00.5+01:00", "f": "2013-01-01",
         "g": 12.5, "h": "aGk=", "i": 0.5, "j": 2**63 - 1, "k": [1, None], "l": {"m": "é", "n": [{"o": 1e300, "p": ["y"]}, None]},
@@ -277,7 +277,7 @@ def test_one_dead_value_in_a_block_leaves_the_others_as_they_are() -> None:
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_lenient_times_are_those_of_python_with_the_rest_cut_off(kind: str, rng: random.Random) -> None:
-    """Python's own parser, which reads all of these forms and cuts fractions off at microseconds too, is the judge."""
+    """Python's own parser reads all of these forms and also truncates fractions to microseconds."""
     texts = []
     for _ in range(2_000):
         time = datetime(1, 1, 3) + timedelta(microseconds=rng.randrange(315_537_000_000_000_000))
@@ -303,7 +303,7 @@ def test_lenient_times_stay_on_the_fast_path(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_columns_may_have_another_name_than_their_field() -> None:
-    """Fields whose names a decoded table has itself; the place of a fault is that of the value."""
+    """A decoded table reserves some names; a fault still names the field in the value."""
     options = {"schema": "order_key BIGINT NOT NULL, `window` STRING", "columns": {"order_key": "key", "window": "w"}}
     with pytest.raises(ConfigurationError, match=r"such as \{my_window: window\}"):
         decoder_of(FormatSpec("json", options))

@@ -15,7 +15,7 @@ FIELDS = schema_of_ddl("a INT, b STRUCT<c: INT>, d ARRAY<ARRAY<INT>>, e ARRAY<ST
 
 
 def steps(text: str) -> int:
-    """Calls that `rescue` makes, of functions in Python and in C."""
+    """Return the number of calls that `rescue` makes to functions in Python and in C."""
     calls = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
@@ -23,7 +23,7 @@ def steps(text: str) -> int:
         calls += event in ("call", "c_call")
 
     before = sys.getprofile()
-    gc.disable()  # its callbacks, such as hypothesis has, would be counted
+    gc.disable()  # callbacks of the garbage collector, such as hypothesis's, would be counted
     sys.setprofile(count)
     try:
         rescue(text, FIELDS)

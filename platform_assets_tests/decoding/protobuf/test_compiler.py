@@ -1,4 +1,4 @@
-"""Schemas of a registry are compiled in a folder of their own, and hostile ones are refused for good."""
+"""Schemas from a registry are compiled in a separate folder, and hostile ones are refused permanently."""
 
 from __future__ import annotations
 

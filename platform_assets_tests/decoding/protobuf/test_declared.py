@@ -1,4 +1,4 @@
-"""Messages of a registered schema become declared columns by name, and hostile bytes dead letters."""
+"""Messages of a registered schema become declared columns by name, and hostile bytes become dead letters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decoder(
     references: Mapping[str, str] | None = None,
     max_bytes: int = 1 << 20,
 ) -> DeclaredDecoder:
-    """Of values of one registered schema."""
+    """Return a decoder for values of one registered schema."""
     reader = ProtobufReader(message, schema_of_ddl(ddl), max_bytes)
     return reader.decoder_for(Registered(PROTOBUF, text, references or {}))
 

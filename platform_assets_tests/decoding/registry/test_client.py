@@ -1,4 +1,4 @@
-"""One origin, bounded answers, and a verdict on an id only where the registry itself has one."""
+"""One origin, bounded answers, and an id is declared unknown only if the registry itself says so."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SECRET = "hunter2-of-the-registry"
 
 @pytest.fixture
 def registry() -> Iterator[FakeRegistry]:
-    """A fake one."""
+    """Return a fake registry."""
     with fake_registry() as made:
         yield made
 
 
 def client(registry: FakeRegistry, pauses: list[float] | None = None) -> RegistryClient:
-    """A client that does not wait."""
+    """Return a client that does not wait."""
     kept = [] if pauses is None else pauses
     return RegistryClient(RegistrySettings(registry.url, "user", SECRET), kept.append)
 

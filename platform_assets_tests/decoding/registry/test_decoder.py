@@ -37,7 +37,7 @@ DECLARED = record(id="long", name="string", size=("int", 5))
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
-    """One that has a few schemas, and that the environment names."""
+    """Return a fake registry with a few schemas, to which the environment points."""
     with fake_registry() as made:
         made.has("/schemas/ids/1", {"schema": json.dumps(OLD)})
         made.has("/schemas/ids/300000", {"schema": json.dumps(NEW), "schemaType": "AVRO"})
@@ -50,7 +50,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
 
 
 def avro(schemas: Path | None = None) -> RegistryDecoder:
-    """By registry."""
+    """Return an Avro decoder that uses the registry."""
     made = decoder_of(
         FormatSpec("avro", {"schema": DECLARED, "registry": True}), None if schemas is None else files_below(schemas)
     )
@@ -59,7 +59,7 @@ def avro(schemas: Path | None = None) -> RegistryDecoder:
 
 
 def headed(number: int, datum: bytes) -> bytes:
-    """A value in the wire format."""
+    """Return a value in the wire format."""
     return b"\0" + number.to_bytes(4, "big") + datum
 
 
@@ -109,7 +109,8 @@ def test_each_schema_is_asked_for_once_and_kept_on_disk(registry: FakeRegistry, 
     for _ in range(3):
         assert of.decode(values).columns["id"].to_pylist() == [1, None]
     assert [path for path, _ in registry.asked] == ["/schemas/ids/1", "/schemas/ids/2"]
-    # Another process asks again: what was unknown may have been registered since, and what is kept may mean something else.
+    # Another process asks the registry again: an unknown id may have been registered since, and a cached one may now
+    # mean something else.
     assert pickle.loads(pickle.dumps(of)).decode(values).columns["id"].to_pylist() == [1, None]
     assert [path for path, _ in registry.asked][2:] == ["/schemas/ids/1", "/schemas/ids/2"]
 
@@ -211,7 +212,7 @@ def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: Fake
     assert "in a circle" in details[2]
     assert "schema of AVRO" in details[3]
 
-    registry.answers.clear()  # the registry is lost, and what it had is on disk
+    registry.answers.clear()  # the registry is lost, but its schemas are on disk
     again = decoder_of(FormatSpec("protobuf", declared), files_below(tmp_path)).decode(
         pa.array(values[:2], pa.binary())
     )
@@ -224,7 +225,7 @@ def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: Fake
 
 
 def json_decoder(ddl: str) -> RegistryDecoder:
-    """By registry."""
+    """Return a JSON decoder that uses the registry."""
     made = decoder_of(FormatSpec("json", {"schema": ddl, "registry": True}))
     assert isinstance(made, RegistryDecoder)
     return made
@@ -295,7 +296,7 @@ def test_schemas_of_json_find_their_references_and_nothing_else(registry: FakeRe
 
 
 def nested(levels: int) -> Any:
-    """A schema within schemas; as text, Python's parser goes no deeper."""
+    """Return a schema nested `levels` deep, but at most 400, which Python's parser can read."""
     made: Any = {}
     for _ in range(min(levels, 400)):
         made = {"not": made}
@@ -392,7 +393,7 @@ SWAPPED = record(name="string", id="int")
 def test_a_registry_that_gives_an_id_another_schema_is_refused(registry: FakeRegistry, tmp_path: Path) -> None:
     values = pa.array([headed(1, written(OLD, {"id": 1, "name": "x"}))], pa.binary())
     avro(tmp_path).decode(values)
-    registry.has("/schemas/ids/1", {"schema": json.dumps(OLD, indent=3)})  # the same schema, written otherwise
+    registry.has("/schemas/ids/1", {"schema": json.dumps(OLD, indent=3)})  # the same schema, formatted differently
     assert avro(tmp_path).decode(values).columns["id"].to_pylist() == [1]
     registry.has("/schemas/ids/1", {"schema": json.dumps(SWAPPED)})
     with pytest.raises(RegistryChangedError, match="`platform-assets forget-schemas 1`") as caught:
@@ -400,7 +401,7 @@ def test_a_registry_that_gives_an_id_another_schema_is_refused(registry: FakeReg
     former, found = Registered("AVRO", json.dumps(OLD)).fingerprint, Registered("AVRO", json.dumps(SWAPPED)).fingerprint
     assert (caught.value.known, caught.value.found) == (former, found)
     assert pickle.loads(pickle.dumps(caught.value)).number == 1
-    # The remedy: the present answer counts from then on.
+    # The remedy: from then on the present answer is used.
     assert cache.forget(files_below(tmp_path), [1]) == [f"AVRO 1, fingerprint {former}, of {registry.url}"]
     new = pa.array([headed(1, written(SWAPPED, {"id": 7, "name": "y"}))], pa.binary())
     assert avro(tmp_path).decode(new).columns["id"].to_pylist() == [7]
@@ -417,7 +418,7 @@ def test_another_registry_whose_id_means_another_schema_is_refused(
         other.has("/schemas/ids/1", {"schema": json.dumps(SWAPPED)})
         with pytest.raises(RegistryChangedError, match=f"read from {registry.url}"):
             avro(tmp_path).decode(values)
-        other.has("/schemas/ids/1", {"schema": json.dumps(OLD)})  # imported with its id, as the error says
+        other.has("/schemas/ids/1", {"schema": json.dumps(OLD)})  # imported with its id, as the error suggests
         assert avro(tmp_path).decode(values).columns["id"].to_pylist() == [1]
     assert {path.name for path in tmp_path.rglob("registry.json")} == {"registry.json"}
     assert len(list(tmp_path.rglob("registry.json"))) == 2
@@ -440,7 +441,7 @@ def test_a_registry_that_is_silent_is_asked_once_a_block_for_what_is_kept(
     before = len(registry.asked)
     assert avro(tmp_path).decode(values).columns["id"].to_pylist() == [1, 2]
     assert len(registry.asked) == before + 1
-    # One that answers, and has lost the ids, does not take them along either.
+    # A registry that answers but has lost the ids does not invalidate the cached schemas either.
     registry.answers.clear()
     assert avro(tmp_path).decode(values).columns["id"].to_pylist() == [1, 2]
 
@@ -448,7 +449,7 @@ def test_a_registry_that_is_silent_is_asked_once_a_block_for_what_is_kept(
 def test_ids_that_nobody_registered_cannot_have_the_registry_asked_without_end(
     registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The package has a function of the module's name.
+    # The package also exports a function with the module's name.
     monkeypatch.setattr(sys.modules["platform_assets.decoding.registry.decoder"], "MOST_UNKNOWN", 3)
     good = headed(300_000, written(NEW, {"id": 2, "name": "y", "colour": None}))
     values = [headed(number, b"") for number in range(1_000, 1_010)] + [good, good]
@@ -460,7 +461,7 @@ def test_ids_that_nobody_registered_cannot_have_the_registry_asked_without_end(
     assert "was not looked up, after 3 other ids" in found.dead["detail"].to_pylist()[-1]
 
 
-# --- where an id is ---
+# --- location of the id ---
 
 
 def by_header(schemas: Path | None = None) -> RegistryDecoder:
@@ -487,7 +488,7 @@ def test_an_id_or_a_guid_in_a_header_is_read(registry: FakeRegistry) -> None:
         headers(
             [("a", b"b"), (name, headed(1, b""))],
             [(name, guid)],
-            [(name, headed(1, b"")), ("z", None), (name, guid)],  # the last one counts, as for Kafka's lastHeader
+            [(name, headed(1, b"")), ("z", None), (name, guid)],  # the last header wins, as with Kafka's lastHeader
             [(name, guid)],
             None,
             [("__key_schema_id", headed(1, b""))],
@@ -523,7 +524,8 @@ def test_a_value_that_happens_to_have_a_head_is_not_read_by_a_foreign_schema(reg
 
 
 def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dead letter names the option, and with it the values are read: ids by Apicurio's own API, headers before prefixes."""
+    """The dead letter names the option, with which the values are read: ids from Apicurio's own API, headers before
+    prefixes."""
     old, new = written(OLD, {"id": 1, "name": "x"}), written(NEW, {"id": 2, "name": "y", "colour": None})
     content, glob, long = "apicurio.value.contentId", "apicurio.value.globalId", (7).to_bytes(8, "big")
     values = pa.array([b"\0" + long + old, old, new, None, old, old, b"\0" + long], pa.binary())

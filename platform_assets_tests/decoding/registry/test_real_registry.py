@@ -1,4 +1,4 @@
-"""A real registry: what it has is read by id, whatever is registered next, and whether it still runs."""
+"""A real registry: its schemas are read by id, whatever is registered later, and even if it no longer runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JSON_SCHEMA = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "ob
 
 @pytest.fixture
 def register(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Registers a schema: `register(subject, schema, kind="AVRO")` gives the status and the answer."""
+    """Register a schema: `register(subject, schema, kind="AVRO")` returns the status and the answer."""
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
     monkeypatch.setattr(clients, "_FIRST_PAUSE", 0.001)
 
@@ -64,7 +64,8 @@ def block(*values: bytes) -> pa.BinaryArray:
 def test_schemas_are_read_by_id_and_outlive_their_registry(
     registry: Registry, register: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """One test, since starting a registry takes long: Avro and JSON Schema, changes of both kinds, unknown, down, back, lost."""
+    """One test, because a registry starts slowly: Avro and JSON Schema, both kinds of changes, an unknown id, an
+    outage, recovery, and loss."""
     subject = f"s-{uuid.uuid4().hex}"
     status, old = register(subject, OLD)
     assert status == 200
@@ -75,7 +76,7 @@ def test_schemas_are_read_by_id_and_outlive_their_registry(
     status, by_json = register(f"j-{subject}", JSON_SCHEMA, "JSON")
     assert status == 200
 
-    # The same schema by the ids that Apicurio's own serializers write.
+    # The same schema, with ids written by Apicurio's own serializers.
     with urllib3.PoolManager(retries=False) as pool:
         own = registry.url.removesuffix("/apis/ccompat/v7") + "/apis/registry/v3/groups/default/artifacts"
         version = pool.request("GET", f"{own}/{subject}/versions/1").json()
