@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 SEED_VARIABLE = "PLATFORM_TEST_SEED"
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
-"""In the environment, so that processes which share the tests among them have the same."""
+"""Stored in the environment, so that all processes of a test run use the same seed."""
 
 TopicMaker = Callable[..., str]
 LakeMaker = Callable[..., TopicLake]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the programs that tests start and signal not ignore what the shell has pytest ignore, as in the background.
+    """Make signals that the shell has pytest ignore, as in the background, effective again for programs that tests
+    start.
 
-    Refuse a session whose parts nobody can give.
-    """
+    Refuse a session whose parts are not available."""
     try:
         parts.line()
         parts.together(getattr(config.option, "numprocesses", None) or 0)
@@ -68,16 +68,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> list[str]:
-    """Say the seed, so that a failure can be had again, and what services the tests have."""
+    """Return the seed, which repeats a failure, and the services in use."""
     return [f"seed: {SEED} (set {SEED_VARIABLE} to repeat it)", parts.line()]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each file to one process, the longest files first, and mark what is portable.
+    """Give each file to one process, the longest files first, and mark portable tests.
 
-    Tests of a topic with a fixed name have to be in one file.
-    """
+    Tests of a topic with a fixed name have to be in one file."""
     file_of = {item: item.path.relative_to(item.config.rootpath).as_posix() for item in items}
     for item, file in file_of.items():
         item.add_marker(pytest.mark.xdist_group(file))
@@ -103,16 +102,16 @@ def _shares(item: pytest.Item) -> bool:
 
 
 def _common_folder(config: pytest.Config) -> Path | None:
-    """The folder in which each of the processes that share the tests has its own; None where one process does all."""
+    """Return the folder that contains the folder of each test process; None if there is only one process."""
     return Path(config.option.basetemp).parent if hasattr(config, "workerinput") else None
 
 
 @pytest.fixture(scope="session", autouse=True)
 def unsynced_databases() -> Iterator[None]:
-    """Have this process's SQLite databases, which are Dagster's, not wait for the disk.
+    """Do not let this process's SQLite databases, which are Dagster's, wait for the disk.
 
-    A run in process would do so some hundred times. What is written outlives a killed process all the same, and no test cuts power.
-    """
+    A run in the test process would wait some hundred times. Without waiting, writes still survive a killed process;
+    only a power failure could lose them."""
     from sqlalchemy import event
     from sqlalchemy.pool import Pool
 
@@ -126,7 +125,7 @@ def unsynced_databases() -> Iterator[None]:
 
 
 class Broker:
-    """The session's broker, or its brokers. A test that stops it starts it again; its address stays."""
+    """The session's broker or brokers. A test that stops them starts them again; the address stays."""
 
     def __init__(self, home: Home, settings: BrokerSettings) -> None:
         self._home, self._options = home, UpOptions(services=("kafka",), broker=settings)
@@ -136,17 +135,17 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        """Start it with the data of last time; returns when it answers."""
+        """Start the broker with its existing data; return when it answers."""
         platform.up(self._home, self._options, report=lambda _: None, environ=self._environ)
         self.bootstrap = brokers.remembered_addresses(self._home)
 
     @property
     def pid(self) -> int:
-        """The process id now: another process of these tests may have stopped the broker and started it again."""
+        """Return the current process id: another test process may have restarted the broker."""
         return state.read_records(self._home)["kafka"].pid
 
     def stop(self) -> None:
-        """End it in good order; its data stays. Raises RuntimeError where the test is not marked `alone`."""
+        """Stop the broker cleanly; its data stays. Raises RuntimeError if the test is not marked `alone`."""
         turns.require_alone("stopping the broker")
         platform.down(self._home, services=brokers.ALL)
 
@@ -156,7 +155,7 @@ class Broker:
         return {} if found is None else found.client_environment()
 
     def segment(self, topic: str, partition: int) -> Path:
-        """The first segment of a partition, at the broker that leads it."""
+        """Return the first segment of a partition at the broker that leads it."""
         from confluent_kafka import TopicCollection
 
         described = self.admin.describe_topics(TopicCollection([topic]))[topic].result(30)
@@ -165,7 +164,7 @@ class Broker:
 
     @property
     def admin(self) -> AdminClient:
-        """An admin client, kept: one that is dropped fails what it was asked."""
+        """An admin client, kept alive: its pending requests fail when it is garbage-collected."""
         from confluent_kafka.admin import AdminClient
 
         if self._admin is None:
@@ -177,7 +176,7 @@ class Broker:
 def platform_home(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, session_store: ObjectStore | None
 ) -> Iterator[Home]:
-    """The session's data folder; every service of it is ended when the last process that uses it is done."""
+    """Return the session's data folder; its services end when the last process that uses them is done."""
     folder = _common_folder(request.config) or tmp_path_factory.getbasetemp()
     home = lake_switch.in_store(home_at(folder / "platform home"), session_store)
     with turns.until_the_last_leaves(folder, lambda: platform.down(home)):
@@ -187,10 +186,10 @@ def platform_home(
 
 @pytest.fixture(scope="session")
 def broker(platform_home: Home) -> Iterator[Broker]:
-    """A real broker that looks for expired and compactable records every second, so that tests see both soon; or three such.
+    """Return a real broker that looks for expired and compactable records every second, so that tests see both soon; or
+    three of them.
 
-    The environment has what their clients need, and of nobody else's brokers.
-    """
+    The environment has the variables that their clients need, and none of other brokers."""
     properties = {
         "log.retention.check.interval.ms": "1000",
         "log.cleaner.backoff.ms": "1000",
@@ -223,24 +222,24 @@ class Registry:
         self.start()
 
     def start(self) -> None:
-        """Start it with the data of last time; returns when it answers."""
+        """Start the registry with its existing data; return when it answers."""
         self.url = platform.start_service("registry", self._home, environ=self._environ).address
 
     def stop(self) -> None:
-        """End it in good order; its data stays. Raises RuntimeError where the test is not marked `alone`."""
+        """Stop the registry cleanly; its data stays. Raises RuntimeError if the test is not marked `alone`."""
         turns.require_alone("stopping the schema registry")
         platform.down(self._home, services=("registry",))
 
 
 @pytest.fixture(scope="session")
 def registry(platform_home: Home) -> Registry:
-    """A real schema registry, which only tests that need it start."""
+    """Return a real schema registry, started only if a test needs it."""
     return Registry(platform_home)
 
 
 @pytest.fixture
 def topic(broker: Broker) -> TopicMaker:
-    """Makes topics with names of their own: `topic(partitions=4, config={"cleanup.policy": "compact"}, stem="x")`."""
+    """Make topics with unique names: `topic(partitions=4, config={"cleanup.policy": "compact"}, stem="x")`."""
 
     def make(*, partitions: int = 1, config: Mapping[str, str] | None = None, stem: str = "test") -> str:
         from confluent_kafka.admin import NewTopic
@@ -261,7 +260,7 @@ def _is_led(broker: Broker, topic: str, partitions: int) -> bool:
     from confluent_kafka import KafkaException, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
-    # A new client each time: a client that got "no leader" remembers it for a minute.
+    # A new client each time: a client that received "no leader" remembers it for a minute.
     admin = AdminClient({**librdkafka(broker.bootstrap), "log_level": 2})
     asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
     try:
@@ -277,12 +276,13 @@ def spark_remote(
     tmp_path_factory: pytest.TempPathFactory,
     session_store: ObjectStore | None,
 ) -> Iterator[str]:
-    """The address of a real Spark Connect server, token included: one with tasks of its own, or one on a cluster."""
+    """Return the address of a real Spark Connect server including the token; the server runs tasks itself or on a
+    cluster."""
     if parts.BROKERS.chosen() != "plain":
-        # Its workers take the settings of Kafka's clients from its environment.
+        # Its workers take the settings of Kafka clients from its environment.
         request.getfixturevalue("broker")
     if parts.SPARK.chosen() == "cluster":
-        # It brings numba, which few sessions need in this process.
+        # This imports numba, which few sessions need in this process.
         from testbed.spark_cluster import spark_cluster
 
         with (
@@ -298,7 +298,7 @@ def spark_remote(
 
 @pytest.fixture(scope="session")
 def spark(spark_remote: str) -> Iterator[SparkSession]:
-    """A Connect session of the tests' own."""
+    """Return a Connect session for the tests."""
     from pyspark.sql import SparkSession
 
     session: Any = SparkSession.builder.remote(spark_remote).create()
@@ -310,7 +310,7 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def connection(spark_remote: str) -> Callable[[], ConnectSession]:
-    """Gives the session that a run of the platform makes for itself, and a new one where a test has stopped it."""
+    """Return the session that a run of the platform creates, and a new one after a test has stopped it."""
     from platform_assets.engines.spark.session import connect
 
     sessions: list[ConnectSession] = []
@@ -325,7 +325,7 @@ def connection(spark_remote: str) -> Callable[[], ConnectSession]:
 
 @pytest.fixture
 def engine_name() -> EngineName:
-    """Load engine of a test: the default, unless the test's module overrides it."""
+    """Return the load engine of a test: the default, unless the test's module overrides it."""
     return DEFAULT_ENGINE
 
 
@@ -337,7 +337,7 @@ def lake(
     tmp_path: Path,
     engine_name: EngineName,
 ) -> LakeMaker:
-    """Makes a topic with a lake of its own: `lake(partitions=2, config={...}, records_per_file=1_000)`."""
+    """Make topics with separate lakes: `lake(partitions=2, config={...}, records_per_file=1_000)`."""
 
     def make(
         *,
@@ -362,27 +362,26 @@ def lake(
 
 @pytest.fixture
 def shell_of(tmp_path: Path, spark_remote: str) -> ShellOf:
-    """Makes the shell of a topic's lake: `shell_of(lake())`."""
+    """Make the shell of a topic's lake: `shell_of(lake())`."""
     return lambda lk: Shell.of_lake(tmp_path / "project", lk, spark_remote)
 
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of the browser; skips where there is none. What costs time for a browser test asks for this first."""
+    """Return the path of the browser; skip without one. Expensive fixtures of browser tests request this one first."""
     return browsers.executable()
 
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
-    """A headless Chromium.
+    """Return a headless Chromium.
 
-    While it runs, so does an event loop in this thread: fixtures that run Dagster jobs are named before it.
-    """
+    It keeps an event loop in this thread: name fixtures that run Dagster jobs before this one."""
     with launched(chromium) as found:
         yield found
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """Random numbers that the session's seed and the test's name decide, whatever else runs."""
+    """Return random numbers determined by the session's seed and the test's name only."""
     return random.Random(f"{SEED}:{request.node.nodeid}")

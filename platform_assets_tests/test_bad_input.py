@@ -1,4 +1,4 @@
-"""Bad input: an error that says what to do, a failed run, and nothing changed."""
+"""Bad input leads to an error with a remedy and a failed run, and changes nothing."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ CANARY = "canary-7f3a91-password"
 def at_rest(
     broker: Broker, connection: Callable[[], SparkSession], tmp_path_factory: pytest.TempPathFactory
 ) -> TopicLake:
-    """A topic with a window that is loaded and one that is not, which no bad input may change."""
+    """Return a topic with one loaded and one unloaded window, which no bad input may change."""
     from confluent_kafka.admin import NewTopic
 
     name = f"bad-input-{uuid.uuid4().hex[:12]}"
@@ -73,14 +73,14 @@ def at_rest(
 
 @pytest.fixture
 def unchanged(at_rest: TopicLake) -> Iterator[TopicLake]:
-    """The same, compared when the test is over."""
+    """Return the same topic; after the test, check that it is unchanged."""
     before = at_rest.snapshot()
     yield at_rest
     assert at_rest.snapshot() == before
 
 
 def sealed_keys(lk: TopicLake) -> tuple[str, str]:
-    """The loaded window and the other one."""
+    """Return the keys of the loaded and of the unloaded window."""
     loaded, waiting = (w.key for w in lk.ledger.windows(lk.topic))
     return loaded, waiting
 
@@ -180,7 +180,7 @@ def test_a_table_folder_that_cannot_be_written_is_named(lake: LakeMaker) -> None
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """An instance of the test's own, and no waiting between a run's own tries."""
+    """Return a new Dagster instance that does not wait between a run's retries."""
     monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
@@ -260,7 +260,7 @@ def test_malformed_yaml_is_refused_with_file_and_line(tmp_path: Path) -> None:
 
 
 def secret_settings(lk: TopicLake, monkeypatch: pytest.MonkeyPatch) -> ClientSettings:
-    """A user and a password in the environment, as an operator would set them."""
+    """Return settings with a user and a password in the environment, as an operator would set them."""
     monkeypatch.setenv("KAFKA_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
     monkeypatch.setenv("KAFKA_SASL_MECHANISM", "PLAIN")
     monkeypatch.setenv("KAFKA_SASL_USERNAME", "loader")
@@ -275,7 +275,7 @@ def test_a_password_is_in_nothing_that_a_failing_load_leaves_behind(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark is given the password and cannot log in, since the broker asks for none."""
+    """Spark is given the password and cannot log in, since the broker requires no login."""
     caplog.set_level(logging.DEBUG)
     settings = secret_settings(unchanged, monkeypatch)
     assert CANARY in settings.java()["sasl.jaas.config"]
@@ -284,7 +284,7 @@ def test_a_password_is_in_nothing_that_a_failing_load_leaves_behind(
     (window,) = (w for w in unchanged.ledger.windows(unchanged.topic) if w.key == sealed_keys(unchanged)[1])
     with pytest.raises(PlatformError) as e:
         loader.load(window.key)
-    # A plan is made only where the broker answers: with the same options, but without the login.
+    # A plan is created only if the broker answers: with the same options, but without the login.
     options = settings.java() | {"security.protocol": "PLAINTEXT"}
     ranges = TopicRanges(window.ranges.by_partition)
     raw.kafka_frame(unchanged.spark(), options, unchanged.topic, window.topic_id, window.key, [ranges]).explain(

@@ -1,4 +1,4 @@
-"""The README and the pages: short where they have to be, whole, and built without network."""
+"""The README and the pages: concise where required, complete, and built without network."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_each_claim_of_the_threat_model_names_its_test() -> None:
 def test_packages_are_installed_by_their_hashes_alone() -> None:
     commands = re.findall(r"pip (?:sync|install) .*", (CHECKOUT / "Makefile").read_text())
     unhashed = [c for c in commands if "--require-hashes" not in c]
-    # The checkout itself, of which there is no archive, and nothing that it depends on.
+    # This checkout, which is not packed into an archive, and none of its dependencies.
     assert len(commands) >= 3
     assert {("--no-deps" in c, c.endswith("--editable .")) for c in unhashed} == {(True, True)}
     for name in ("requirements.lock", "requirements-product.lock", "requirements-demo.lock", "uv-requirements.txt"):
@@ -88,11 +88,11 @@ def test_the_line_for_a_scheduler_mails_what_status_says_and_writes_no_file(tmp_
     }.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
-    # What cron makes of it: a percent sign without a backslash ends the command.
+    # cron ends the command at a percent sign without a backslash.
     line = re.sub(r"(?<!\\)%", "\n", line).replace("\\%", "%").replace("/srv/lake", f"{tmp_path}/lake")
     for code in ("0", "1"):
         environ = {"PATH": f"{programs}:{os.environ['PATH']}", "CODE": code, "SENT": str(sent)}
-        # cron's shell on Debian, whose `echo` takes a backslash for a mark.
+        # cron's shell on Debian, whose `echo` interprets backslashes.
         subprocess.run([shutil.which("dash") or "/bin/sh", "-c", line], env=environ, cwd=empty, check=True)
         assert sent.exists() is (code == "1")
     assert sent.read_text() == "lake failed\n\\n~!x \\c \\0033\n-s lake team@example.com\n"
@@ -135,7 +135,7 @@ def test_pages_are_built_strictly_and_fetch_nothing(tmp_path: Path) -> None:
 
 
 def _literals() -> list[str]:
-    """Texts of the program, with `…` for what they fill in."""
+    """Return texts of the program, with `…` in place of inserted values."""
     found = []
     for path in (CHECKOUT / "platform_assets").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

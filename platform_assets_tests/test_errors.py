@@ -1,4 +1,4 @@
-"""Errors cross processes whole: what a worker raises is what its caller catches."""
+"""Errors cross processes unchanged: a caller catches exactly what a worker raised."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SAMPLES: Final[dict[str, Any]] = {
     "Mapping[str, tuple[int, int]]": {"2026-01-31-14:00": (2, 3)},
     "object": "yesterday",
 }
-"""A value for each type that an error's arguments have."""
+"""A value for each argument type of an error."""
 
 LOADS_THE_PROJECT: Final = "platform_assets.definitions"
 
 
 def every_error() -> list[type[PlatformError]]:
-    """The root and all that derives from it in the project's own modules, by name."""
+    """Return the root error and all subclasses in the project's own modules, by name."""
     for module in pkgutil.walk_packages(platform_assets.__path__, "platform_assets."):
         if module.name != LOADS_THE_PROJECT and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
@@ -53,7 +53,7 @@ def _family(kind: type[PlatformError]) -> Iterator[type[PlatformError]]:
 
 
 def made(kind: type[PlatformError]) -> PlatformError:
-    """An error of this kind, from a sample of each argument that it takes."""
+    """Return an error of this kind, with a sample value for each of its arguments."""
     if "__init__" not in {name for base in kind.__mro__[: kind.__mro__.index(PlatformError)] for name in vars(base)}:
         return kind("a message")
     parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]

@@ -1,4 +1,4 @@
-"""Figures in the texts are those of the newest results: whoever measures again is told which texts are to follow."""
+"""Figures in the texts equal the newest results: after a new measurement, the test names the texts to update."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from platform_assets.services.home import CHECKOUT
 IN_SPEED: Final = (
     "bulk", "topic-kinds", "decoding", "decoding-avro", "broken-avro", "whole-window", "many-windows", "memory", "streams",
 )  # fmt: skip
-"""Scenarios whose goals are told in docs/speed.md, one by one."""
+"""Scenarios whose goals docs/speed.md states one by one."""
 BY_LOADS: Final = {
     "README.md": (
         "load by the columnar engine",
@@ -29,7 +29,7 @@ BY_LOADS: Final = {
 
 
 def newest(results: Path) -> dict[str, Any]:
-    """Each scenario as it was measured last."""
+    """Return the newest result of each scenario."""
     found: dict[str, Any] = {}
     for path in sorted(p for p in results.glob("*.json") if re.fullmatch(r"\d{4}-\d\d-\d\d", p.stem)):
         found |= json.loads(path.read_text())["scenarios"]
@@ -40,17 +40,17 @@ SCENARIOS: Final = newest(CHECKOUT / "benchmarks" / "results")
 
 
 def said(path: str) -> str:
-    """A text in one line."""
+    """Return a text in one line."""
     return " ".join((CHECKOUT / path).read_text().split())
 
 
 def times(value: float) -> str:
-    """A ratio as texts have it."""
+    """Return a ratio as the texts format it."""
     return f"{value:.1f} ×" if value >= 10 else f"{value:.2f} ×"
 
 
 def of_sizes(name: str) -> list[float]:
-    """Seconds of a tick, a load and so on in tables of 10 to 100,000 windows."""
+    """Return the seconds of a tick, a load and so on for tables of 10 to 100,000 windows."""
     return list(SCENARIOS["many-windows"]["more"]["curves"][f"seconds of {name} by windows in the table"].values())
 
 

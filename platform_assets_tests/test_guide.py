@@ -1,4 +1,4 @@
-"""The guide, walked word for word in an empty folder: every command in it, against services that it starts itself."""
+"""The guide, executed word for word in an empty folder: every command in it, with services that it starts itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed.homes import home_at, service_environment
 
 GUIDE: Final = CHECKOUT / "docs" / "guide"
 WALKED: Final = ("first-topic", "read", "load", "alerts", "backup", "remove")
-"""The pages with commands, in the order in which a reader does what they say."""
+"""Pages with commands, in the order in which a reader follows them."""
 
 
 def test_every_page_with_commands_is_walked() -> None:
@@ -41,7 +41,7 @@ def test_declarations_in_the_docs_are_ones_that_are_taken() -> None:
     found = 0
     for page in (CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md")):
         for _, language, _, text in fences(page.read_text()):
-            # Others show a part of one: `decode:` alone, or what stands in it.
+            # Other pages show only part of a topic, for example `decode:`.
             if language == "yaml" and "attributes" in (declared := yaml.safe_load(text)):
                 given = declared["attributes"]
                 tables = TopicTables(**given).tables() if "topics" in given else (TopicTable(**given),)

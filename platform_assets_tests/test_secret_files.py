@@ -1,4 +1,4 @@
-"""A secret is in a variable, or in a file that another one names; no message shows it."""
+"""A secret is in a variable, or in a file that another variable names; no message shows it."""
 
 from __future__ import annotations
 

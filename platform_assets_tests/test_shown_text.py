@@ -1,9 +1,8 @@
-"""Every place of the code that gives text to Dagster's UI, a log or a terminal: text from outside goes through `model/untrusted.py`.
+"""Every place in the code that passes text to Dagster's UI, a log or a terminal: untrusted text goes through
+`model/untrusted.py`.
 
-The embedded services, which cannot import that module, have `platform_assets/services/printable.py`.
-
-Read from the code, so that a place that is added is found too.
-"""
+The embedded services, which cannot import that module, have `platform_assets/services/printable.py`. The places are
+found in the source, so that new ones are covered too."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ ESCAPING: Final = {
     "platform_assets.checks.report.description": frozenset({"describe"}),
     "platform_assets.services.printable": frozenset({"printable"}),
 }
-"""The modules whose functions escape: a function of the same name from elsewhere does not count."""
+"""Modules whose functions escape text: a function with the same name from elsewhere does not count."""
 POSITIONS: Final = {
     made.__name__: list(inspect.signature(made).parameters).index("description")
     for made in (
@@ -41,7 +40,7 @@ POSITIONS: Final = {
         dg.Failure,
     )
 }
-"""Places at which a description may be without its name."""
+"""Calls that may have a positional description."""
 LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical", "exception", "log"})
 TERMINAL: Final = "terminal/"
 SERVICES: Final = "services/"
@@ -79,7 +78,7 @@ EXCEPTIONS: Final = {
     ("demo/run.py", "logging.getLogger"): "the root, to which the demo adds a file",
     ("model/logs.py", "logging.getLogger"): "the one that escapes",
 }
-"""Expressions that are as they are, each with why no text of a stranger gets there unescaped."""
+"""Expressions shown without escaping, each with the reason why it cannot contain untrusted text."""
 
 IMPORTED: Final = "from platform_assets.model.untrusted import code, line, markdown, to_lines"
 Place = tuple[str, int, str]
@@ -92,7 +91,7 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
 
 
 def escaping(tree: ast.Module) -> frozenset[str]:
-    """The functions of ESCAPING that the module imports by their own names and gives to nothing else."""
+    """Return the functions of ESCAPING that the module imports without renaming and does not redefine."""
     nodes = list(ast.walk(tree))
     taken = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     taken |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -117,7 +116,7 @@ def is_safe(value: ast.expr, by: frozenset[str]) -> bool:
     if isinstance(value, ast.JoinedStr):
         return all(is_safe(part, by) for part in value.values)
     if isinstance(value, ast.FormattedValue):
-        # Of a text, this format would be an error.
+        # For a string, this format would raise an error.
         numeric = value.format_spec is not None and ast.unparse(value.format_spec) in (
             "f','",
             "f':,'",
@@ -138,7 +137,7 @@ def is_safe(value: ast.expr, by: frozenset[str]) -> bool:
 
 
 def texts(file: str, tree: ast.Module) -> Iterator[tuple[ast.expr, frozenset[str]]]:
-    """Each expression that is shown, with the functions of which one has to make it."""
+    """Yield each expression that is shown, with the functions of which one has to produce it."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

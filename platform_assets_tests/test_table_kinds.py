@@ -1,4 +1,4 @@
-"""Each place that has to know every kind of table knows it: a new kind fails here until its rows are erased, backed up and shown."""
+"""Code that has to handle every kind of table: a new kind fails here until its rows are erased, backed up and shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DECODED = replace(RAW, decode=DecodeDeclaration(FormatSpec("json", {"schema": "i
 
 
 def test_erasing_removes_records_from_every_kind(tmp_path: Path) -> None:
-    """Also if the topic is no longer decoded: the tables that it was decoded into stay."""
+    """Also if the topic is no longer decoded: its decoded tables remain."""
     for declaration in (RAW, DECODED):
         tables = WindowEraser(declaration, Ledger(Lake.at(tmp_path))).tables
         assert sorted(table.kind for table in tables) == sorted(KINDS)
@@ -32,7 +32,8 @@ def test_erasing_removes_records_from_every_kind(tmp_path: Path) -> None:
 
 
 def test_a_decoded_topic_has_every_kind() -> None:
-    """Events that Dagster lacks, runs on record and the tables of commands follow from `TopicDeclaration.tables`."""
+    """Events that Dagster lacks, runs on record and the tables of commands are derived from
+    `TopicDeclaration.tables`."""
     assert [table.kind for table in RAW.tables] == ["raw"]
     assert [table.kind for table in DECODED.tables] == list(KINDS)
 

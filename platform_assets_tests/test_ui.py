@@ -1,6 +1,6 @@
-"""Dagster's UI in a real browser: the asset graph, a window that is materialized manually, its offset ranges and its checks.
-Screenshots are kept in `PLATFORM_SCREENSHOTS` if that is set; `CHROMIUM` names a browser other than the system's.
-"""
+"""Dagster's UI in a real browser: the asset graph, a window that is materialized manually, its offset ranges and its
+checks. If `PLATFORM_SCREENSHOTS` is set, screenshots are kept there; `CHROMIUM` names a browser other than the
+system's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Shot = Callable[[str], None]
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page of the browser."""
+    """Return a page of the browser."""
     page = browser.new_page(viewport={"width": 1440, "height": 1000})
     page.set_default_timeout(_PATIENCE_MS)
     yield page
@@ -41,17 +41,17 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def shot(page: Page) -> Shot:
-    """Keeps a picture of the page as it is."""
+    """Keep a screenshot of the page."""
     return lambda name: screenshot(page, name)
 
 
 def text_of(page: Page) -> str:
-    """All that is written on the page, in one line."""
+    """Return all text on the page in one line."""
     return re.sub(r"\s+", " ", page.locator("body").inner_text())
 
 
 def launch(page: Page, address: str, lk: TopicLake, key: str, runs: int) -> None:
-    """Materialise one window by clicking, and return once the runs page shows `runs` runs that succeeded."""
+    """Materialize one window by clicking; return when the runs page shows `runs` successful runs."""
     page.goto(f"{address}/assets/raw/{lk.topic}?view=overview")
     page.get_by_role("button", name="Materialize").first.click()
     dialog = page.get_by_text("Partition selection").locator("xpath=ancestor::*[.//input][1]")
@@ -59,7 +59,7 @@ def launch(page: Page, address: str, lk: TopicLake, key: str, runs: int) -> None
     keys.fill(key)
     keys.press("Enter")
     page.get_by_role("button", name="Launch 1 run").click()
-    # The dialog closes when the run was accepted.
+    # The dialog closes when the run is accepted.
     page.get_by_text("Partition selection").wait_for(state="detached")
     page.goto(f"{address}/runs")
     page.wait_for_function(
@@ -72,7 +72,7 @@ def launch(page: Page, address: str, lk: TopicLake, key: str, runs: int) -> None
 
 
 def offset_ranges(page: Page) -> list[list[str]]:
-    """The table of offset ranges on the page of a window: its header and its rows."""
+    """Return the table of offset ranges on a window's page: its header and its rows."""
     row = page.get_by_role("row").filter(has=page.get_by_text("offset_ranges", exact=True)).first
     table = row.locator("table")
     table.wait_for()
@@ -92,7 +92,7 @@ def test_a_window_is_materialised_twice_from_the_ui_with_the_same_rows(
     with user_interface(tmp_path / "a project", lk, spark_remote) as address:
         # The graph: topic and table, one after the other.
         page.goto(f"{address}/asset-groups/")
-        # Both nodes have the topic's name; the kinds below them tell which is which.
+        # Both nodes have the topic's name; their kinds distinguish them.
         page.get_by_text("Kafka", exact=True).wait_for()
         page.get_by_text("PySpark", exact=True).wait_for()
         shot("1-asset-graph")

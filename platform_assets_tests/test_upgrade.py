@@ -1,9 +1,9 @@
-"""A lake that the first version wrote is read, proved and gone on from by today's code.
+"""Today's code reads, proves and continues a lake that the first version wrote.
 
-`data/first_version` was written by that version, with a real broker and a real Spark: topic `orders` of two partitions
-in windows of a minute. The first is dense, the second holds a committed and an aborted transaction, the third no offsets,
-the fourth is sealed and not loaded. Nothing of it is ever rewritten: a change of format has to go on reading it.
-"""
+`data/first_version` was written by that version with a real broker and a real Spark: topic `orders` of two
+partitions in windows of a minute. The first window is dense, the second has a committed and an aborted transaction,
+the third has no offsets, and the fourth is sealed and not loaded. These files are never rewritten: after a format
+change, they must still be readable."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ KEYS = [f"2026-03-01-00:0{n}" for n in range(4)]
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """The ledger of a copy of that lake."""
+    """Return the ledger of a copy of that lake."""
     shutil.copytree(FIRST_VERSION, tmp_path / "lake")
     return Ledger(Lake.at(tmp_path / "lake"))
 
 
 def evaluation(ledger: Ledger, *, whole: bool = True) -> Evaluation:
-    """Of checks that neither broker nor Spark is there for: what the first version proved has to stay proved."""
+    """Return the results of checks without broker and Spark: windows proved by the first version have to stay
+    proved."""
     return Evaluation(
         DECLARED,
         ledger,
@@ -131,7 +132,7 @@ def test_a_ledger_of_the_first_version_is_gone_on_from(ledger: Ledger) -> None:
     following = samples.cut("orders", START + 5 * MINUTE, {0: 12, 1: 10}, topic_id=topic_id)
 
     assert ledger.record_cuts([following], START + 4 * MINUTE)
-    # And whoever still believes that the former edge is the newest is refused.
+    # A writer that still expects the previous boundary is refused.
     assert not ledger.record_cuts([following], START + 3 * MINUTE)
     window = ledger.windows("orders")[-1]
     assert window.ranges.triples() == ((0, 10, 12), (1, 10, 10))

@@ -1,4 +1,4 @@
-"""A long ledger read by ranges: what is read does not grow with it, and nothing is left out."""
+"""A long ledger read by ranges: the amount of data read does not grow with it, and nothing is omitted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTITIONS, A_TICK = 3, 50
 
 
 class Unasked(Cluster):
-    """A cluster that nobody may ask anything."""
+    """A cluster that must not be queried."""
 
     def __init__(self) -> None:
         super().__init__(None, ClientSettings("localhost:1"))
@@ -38,7 +38,7 @@ class Unasked(Cluster):
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many rows and windows of the ledger were made objects of since the last call."""
+    """Return a function that counts the ledger rows and windows turned into objects since its last call."""
     number = 0
 
     def cuts(rows: pa.Table) -> list[RecordedCut]:
@@ -76,7 +76,7 @@ def test_a_tick_that_has_lost_its_cursor_builds_as_much_of_a_long_ledger_as_of_a
         for _ in range(3):
             built()
             ticked = Tick(Group.of(declaration), Unasked(), ledger, instance, edge(windows)).plan(cursor)
-            # The edges of a tick's windows, the newest cut, and nothing of the windows that are loaded.
+            # Only the boundaries of the tick's windows and the newest cut are read, nothing about loaded windows.
             assert built() <= (A_TICK + 2) * PARTITIONS
             cursor = ticked.cursor
             reported += [e.partition for e in ticked.asset_events if e.asset_key == topic_key("t")]
@@ -84,7 +84,7 @@ def test_a_tick_that_has_lost_its_cursor_builds_as_much_of_a_long_ledger_as_of_a
 
 
 def test_windows_that_are_read_by_ranges_are_those_of_the_whole_ledger(tmp_path: Path, rng: random.Random) -> None:
-    """Of windows that are minutes here and weeks there, in many files."""
+    """Window lengths range from minutes to weeks, in many files."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     at, newest = START, None

@@ -1,4 +1,4 @@
-"""The name on a decision: what was claimed, and what the platform knows by itself."""
+"""The name on a decision: what the user claims, and what the platform knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A ledger that one process follows says what a new process reads, whatever was done to its files; and each is read once."""
+"""A ledger followed by one process agrees with what a new process reads, whatever happens to its files; and each
+file is read once."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def ordered(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def agrees(root: Path) -> None:
-    """Fail unless what is followed is what delta-rs reads anew."""
+    """Fail unless the followed state equals what delta-rs reads from scratch."""
     lake = Lake.at(root)
     for topic in TOPICS:
         of_topic, of_table = known_files.of_cuts(lake).rows(topic), known_files.of_commits(lake).rows(f"raw/{topic}")

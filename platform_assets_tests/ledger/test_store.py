@@ -1,4 +1,4 @@
-"""The ledgers on real Delta tables: one cut an edge whatever races, and entries that nothing loses."""
+"""The ledgers on real Delta tables: one cut for each boundary despite races, and entries that are never lost."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ for number in range(rounds):
 
 
 def _as_another_process() -> None:
-    """Forget what this process knows of ledgers, as one that has just begun."""
+    """Forget what this process knows of ledgers, as if it were new."""
     newest_cuts.of.cache_clear()
 
 
@@ -88,7 +88,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 class Race:
-    """Processes that are let go together, round by round; one for each of `topics`."""
+    """Processes that start each round at the same time; one for each of `topics`."""
 
     def __init__(self, root: Path, topics: Sequence[str], rounds: int, program: str = RACER) -> None:
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
@@ -130,7 +130,7 @@ class Race:
 
 
 def test_processes_that_record_the_same_edge_at_once_leave_one_cut_that_all_read(tmp_path: Path) -> None:
-    """From the creation of the tables on, past several foldings of small files."""
+    """From the creation of the tables on, through several compactions of small files."""
     rounds = 60
     with Race(tmp_path, ["t", "t", "t"], rounds) as race:
         for number in range(rounds):
@@ -145,7 +145,7 @@ def test_processes_that_record_the_same_edge_at_once_leave_one_cut_that_all_read
 
 
 def test_processes_that_create_the_tables_at_once_make_each_of_them_once(tmp_path: Path) -> None:
-    """A second creation on top of the first would refuse whoever wrote in between."""
+    """Creating a table a second time would make later commits of the first writer fail."""
     rounds = 12
     with Race(tmp_path, ["t", "t", "t"], rounds, CREATOR) as race:
         for number in range(rounds):
@@ -166,7 +166,7 @@ def test_processes_that_record_different_topics_at_once_all_win(tmp_path: Path) 
 def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rival commits after this process looked up the newest edge, and before it commits."""
+    """The rival commits after this process looked up the newest boundary, and before it commits."""
     write, rival = recording.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
@@ -224,7 +224,7 @@ def test_a_refusal_without_a_rival_is_an_error_that_may_be_tried_again(
 
 
 def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger, tmp_path: Path) -> None:
-    """The sensors of a code location tick in threads, and share one handle."""
+    """The sensors of a code location tick in threads and share one handle."""
     with ThreadPoolExecutor(4) as pool:
         for number in range(20):
             after = edge(number - 1) if number else None
@@ -237,7 +237,7 @@ def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger,
 def test_cuts_of_many_topics_are_one_commit_and_who_was_overtaken_is_left_out(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One rival was there before they looked, another one comes between their look and their commit."""
+    """One rival committed before the look-up, another one commits between look-up and commit."""
     names = ["a", "b", "c", "d"]
     assert ledger.record_cuts([cut("a", edge(0), {0: 1})], None)
     write, rival = recording.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
@@ -263,7 +263,7 @@ def test_cuts_of_many_topics_are_one_commit_and_who_was_overtaken_is_left_out(
 
 
 def test_many_topics_are_folded_in_turn_and_nothing_is_lost(soon_folded: Ledger, tmp_path: Path) -> None:
-    """Their files become many at the same commit: some are folded then, and the others by the next ones."""
+    """They all reach the limit of files at the same commit: some are folded then, the others with the next commits."""
     names, rounds = [f"t{n:02}" for n in range(12)], 14
     most = 0
     for number in range(rounds):
@@ -288,7 +288,7 @@ def test_a_handle_is_for_one_caller_at_a_time(ledger: Ledger, tmp_path: Path) ->
     thread = threading.Thread(target=second)
     with kept.handle():
         thread.start()
-        thread.join(1)  # it would be through by then
+        thread.join(1)  # long enough to finish if nothing held it back
         order.append("first")
     thread.join(30)
     assert order == ["first", "second"]
@@ -314,7 +314,7 @@ def test_a_handle_that_was_kept_sees_what_others_recorded_since(ledger: Ledger, 
     ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
     kept = newest_cuts.of(Lake.at(tmp_path).cuts)
     _as_another_process()
-    for number in range(1, 60):  # past a folding of small files
+    for number in range(1, 60):  # enough to fold small files
         assert Ledger(Lake.at(tmp_path)).record_cuts([cut("t", edge(number), {0: number})], edge(number - 1))
     with kept.handle() as handle:
         assert handle.transaction_version("cuts/t") == edge(59).timestamp()
@@ -347,7 +347,7 @@ def test_who_looked_before_another_recorded_is_told_so(ledger: Ledger, after: da
     assert ledger.newest_edges(["t", "u"]) == {"t": edge(1)}
 
 
-# --- what may follow what -------------------------------------------------------------------------------------------
+# --- order of entries -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_a_generation_that_starts_at_the_newest_edge_leaves_no_time_without_a_wi
     assert ledger.newest_cut("t") == cut("t", edge(1), {0: 50, 1: 5})
     new = accepted("t", edge(1), {0: 3})
     assert ledger.record_cuts([new], edge(1))
-    # Also what this process and another one knew of the newest edge is given up.
+    # This process and the other one also forget the newest boundary that they knew.
     assert ledger.newest_cut("t") == Ledger(ledger.lake).newest_cut("t") == new
     assert ledger.newest_edges(["t"]) == {"t": edge(1)}
     later = cut("t", edge(2), {0: 9}, topic_id="B" * 22, generation=2)
@@ -416,13 +416,14 @@ def test_cuts_that_were_taken_before_a_generation_was_accepted_are_refused(ledge
     ledger.record_cuts(hourly("t", [{0: 0}, {0: 50}]), None)
     assert ledger.record_cuts([accepted("t", edge(1), {0: 3})], edge(1))
     assert not ledger.record_cuts([cut("t", edge(2), {0: 60})], edge(1))
-    # And of two that accept it one is first.
+    # If two processes accept it, only the first succeeds.
     assert not ledger.record_cuts([accepted("t", edge(1), {0: 3})], edge(1))
     assert len(ledger.cuts("t")) == 3
 
 
 def test_a_process_that_knew_the_newest_cut_sees_that_a_generation_was_accepted(tmp_path: Path) -> None:
-    """As a sensor's does while a shell accepts: the edge stays the same, so the edge alone does not tell."""
+    """For example, a sensor runs while a shell accepts: the boundary stays the same, so it is not enough to compare
+    boundaries."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     ledger.record_cuts(hourly("t", [{0: 0}, {0: 50}]), None)
@@ -529,7 +530,7 @@ def test_every_column_of_both_tables_is_explained(ledger: Ledger, tmp_path: Path
 
 
 def test_a_creation_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -> None:
-    """A process may end between making the folder of the log and writing the first commit."""
+    """A process may be killed after it made the folder of the log and before its first commit."""
     for name in ("cuts", "commits"):
         (tmp_path / "_ledger" / name / "_delta_log").mkdir(parents=True)
     ledger = Ledger(Lake.at(tmp_path))
@@ -557,7 +558,7 @@ def test_rows_that_end_before_the_edge_that_the_log_names_are_corrupt(ledger: Le
 
 
 def test_a_process_that_was_killed_before_its_commit_leaves_nothing(ledger: Ledger, tmp_path: Path) -> None:
-    """Its data file is there and no commit names it."""
+    """Its data file exists, but no commit names it."""
     ledger.record_cuts(hourly("t", [{0: 2}]), None)
     table = tmp_path / "_ledger" / "cuts"
     copy = tmp_path / "copy"
@@ -596,7 +597,7 @@ def test_a_receipt_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
 def test_the_entry_of_the_newest_table_version_counts_in_whatever_order_they_came(
     ledger: Ledger, rng: random.Random
 ) -> None:
-    """A run that was slow to write its receipt down does not win over the commit that came after its own."""
+    """A run that was slow to write its receipt does not override the commit that came after its own."""
     entries = [
         receipt(window_of(number), version=version, load_id=f"{number}/{version}")
         for number in range(4)
@@ -684,7 +685,7 @@ def test_rows_that_another_writer_wrote_anew_are_read_by_key_and_start(ledger: L
 
 @pytest.fixture
 def soon_folded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """A ledger that folds at 6 files; the races above go past the number that stands in the code."""
+    """Return a ledger that folds at 6 files; the races above use the real limit."""
     monkeypatch.setattr(ledger_module, "_FOLD_AT_FILES", 6)
     return ledger
 
@@ -694,7 +695,7 @@ def data_files(root: Path, name: str) -> int:
 
 
 def test_folding_keeps_every_cut_and_the_compare_and_set(soon_folded: Ledger, tmp_path: Path) -> None:
-    """Past several folds, past a checkpoint of the log, and with the log before the checkpoint gone."""
+    """Through several folds, past a checkpoint of the log, and with the log before the checkpoint deleted."""
     number, ledger = 40, soon_folded
     cuts = hourly("t", [{0: n, 1: 3 * n} for n in range(number)])
     ledger.record_cuts(hourly("u", [{0: 1}]), None)
@@ -801,7 +802,7 @@ def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path
     edited = ledger.newest_cut("t")
     assert edited is not None
     assert edited.cut.offsets == {0: 4}
-    # The next one is held against what the ledger has now.
+    # The next cut is compared with what the ledger has now.
     with pytest.raises(LedgerCorruptError):
         ledger.record_cuts([cut("t", edge(2), {0: 3})], edge(1))
     table.delete('"offset" = 4')
@@ -813,11 +814,11 @@ def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path
 
 
 LATER = ("made_from", "engine", "confirmed_by")
-"""Columns of the ledger of loads that the first release did not have, in the order in which they came."""
+"""Columns of the ledger of loads that the first release did not have, in the order of their introduction."""
 
 
 def without_columns(root: Path, lacking: Sequence[str]) -> None:
-    """Make the ledger of loads that an earlier release made."""
+    """Create the ledger of loads as an earlier release did."""
     Ledger(Lake.at(root)).create()
     commits = root / "_ledger" / "commits"
     fields = [f for f in DeltaTable(commits).schema().fields if f.name not in lacking]
@@ -859,7 +860,7 @@ def test_processes_that_add_a_column_at_once_all_write(tmp_path: Path) -> None:
 def test_topics_with_the_longest_names_have_cuts_receipts_folded_files_and_checks_of_their_own(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path)
     for topic in ("x" * 249, "x" * 248 + "."):
-        count = 18 if topic.endswith("x") else 2  # enough to have the files of its receipts folded
+        count = 18 if topic.endswith("x") else 2  # enough to fold the files of its receipts
         windows = recorded(tmp_path, topic, [{0: number} for number in range(count + 1)])
         for kind in ("raw", "decoded", "dead_letters"):
             for window in windows:
@@ -879,7 +880,7 @@ def test_topics_with_the_longest_names_have_cuts_receipts_folded_files_and_check
 def test_cuts_whose_commit_got_no_answer_are_recorded_and_nobody_was_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """A client of an object store sends such a commit again, and is refused, since the first one was taken."""
+    """An object store's client repeats such a commit and is refused, because the first one was accepted."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     assert ledger.record_cuts(hourly("t", [{0: 0}]), None)
@@ -897,7 +898,7 @@ def test_cuts_whose_commit_got_no_answer_are_recorded_and_nobody_was_first(
 
 
 def test_entries_of_a_tables_newest_life_count_whatever_their_version(tmp_path: Path) -> None:
-    """Those of releases that did not know of lives are the oldest, and of one life the highest version counts."""
+    """Entries of releases without lives are the oldest; within one life, the highest version counts."""
     ledger, window = Ledger(Lake.at(tmp_path)), sealed("t", "2026-01-01-00:00", p0=(0, 4), p1=(0, 2))
     ledger.create()
     for version, life in ((90, None), (50, "a"), (60, "a"), (2, "b"), (1, "b")):
@@ -909,7 +910,7 @@ def test_entries_of_a_tables_newest_life_count_whatever_their_version(tmp_path: 
 
 
 def test_an_entry_without_a_table_id_belongs_to_the_life_before_it(tmp_path: Path) -> None:
-    """A release that does not know of lives writes after one that does: during an upgrade, or after going back to it."""
+    """A release without lives may write after one that records them, during an upgrade or after a downgrade."""
     window, other = recorded(tmp_path, "people", [{0: 0}, {0: 100}, {0: 200}])
     ledger = Ledger(Lake.at(tmp_path))
     counting = list[str]()
@@ -924,7 +925,7 @@ def test_an_entry_without_a_table_id_belongs_to_the_life_before_it(tmp_path: Pat
 
 
 def test_loads_of_another_life_than_the_restored_one_are_forgotten(tmp_path: Path) -> None:
-    """Their versions say nothing of the table that was restored."""
+    """Their versions say nothing about the restored table."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     windows = [sealed("t", f"2026-01-01-0{n}:00", p0=(n, n + 1)) for n in range(4)]

@@ -1,4 +1,4 @@
-"""Which sealed windows are not loaded, asked again and again by one process, as a sensor does."""
+"""Sealed windows that are not loaded, queried repeatedly by one process, as a sensor does."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_windows_are_read_with_their_offsets_and_no_others(tmp_path: Path) -> No
 
 
 class Reads:
-    """Counts what is read of a lake's folders, and fails where a table is opened."""
+    """Counts reads of a lake's folders, and fails if a table is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: list[str] = []
@@ -133,7 +133,7 @@ class Reads:
 def test_the_ticks_after_a_load_read_its_commit_once_for_all_topics_and_open_no_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many windows the ledger has: one small read for each commit since."""
+    """One small read for each commit since, however many windows the ledger has."""
     topics, ledger, windows = [f"clicks-{n}" for n in range(10)], Ledger(Lake.at(tmp_path)), 30
     tables = [TableRef.raw(topic) for topic in topics]
     for topic in topics:

@@ -1,4 +1,4 @@
-"""Names that follow from a topic's name: ordinary ones stay as they are, and no two topics ever share one."""
+"""Names derived from a topic's name: ordinary ones are unchanged, and no two topics ever share one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_no_two_topics_share_a_name_anywhere(rng: random.Random) -> None:
 def test_every_name_is_short_enough_for_its_place(topic: str) -> None:
     assert len(catalogue_name(topic)) <= 128
     for kind in KINDS:
-        # Written beside itself first, with a dot and the numbers of process and thread.
+        # A temporary file next to it has a dot and the numbers of process and thread in its name.
         assert len(f".{file_name(kind, topic, '.json')}.4194304.140737488355327") <= LONGEST_FILE
         folder = f"table={ledger_name(kind, topic)}".replace("/", "%2F").replace("!", "%21")
         assert len(folder) <= LONGEST_FILE

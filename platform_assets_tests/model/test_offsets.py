@@ -1,4 +1,4 @@
-"""The algebra of ranges against sets of integers, cuts that only grow, and faults in tilings."""
+"""The algebra of ranges compared with sets of integers, cuts that only grow, and faults in tilings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def members(*ranges: OffsetRange) -> set[int]:
 
 
 def fewest(offsets: set[int]) -> int:
-    """The number of maximal runs in a set."""
+    """Return the number of maximal runs in a set."""
     return sum(o - 1 not in offsets for o in offsets)
 
 
@@ -177,7 +177,8 @@ def test_growing(cut: dict[int, int], wanted: dict[int, int], ceiling: dict[int,
 
 
 def test_cuts_grown_by_any_answers_only_grow_and_tile_the_log(rng: random.Random) -> None:
-    """Whatever the brokers answer: neighbours share their cut, and every window lies below the highest end seen."""
+    """Whatever the brokers answer: neighbors share their cut, and every window ends at or below the highest end
+    seen."""
     for _ in range(ROUNDS):
         cuts = [Cut({p: rng.randrange(10) for p in range(rng.randrange(1, 4))})]
         highest = dict(cuts[0].offsets)

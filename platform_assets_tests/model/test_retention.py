@@ -1,4 +1,4 @@
-"""The forecast of retention, held against Kafka's own rules on random logs."""
+"""The retention forecast, compared with Kafka's own rules on random logs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_time_is_what_the_oldest_record_still_has() -> None:
 
 
 def test_size_is_what_comes_until_the_bytes_behind_are_enough() -> None:
-    """400 offsets of 100 bytes are not loaded; 72,000 bytes more come at 200 a second in six minutes."""
+    """400 offsets of 100 bytes are not loaded; another 72,000 bytes arrive in six minutes at 200 bytes a second."""
     found = forecast(LOG, Retention(None, 112_000), NOW)
     assert found.by_size == pytest.approx(0.1)
     assert found.share == pytest.approx(72 / 112)
@@ -69,7 +69,7 @@ def test_corners(log: PartitionLog, retention: Retention, expected: float | None
 def test_what_is_gone_is_counted() -> None:
     found = forecast(replace(LOG, start=700), Retention(8 * HOUR, 112_000), NOW)
     assert (found.lost, found.hours, found.near) == (100, 0.0, True)
-    # Of a log that was emptied, no more than it ever had.
+    # For a log that was emptied, never more than it once had.
     assert forecast(replace(LOG, start=1_000), Retention(HOUR, None), NOW).lost == 400
 
 
@@ -124,7 +124,7 @@ class Log:
         return self.segments[-1].end
 
     def second(self) -> None:
-        """Let a second pass: records come, a segment may be rolled, and what retention allows is deleted."""
+        """Advance by a second: add records, perhaps roll a segment, and delete what retention allows."""
         self.now += 1
         last = self.segments[-1]
         last.end += self.rate
@@ -141,13 +141,13 @@ class Log:
         return late or (self.retention.size is not None and size - segment.size >= self.retention.size)
 
     def seen(self, oldest: int) -> PartitionLog:
-        """As brokers tell it: one batch a second."""
+        """Return the log as brokers describe it, with one batch a second."""
         written = NOW + timedelta(seconds=oldest // self.rate + 1)
         size = sum(s.size for s in self.segments)
         return PartitionLog(self.start, self.end, oldest, written, size, float(self.rate))
 
     def until_gone(self, oldest: int) -> Iterator[tuple[float, Forecast]]:
-        """Each second until `oldest` is deleted, and what is foretold then."""
+        """Yield each second until `oldest` is deleted, with the forecast at that time."""
         while self.start <= oldest:
             yield self.now, forecast(self.seen(oldest), self.retention, NOW + timedelta(seconds=self.now))
             self.second()

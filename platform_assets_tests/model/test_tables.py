@@ -1,4 +1,4 @@
-"""Names of lake tables: one name each, read back as it was written, and nothing that could leave its folder."""
+"""Names of lake tables: each has a single spelling, survives a round trip, and cannot leave its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that Kafka takes, and names that must never become a path or a SQL text."""
+"""Names that Kafka accepts, and names that must never become a path or part of an SQL statement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def test_an_illegal_name_is_refused_and_named(name: str) -> None:
 
 @pytest.mark.broker
 def test_the_broker_agrees(broker: Broker) -> None:
-    """Validated by the broker, created by nobody. NUL ends a C string before it is sent, so it is left out."""
+    """The broker validates names without creating topics. NUL is omitted because it ends a C string before it is
+    sent."""
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import NewTopic
 

@@ -1,4 +1,4 @@
-"""Text from outside in terminals, Markdown, SVG and JSON: shown as it is, and nothing acts on it."""
+"""Untrusted text in terminals, Markdown, SVG and JSON: it is shown literally, and nothing acts on it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PIECES = (
 
 
 def parsed(text: str) -> list[Token]:
-    """The tokens of `text`, with those inside of blocks, as GitHub's Markdown has them."""
+    """Return the tokens of `text`, including those inside blocks, as GitHub's Markdown parses them."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     return [*tokens, *(child for token in tokens for child in token.children or ())]
 
@@ -64,7 +64,7 @@ def shown(text: str) -> str:
 
 
 def assert_inert(text: str) -> None:
-    """Nothing but text and code spans; and no text that becomes a link by what it says."""
+    """Check that `text` has only plain text and code spans, and no text that is turned into a link automatically."""
     found = parsed(text)
     assert {t.type for t in found} <= {
         "paragraph_open",
@@ -98,7 +98,7 @@ def test_markdown_of_any_mixture_is_inert(rng: Random) -> None:
 
 
 def test_marks_taken_away_and_given_again_are_the_same_marks(rng: Random) -> None:
-    """A description that is reported again and again must not grow."""
+    """A description that is reported repeatedly must not grow."""
     pieces = (*PIECES, "```*http://x", "` ", " `", "  ", "\\`", "`` ` ``", "` a `")
     for text in ("```*http://x", "` a@b.c\t", "` `", "` a `", "`` ` ``", "\\`a`"):
         assert markdown(without_marks(markdown(text))) == markdown(text)
@@ -106,7 +106,7 @@ def test_marks_taken_away_and_given_again_are_the_same_marks(rng: Random) -> Non
         text = "".join(rng.choices(pieces, k=rng.randint(1, 8)))
         made = markdown(text)
         assert markdown(without_marks(made)) == made, repr(text)
-        reported = markdown(without_marks(text))  # one that was stored without escaping
+        reported = markdown(without_marks(text))  # text that was stored without escaping
         assert markdown(without_marks(reported)) == reported, repr(text)
 
 
@@ -118,7 +118,7 @@ def test_markdown_keeps_code_and_names_readable() -> None:
 
 
 def test_markdown_is_linear_in_long_text() -> None:
-    """Each would take minutes if the work grew with the square."""
+    """Each would take minutes if the work grew with the square of its length."""
     for piece in ("`a", "a", "www", "[", "`" * 3 + "a", "\\"):
         assert markdown(piece * 50_000)
 

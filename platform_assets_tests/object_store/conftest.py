@@ -1,4 +1,4 @@
-"""An object store, and a Spark server that reads and writes there: each started once a session, when a test asks for it."""
+"""An object store, and a Spark server that uses it: each is started once a session, when a test needs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ StoreLakeMaker = Callable[..., StoreLake]
 
 @pytest.fixture(scope="session")
 def running_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    """The session's object store."""
+    """Return the session's object store."""
     root = tmp_path_factory.mktemp("object-store")
     with object_store(home_at(root / "home"), root, SECRET) as store:
         yield store
@@ -42,7 +42,7 @@ def running_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSt
 
 @pytest.fixture
 def store(running_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """The same, with this process's environment that of its client."""
+    """Return the session's object store, with this process's environment set up for its clients."""
     for name, value in running_store.environment().items():
         monkeypatch.setenv(name, value)
     object_files._bucket.cache_clear()
@@ -51,7 +51,8 @@ def store(running_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Object
 
 @dataclass(frozen=True)
 class StoreSpark:
-    """A Spark Connect server whose lake is in the store, with all that it shows: its UI, and event logs in `events`."""
+    """A Spark Connect server whose lake is in the store, with everything that it can show: its UI, and event logs in
+    `events`."""
 
     home: Home
     process: ProcessRecord
@@ -62,7 +63,7 @@ class StoreSpark:
 
 @pytest.fixture(scope="session")
 def store_spark(running_store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreSpark]:
-    """The session's."""
+    """Return the session's server."""
     home = replace(home_at(tmp_path_factory.mktemp("store-home")), lake=running_store.root("any"))
     home.prepare()
     with pytest.MonkeyPatch.context() as patched:
@@ -89,13 +90,13 @@ def store_spark(running_store: ObjectStore, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def store_remote(store_spark: StoreSpark) -> str:
-    """The address of that server, token included."""
+    """Return the address of that server including the token."""
     return store_spark.remote
 
 
 @pytest.fixture(scope="session")
 def store_connection(store_remote: str) -> Iterator[Callable[[], SparkSession]]:
-    """Gives the session of that server that a run of the platform makes for itself."""
+    """Return the session of that server that a run of the platform creates."""
     session = connect(store_remote)
     yield lambda: session
     end(session)
@@ -103,7 +104,7 @@ def store_connection(store_remote: str) -> Iterator[Callable[[], SparkSession]]:
 
 @pytest.fixture
 def engine_name() -> EngineName:
-    """Load engine of the tests."""
+    """Return the load engine of the tests."""
     return DEFAULT_ENGINE
 
 
@@ -115,7 +116,7 @@ def store_lake(
     store_connection: Callable[[], SparkSession],
     engine_name: EngineName,
 ) -> StoreLakeMaker:
-    """Makes a topic with a lake of its own in the store: `store_lake(partitions=2)`."""
+    """Make topics with separate lakes in the store: `store_lake(partitions=2)`."""
 
     def make(*, partitions: int = 1, records_per_file: int = 200_000, engine: EngineName = engine_name) -> StoreLake:
         name = f"lake-{uuid.uuid4().hex[:12]}"

@@ -52,14 +52,14 @@ class BackedUp:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """All that counts."""
+        """Return everything that a restore has to bring back."""
         m = self.made
         receipts = {k: (r.load_id, r.table_version) for k, r in m.receipts().items()}
         return m.values(), m.values("decoded"), m.values("dead_letters"), receipts, m.ledger.cuts(m.topic)
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """All that the store has below the lake's root."""
+        """Return all objects of the store below the lake's root."""
         return {p.relative_to(self.made.root).as_posix(): p.read_bytes() for p in files_below(self.made.root)}
 
 
@@ -68,20 +68,20 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def sealed(made: MadeTopic, windows: int) -> list[SealedWindow]:
-    """So many windows that are not loaded, each with a record that decodes and one that does not."""
+    """Seal this many windows without loading them, each with a record that decodes and one that does not."""
     return made.seal([{0: [(b"k", b"value-%d" % n), (b"k", b"\xff")]} for n in range(windows)])
 
 
 @pytest.fixture
 def made(store: ObjectStore) -> MadeTopic:
-    """A topic whose lake is in the store, without records."""
+    """Return a topic without records whose lake is in the store."""
     name = f"lake-{uuid.uuid4().hex[:12]}"
     return MadeTopic(store.bucket / name, address=store.root(name))
 
 
 @pytest.fixture
 def backed_up(made: MadeTopic, tmp_path: Path) -> BackedUp:
-    """Three windows, all loaded and decoded, and not backed up yet."""
+    """Return three windows, all loaded and decoded, and not backed up yet."""
     made.fill(sealed(made, 3))
     (tmp_path / "dagster").mkdir()
     (tmp_path / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
@@ -98,7 +98,7 @@ def test_a_lost_lake_is_restored_as_it_was(backed_up: BackedUp) -> None:
     done = backed_up.restore()
     assert done.forgotten == {}
     assert backed_up.state == wanted
-    # What is left out are notes that may be deleted at any time, and the pointer to a checkpoint.
+    # Omitted: notes that may be deleted at any time, and the pointer to a checkpoint.
     left_out = {name for name in objects if "/baselines/" in name or name.endswith("_last_checkpoint")}
     assert backed_up.objects == {n: c for n, c in objects.items() if n not in left_out}
     assert (backed_up.home / "dagster.yaml").is_file()
@@ -111,7 +111,7 @@ def test_a_later_backup_copies_what_is_new_and_one_after_a_restore_nothing(made:
     backed_up = BackedUp(made, tmp_path / "dagster", tmp_path / "backups")
     backed_up.take()
     assert backed_up.take().copied == 0
-    made.lake.table(RAW).write("_delta_log/_note.json", b"{}")  # no file of the table's
+    made.lake.table(RAW).write("_delta_log/_note.json", b"{}")  # not a file of the table
     made.load(before)
     assert backed_up.take().copied == 0
     had = {*backed_up.objects}
@@ -180,7 +180,7 @@ def test_a_damaged_backup_is_noticed_before_anything_is_changed(backed_up: Backe
 
 
 def failing_at(part: str) -> Callable[..., None]:
-    """`ObjectFiles.send`, to which the store does not answer for names with `part` in them."""
+    """Return a version of `ObjectFiles.send` that fails for names containing `part`, as if the store did not answer."""
     send = ObjectFiles.send
 
     def refused(files: ObjectFiles, name: str, pieces: Iterable[bytes], size: int) -> None:
@@ -208,7 +208,7 @@ def test_a_restore_that_was_cut_short_is_whole_once_it_is_run_again(
     else:
         made.fill([after])
         next(p for p in files_below(made.root / "raw") if p.suffix == ".parquet").unlink()
-        # So that no log is taken for the one that is there.
+        # Make each log differ from the existing one.
         monkeypatch.setattr("platform_assets.backup.restoring._is_there", lambda log, stamps: False)
     receipts = {} if all_gone else made.receipts()
     with monkeypatch.context() as patched:
@@ -221,9 +221,9 @@ def test_a_restore_that_was_cut_short_is_whole_once_it_is_run_again(
         # No log was touched.
         assert made.receipts() == receipts
     else:
-        # Receipts come last: a window that has one has its rows.
+        # Receipts are restored last: a window with a receipt has its rows.
         assert made.receipts() == {}
-    # Else it would be the newest one, and the next restore would take it.
+    # Otherwise it would be the newest one, and the next restore would use it.
     with pytest.raises(BackupInterruptedError, match=r"an earlier restore into .* did not end.*--force"):
         backed_up.take()
     backed_up.restore(force=True)
@@ -240,12 +240,12 @@ def test_what_was_damaged_since_it_was_compared_replaces_nothing(
     (commit,) = (f for f in taken.manifest.files if f.place == f"raw/people/_delta_log/{0:020}.json")
     monkeypatch.setattr("platform_assets.backup.restoring._is_there", lambda log, stamps: False)
     monkeypatch.setattr("platform_assets.backup.restoring.StorePlace.take", lambda place: iter(place.files))
-    # Not in place: both backups have the same file.
+    # Not changed in place: both backups share the file.
     (taken.folder / commit.path).unlink()
     (taken.folder / commit.path).write_bytes(b"{}")
     with pytest.raises(RestoreHalfDoneError, match="Restore another backup with `--force`"):
         backed_up.restore(force=True)
-    # Logs were removed before, and of this one nothing was sent.
+    # Logs were removed first, and nothing of this one was sent.
     assert commit.place in objects
     assert commit.place not in backed_up.objects
     restoring.restore(restoring.find(another.folder), backed_up.made.lake, backed_up.home, force=True)

@@ -1,7 +1,7 @@
-"""Crashes of a platform whose lake is in an object store: the crash matrix there, with the store among those that die.
+"""The crash matrix on a platform whose lake is in an object store, with crashes of the store as well.
 
-A real daemon ticks, seals, launches runs and has their checks done, with nobody at it; in the end `audit --deep` finds nothing.
-"""
+A real daemon ticks, seals, launches runs and runs their checks without intervention; in the end `audit --deep` finds
+nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Dagster's own daemon with the lake in an object store: it ticks, launches runs, and their checks pass, with nobody at it."""
+"""Dagster's own daemon with the lake in an object store: it ticks, launches runs, and their checks pass without
+intervention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Erasing records of a lake in an object store: gone from every object, and refused where the bucket would keep them."""
+"""Erasing records of a lake in an object store: they leave every object, and erasure is refused if the bucket would
+keep them."""
 
 from __future__ import annotations
 
@@ -24,14 +25,15 @@ WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
 
 @pytest.fixture
 def topic(store: ObjectStore) -> MadeTopic:
-    """A topic whose lake is in the store."""
+    """Return a topic whose lake is in the store."""
     name = f"lake-{uuid.uuid4().hex[:12]}"
     return MadeTopic(store.bucket / name, address=store.root(name))
 
 
 @pytest.fixture
 def windows(topic: MadeTopic) -> list[SealedWindow]:
-    """Two windows with hers, as a row, a dead letter and against what is expected, and one without."""
+    """Return two windows with records to erase, as a row, a dead letter and a failed expectation, and one window
+    without."""
     sealed = topic.seal(
         [
             {0: [(b"a", b"value-1"), (WHO, NEEDLE)], 1: [(WHO, b"\xff" + NEEDLE), (b"b", b"value-2")]},
@@ -93,7 +95,8 @@ def test_a_bucket_that_keeps_past_versions_is_refused_unless_they_expire(
 ) -> None:
     put, head = obstore.put, obstore.head
 
-    # This store has no versions. One that has them names the new one in its answer; where that is suspended, when it is asked.
+    # This store has no versions. A versioned store names the new version when a file is written or, if versioning is
+    # suspended, on request.
     def of_versions(*args: Any, **more: Any) -> Any:
         return {**put(*args, **more), "version": None if is_suspended else "3sL4kqtJlcpXroDTDmJ"}
 
@@ -108,7 +111,7 @@ def test_a_bucket_that_keeps_past_versions_is_refused_unless_they_expire(
         deciding(topic, said).erasure({}, [WHO])
     assert found_in(topic.root, NEEDLE) == before
     assert not decisions.unfinished_erasures(topic.lake, topic.topic)
-    # What the message names.
+    # The remedy in the message.
     found = deciding(topic, said).erasure({}, [WHO], past_versions_expire=True)
     assert found["past_versions"] is True
     assert said[-1].startswith("the bucket keeps the deleted files as past versions")

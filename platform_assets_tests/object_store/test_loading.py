@@ -1,4 +1,4 @@
-"""The walk of records into a lake that is in an object store: loads, decoding, damage, commands, and what is refused."""
+"""The path of records into a lake in an object store: loads, decoding, damage, commands, and refusals."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ KINDS = ("decoded", "dead_letters")
 
 
 def shell_of(lk: StoreLake, folder: Path, remote: str) -> Shell:
-    """A shell of the lake; where the store is comes from the environment of the process."""
+    """Return a shell of the lake; the process's environment has the store's address."""
     shell = Shell.of_lake(folder, lk, remote)
     shell.variables["LAKE_ROOT"] = lk.address
     dagster_services.prepare(Home.from_environment(shell.variables))

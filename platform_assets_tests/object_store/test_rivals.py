@@ -1,8 +1,8 @@
-"""Two platforms, each a process of its own, write one window at once, while requests to the store and its answers are lost.
+"""Two platforms in separate processes write the same window at the same time, while requests to the store and its
+answers are lost.
 
-Each has a proxy between itself and the store, which cuts connections off: before a request has arrived, or when the store has done
-what it was asked for and nobody hears of it. After each round there is one set of rows, one commit and one receipt of it.
-"""
+A proxy between each platform and the store cuts connections: either before a request arrives, or after the store has
+executed it and before the answer arrives. After each round there is one set of rows, one commit and one receipt."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.cluster]
 
 SHARE: Final = 0.7
-"""Of rounds and platforms, in which something is lost."""
+"""Share of rounds and platforms in which something is lost."""
 _GIVES_UP: Final = 0.05
-"""Of losses, those that go on for longer than a client tries."""
+"""Share of losses that last longer than a client retries."""
 _TIMES: Final = 8
 _TRIES: Final = 3
 _ENDINGS: Final = (
@@ -54,7 +54,7 @@ def loss(rng: random.Random) -> Loss:
 
 
 def play(rivals: list[Rival], key: str, lk: StoreLake) -> list[dict[str, Any]]:
-    """Both load the window, and commit at once where both come to that; gives what came of each."""
+    """Load the window in both; if both get that far, they commit at the same time. Return both outcomes."""
     for each in rivals:
         each.begin(key, lk.closed)
     found = [each.wait() for each in rivals]
@@ -65,7 +65,7 @@ def play(rivals: list[Rival], key: str, lk: StoreLake) -> list[dict[str, Any]]:
 
 
 def assert_added_once(folder: Folder) -> None:
-    """No two commits of a table name the same new file, as they do where one was made twice."""
+    """Check that no two commits of a table name the same new file, which would show that one was made twice."""
     newest = load_log.version(folder)
     commits = [delta_log.commit(folder, number) for number in range(newest + 1)]
     added = Counter(add.path for commit in commits if commit is not None for add in commit.adds)
@@ -103,7 +103,7 @@ def test_two_platforms_write_one_window_once_while_answers_are_lost(
                     outcomes[each.get("outcome") or f"tried again after {each['again']}"] += 1
                 for proxy in proxies:
                     proxy.lose()
-                # What a run does that has heard of an error that may pass.
+                # A run does the same after a transient error.
                 for _ in range(_TRIES):
                     again = play([a, b], key, lk)
                     if [each.get("outcome") for each in again] == ["unchanged", "unchanged"]:

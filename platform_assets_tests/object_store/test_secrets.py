@@ -1,4 +1,4 @@
-"""The store's credentials are in the environments of processes, and nowhere that anybody looks."""
+"""The store's credentials are in the environments of processes, and nowhere that anyone looks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster]
 
 
 def files(*folders: Path) -> dict[str, str]:
-    """All files below the folders, as text."""
+    """Return all files below the folders as text."""
     found = (path for folder in folders for path in folder.rglob("*"))
     return {str(path): path.read_bytes().decode(errors="replace") for path in found if path.is_file()}
 

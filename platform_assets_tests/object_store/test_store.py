@@ -1,4 +1,5 @@
-"""Basics of a lake in an object store, without brokers and Spark: files, commits, lost answers, and errors with a remedy."""
+"""Basics of a lake in an object store, without brokers and Spark: files, commits, lost answers, and errors with a
+remedy."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ GOOD = {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": "https://store.example"}
 
 @pytest.fixture
 def lake(store: ObjectStore) -> Lake:
-    """A lake of its own whose topic has windows of ten offsets, none of them loaded."""
+    """Return a new lake whose topic has windows of ten offsets, none of them loaded."""
     made = Lake.at(store.root(f"lake-{uuid.uuid4().hex[:12]}"))
     ledger = Ledger(made)
     ledger.create()
@@ -72,7 +73,7 @@ def windows(lake: Lake) -> list[SealedWindow]:
 
 
 def written(lake: Lake, window: SealedWindow, load_id: str) -> tuple[LoadMetadata, tuple[NewFile, ...]]:
-    """The rows of a window in a new file, and what its commit would say."""
+    """Write the rows of a window to a new file; return it with its commit metadata."""
     (offsets,) = (range(r.start, r.end) for _, r in window.ranges.items())
     folder, path = lake.table(TABLE), f"{load_folder(window.key, load_id)}/0.parquet"
     write_rows(folder, path, samples.rows(window.key, {0: offsets}).drop_columns(["window"]))
@@ -83,7 +84,7 @@ def written(lake: Lake, window: SealedWindow, load_id: str) -> tuple[LoadMetadat
 
 
 def held(lake: Lake) -> dict[str, list[int]]:
-    """The offsets that the table has of each window."""
+    """Return the offsets that the table has of each window."""
     found: dict[str, list[int]] = {}
     for row in lake.table(TABLE).delta().to_pyarrow_table(columns=["window", "kafka_offset"]).to_pylist():
         found.setdefault(row["window"], []).append(row["kafka_offset"])
@@ -91,7 +92,7 @@ def held(lake: Lake) -> dict[str, list[int]]:
 
 
 def test_files_of_a_bucket_are_what_files_of_a_folder_are(store: ObjectStore, tmp_path: Path) -> None:
-    """Whatever is asked of either gives the same, and names in a log are names of objects, character by character."""
+    """All operations return the same results, and names in a log equal names of objects, character by character."""
     name, answers = "window=2026-01-01-00%3A00/a b/0.parquet", list[list[Any]]()
     for root in (Lake.at(store.root(f"files-{uuid.uuid4().hex[:8]}")).root, Lake.at(tmp_path).root):
         table = pa.table({"n": list(range(100_000)), "text": ["x" * 20] * 100_000})
@@ -144,11 +145,11 @@ def test_of_two_first_loads_at_once_one_wins_and_the_other_is_refused(lake: Lake
 def test_a_commit_whose_answer_was_lost_is_no_conflict_with_itself(
     lake: Lake, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client sends the request again, which the store refuses, since the first one was taken."""
+    """The client repeats the request, and the store refuses it, because the first one was accepted."""
     ledger = Ledger(lake)
     with losing_answers(store.port) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", store.environment(proxy.port)["AWS_ENDPOINT_URL"])
-        # Kept open by each process, and opened before there was a proxy.
+        # Each process keeps the store open; here it was opened before there was a proxy.
         newest_cuts.of.cache_clear()
         for number, window in enumerate(windows(lake)[:3]):
             made = written(lake, window, f"load-{number}")
@@ -158,7 +159,7 @@ def test_a_commit_whose_answer_was_lost_is_no_conflict_with_itself(
             assert (commit.version, commit.metadata.load_id) == (number + 1, f"load-{number}")
             proxy.once(".json")
             ledger.record_receipts([samples.receipt(window, version=number + 1)])
-            # The recording store is also the one that is read again, so that it continues from its own cut.
+            # The store that recorded the cut is also the one read again, so it continues from its own cut.
             proxy.once(".json")
             ledger.record_cuts(hourly(TOPIC, [{0: n * ROWS} for n in range(12)])[9 + number :][:1], edge(8 + number))
         assert proxy.lost == 9
@@ -210,7 +211,7 @@ time.sleep(3600)
 
 
 def test_directory_markers_are_no_files(store: ObjectStore, lake: Lake) -> None:
-    """Spark's s3a leaves them where a job was killed, and consoles of stores where somebody has made a folder."""
+    """Spark's s3a leaves such markers when a job is killed, and store consoles create them as folders."""
     folder, (window, *_) = lake.table(TABLE), windows(lake)
     metadata, files = written(lake, window, "load")
     WindowCommit(lake, TABLE).replace(metadata, files)
@@ -239,7 +240,7 @@ def test_directory_markers_are_no_files(store: ObjectStore, lake: Lake) -> None:
 
 
 def test_a_file_whose_writer_was_killed_is_no_file(lake: Lake) -> None:
-    """Parts of it were sent: they are the store's to remove, by its lifecycle rules, and in nobody's way."""
+    """The store has received parts of the file: its lifecycle rules remove them, and they do no harm."""
     folder = lake.table(TABLE)
     command = [sys.executable, "-c", WRITES_FOR_EVER, folder.uri]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
@@ -266,8 +267,7 @@ def test_a_file_that_a_task_could_not_write_is_the_stores_fault_and_not_the_wind
 ) -> None:
     """Transient failures are tried again.
 
-    Before, a small window's load failed permanently if the store refused its only request.
-    """
+    Before, a small window's load failed permanently if the store refused its only request."""
     folder = lake.table(TABLE)
 
     def write() -> None:

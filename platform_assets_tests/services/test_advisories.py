@@ -1,4 +1,4 @@
-"""`infra/advisories.toml` is assessed for what the locks install."""
+"""`infra/advisories.toml` assesses the packages that the locks install."""
 
 from __future__ import annotations
 

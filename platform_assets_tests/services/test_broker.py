@@ -1,4 +1,4 @@
-"""The broker is a real one, on loopback, and its data outlives it."""
+"""The broker is a real one, on loopback, and its data survives it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SMALL = UpOptions(broker=BrokerSettings(heap="384m"))
 
 
 def quiet(message: str) -> None:
-    """Report to nobody."""
+    """Discard the report."""
 
 
 @pytest.fixture
 def own_home(tmp_path: Path) -> Iterator[Home]:
-    """A home whose path has a space and letters beyond ASCII; whatever runs there is ended afterwards."""
+    """Return a home whose path has a space and non-ASCII letters; end everything that runs there afterwards."""
     home = home_at(tmp_path / "höme of a bröker 家")
     try:
         yield home
@@ -61,7 +61,7 @@ _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVA
 
 
 def look(bootstrap: str, topic: str) -> BrokerState:
-    """Ask as a client does."""
+    """Query the state as a client."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "look", "enable.auto.commit": False})
@@ -78,7 +78,7 @@ def look(bootstrap: str, topic: str) -> BrokerState:
                     raise
             return bool(ends)
 
-        # A broker that has just begun may not lead its partitions yet.
+        # A broker that has just started may not lead its partitions yet.
         wait_until(f"partition 0 of {topic} is led", led, 30)
         return BrokerState(metadata.cluster_id, f"{node.host}:{node.port}", ends[0])
     finally:
@@ -187,7 +187,7 @@ def test_records_of_years_ago_are_kept_unless_the_topic_says_otherwise(broker: B
     assert producer.flush(30) == 0
 
     kept, expiring = names
-    # The broker looks at both topics in one go, every second; a second topic says that it has looked again.
+    # The broker checks both topics together every second; the second topic shows that a check has run.
     wait_until("the broker has deleted what is expired", lambda: log_start(broker, expiring) == 10)
     another = topic(stem="expiring", config=week)
     producer.produce(another, b"x", partition=0, timestamp=MARCH_2011_MS)
@@ -198,7 +198,7 @@ def test_records_of_years_ago_are_kept_unless_the_topic_says_otherwise(broker: B
 
 
 def log_start(broker: Broker, topic: str) -> int:
-    """The first offset that the broker has of partition 0."""
+    """Return the first offset that the broker has in partition 0."""
     partition = TopicPartition(topic, 0)
     return int(broker.admin.list_offsets({partition: OffsetSpec.earliest()})[partition].result(30).offset)
 

@@ -1,4 +1,4 @@
-"""One broker or three: which of them a home has, how they come up, go down, and come back."""
+"""One broker or three: which of them a home has, and how they start, stop and return."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ SETTINGS = BrokerSettings()
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A home where nothing runs."""
+    """Return a home where nothing runs."""
     made = home_at(tmp_path / "a home")
     made.prepare()
     return made
 
 
 def formatted_for(home: Home, *names: str) -> None:
-    """Have storage of these brokers, as Kafka's tool leaves it."""
+    """Create the storage of these brokers as Kafka's format tool does."""
     for name in names:
         (home.root / name).mkdir()
         (home.root / name / "meta.properties").write_text("version=1\ncluster.id=the-cluster\n")
 
 
 def running_here(home: Home, service: str, *ports: int) -> None:
-    """Have the run state say that this test's own process is a broker."""
+    """Record this test's own process as a broker in the run state."""
     address = f"127.0.0.1:{ports[0]}"
     record = ProcessRecord(service, os.getpid(), start_of(os.getpid()) or "", "m", "log", address, ports, ready=True)
     state.write_record(home, record)
@@ -106,7 +106,8 @@ def test_clients_are_told_all_three_also_while_one_is_gone(home: Home) -> None:
     running_here(home, "kafka-2", 40_002, 40_012)
     every = "127.0.0.1:40001,127.0.0.1:40002,127.0.0.1:40003"
     assert platform.environment(home, environ={})["KAFKA_BOOTSTRAP_SERVERS"] == every
-    # As `platform-assets env` gives it, it gives no broker; another one gives all of them, and is shown once.
+    # The addresses that `platform-assets env` prints do not replace the brokers; another address replaces all of them,
+    # and is shown once.
     assert platform.given(home, environ={"KAFKA_BOOTSTRAP_SERVERS": every}) == frozenset()
     foreign = {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:40001"}
     assert platform.given(home, environ=foreign) == {*brokers.ALL}
@@ -120,7 +121,7 @@ def test_ports_that_are_asked_for_are_had_and_two_that_are_one_are_named() -> No
     first, second, third = ports.choose_each([ports.PortWish()] * 3, environ={})
     wishes = [ports.PortWish(first, "A"), ports.PortWish(second, "B"), ports.PortWish(third)]
     assert ports.choose_each(wishes, environ={}) == (first, second, third)
-    # What is asked for by a later one is not given to an earlier one that remembers it.
+    # A port requested for a later broker is not assigned to an earlier one that remembers it.
     swapped = ports.choose_each(wishes, environ={"B": str(first)})
     assert swapped[1] == first
     assert len({*swapped}) == 3
@@ -138,18 +139,18 @@ def test_a_controller_keeps_the_port_that_the_others_know_it_by(home: Home) -> N
         members = Brokers(home, SETTINGS, service_environment(), ("kafka-2", "kafka-3"))
         with pytest.raises(ConfigurationError, match=rf"kafka-2 must listen on port {taken}, .*platform-assets down"):
             members.spec("kafka-2")
-        # As the message says: where none runs, another port will do.
+        # The remedy in the message: if no broker runs, another port is used.
         state.remove_record(home, "kafka")
         members = Brokers(home, SETTINGS, service_environment(), brokers.ALL)
         assert members._ports({})["kafka-2"][1] != taken
 
 
-# --- three real ones ------------------------------------------------------------------------------------------------
+# --- three real brokers ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A shell that has brought up three brokers by the command."""
+    """Return a shell in which the command has started three brokers."""
     made = Shell(tmp_path_factory.mktemp("three"))
     own = made.root / "home"
     made.variables |= {"PLATFORM_JARS": str(home_at(own).jars), "KAFKA_HEAP": "384m"}
@@ -164,7 +165,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.fixture
 def trio(shell: Shell) -> Trio:
-    """The three brokers of that shell."""
+    """Return that shell's three brokers."""
     return Trio(home_at(shell.root / "home"))
 
 
@@ -214,7 +215,7 @@ def test_one_is_restarted_in_good_order_while_the_others_serve(trio: Trio) -> No
 @pytest.mark.long
 @pytest.mark.broker
 def test_the_last_of_three_ends_in_good_order_with_nobody_left_to_ask(trio: Trio, shell: Shell) -> None:
-    """As where all end at once, and the others are faster."""
+    """The same happens if all brokers end at once, and the others are faster."""
     trio.kill(2, 3)
     said = shell.run("down")
     assert said.exit_code == 0, said.output
@@ -228,7 +229,7 @@ def test_down_ends_all_in_good_order_and_up_finds_what_they_kept(trio: Trio, she
     cluster = brokers.cluster_id(trio.home)
     said = shell.run("down")
     assert said.exit_code == 0, said.output
-    # Of a broker that was killed, Kafka would go through all logs again.
+    # After a kill, Kafka would scan all logs again.
     assert [(trio.home.root / s / ".kafka_cleanshutdown").is_file() for s in brokers.ALL] == [True] * 3
     refused = shell.run("up", "--service", "kafka", "--brokers", "1")
     assert (refused.exit_code, "--brokers 1" in refused.output) == (1, True), refused.output

@@ -1,4 +1,4 @@
-"""A machine without Java: both engines run on the one that comes inside a Python package."""
+"""A machine without Java: both engines use the one bundled with a Python package."""
 
 from __future__ import annotations
 

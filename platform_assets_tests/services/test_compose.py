@@ -1,4 +1,4 @@
-"""compose.yaml and Dockerfile say the versions and settings that the locks and the code say."""
+"""compose.yaml and Dockerfile agree with the versions and settings in the locks and the code."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ COMPOSE = CHECKOUT / "infra" / "compose.yaml"
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """The services as parsed."""
+    """Return the parsed services."""
     found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     return found
 
 
 def image_tag(text: str, image: str) -> str:
-    """The tag that a file gives an image."""
+    """Return the tag of an image in a file."""
     (tag,) = set(re.findall(rf"{re.escape(image)}:([\w.-]+)", text))
     return str(tag)
 
@@ -99,7 +99,7 @@ def test_broker_has_the_settings_of_the_embedded_broker(services: dict[str, Any]
 
 
 def test_clients_of_spark_reach_it_as_localhost(services: dict[str, Any]) -> None:
-    """pyspark sends a token without TLS to that name alone."""
+    """pyspark sends a token without TLS only to that host name."""
     for name in ("code", "daemon"):
         assert services[name]["network_mode"] == "service:spark"
         assert services[name]["environment"]["SPARK_REMOTE"].startswith("sc://localhost:")

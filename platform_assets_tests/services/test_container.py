@@ -1,4 +1,5 @@
-"""The entry point of containers: output that no terminal acts on, and signals and exit codes as without it."""
+"""The entry point of containers: output without active control sequences, and the same signals and exit codes as
+without it."""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ HANGS = "import signal, time; print('ready', flush=True); time.sleep(600)"
 
 
 def entry_point(*command: str) -> list[str]:
-    """The command line of a container."""
+    """Return the command line of a container."""
     return [sys.executable, *ENTRY_POINT[1:], *command]
 
 
 def ended(code: str) -> subprocess.CompletedProcess[bytes]:
-    """A container whose Python code has run."""
+    """Run a container with this Python code until it ends."""
     return subprocess.run(
         entry_point(sys.executable, "-c", code), cwd=CHECKOUT, capture_output=True, timeout=60, check=False
     )
@@ -40,7 +41,7 @@ def ended(code: str) -> subprocess.CompletedProcess[bytes]:
 
 @contextmanager
 def running(code: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A container whose Python code has printed its first line."""
+    """Start a container with this Python code; return when it has printed its first line."""
     with subprocess.Popen(
         entry_point(sys.executable, "-c", code), cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as container:
@@ -59,7 +60,7 @@ def test_no_terminal_acts_on_a_containers_output() -> None:
 
 
 def test_nothing_of_the_output_is_lost() -> None:
-    """More than a pipe holds, written until the end, on both streams."""
+    """The output is larger than a pipe's buffer, continues until the end, and uses both streams."""
     found = ended("import os\nfor n in range(20_000): os.write(1 + n % 2, b'%07d\\n' % n)\nos._exit(3)")
     assert found.stdout == b"".join(b"%07d\n" % n for n in range(0, 20_000, 2))
     assert found.stderr == b"".join(b"%07d\n" % n for n in range(1, 20_000, 2))
@@ -115,7 +116,8 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once() -> None:
 
 @contextmanager
 def with_stalled_reader(script: str, *, blocking: bool) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
-    """A container whose standard output is a full pipe, the reader's end, and the pipe's size. The script is ready."""
+    """Return a container whose standard output is a full pipe, the reader's end, and the pipe's size. The script is
+    ready."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     size = 0
@@ -173,7 +175,7 @@ def test_each_container_of_our_images_has_the_entry_point() -> None:
     assert 'ENTRYPOINT ["python", "-m", "platform_assets.services.container"]' in stage
     services = yaml.safe_load((CHECKOUT / "infra" / "compose.yaml").read_text("utf-8"))["services"]
     assert not [name for name, service in services.items() if "entrypoint" in service]
-    # In Kubernetes a command takes the place of the image's entry point.
+    # In Kubernetes, a command replaces the image's entry point.
     for name, container in containers():
         assert container["command"][:3] == ENTRY_POINT, (name, container["name"])
     launcher = yaml.safe_load((FOLDER / "runs-in-pods" / "dagster.yaml").read_text("utf-8"))["run_launcher"]["config"]

@@ -19,7 +19,7 @@ NOBODY_THERE = f"postgresql://dagster:{PASSWORD}@127.0.0.1:1/postgres"
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster waits some seconds in all between its six tries of a connection; no test depends on that."""
+    """Skip the waits of several seconds between Dagster's six connection attempts; no test depends on them."""
     monkeypatch.setattr("dagster_postgres.utils.calculate_delay", lambda **_: 0.0)
 
 
@@ -34,7 +34,7 @@ def test_the_address_is_in_no_file_and_in_no_message(tmp_path: Path) -> None:
     assert f"env: {POSTGRES_VARIABLE}" in files[0].read_text()
     assert PASSWORD not in files[0].read_text()
 
-    # A command that asks Dagster says it in one line too.
+    # A command that uses Dagster reports the error in one line too.
     shell = Shell(tmp_path / "project", {"DAGSTER_HOME": str(home.dagster), "LAKE_ROOT": str(tmp_path / "lake")})
     for url, reason in ((None, "DAGSTER_POSTGRES_URL"), (NOBODY_THERE, "refused")):
         said = shell.run("prune-runs", DAGSTER_POSTGRES_URL=url)
@@ -43,7 +43,7 @@ def test_the_address_is_in_no_file_and_in_no_message(tmp_path: Path) -> None:
         assert "Traceback" not in said.output
         assert PASSWORD not in said.output
 
-    # The remedy that it names, one after the other.
+    # Follow the remedies in the message, one after the other.
     with pytest.raises(ConfigurationError, match="which is not set: set it, or remove `storage` from the file"):
         dagster_services.prepare(home, {})
     (home.dagster / "dagster.yaml").write_text(dagster_services.INSTANCE_FILE.read_text())
@@ -91,7 +91,7 @@ def test_the_address_may_be_in_a_file_and_the_remedies_help(tmp_path: Path, monk
         dagster_services.prepare(home, given)
     file.write_text(NOBODY_THERE + "\n")
     settings = home.dagster / "dagster.yaml"
-    # One of before, which reads the variable alone.
+    # A file of an earlier release, which reads only the variable.
     settings.write_text(dagster_services.INSTANCE_FILE.read_text() + dagster_services._STORAGE)
     with pytest.raises(ConfigurationError, match=r"Replace `storage` in the file by these lines") as refused:
         dagster_services.prepare(home, given)
@@ -102,7 +102,7 @@ def test_the_address_may_be_in_a_file_and_the_remedies_help(tmp_path: Path, monk
             dagster_services.prepare(home, given)
         assert PASSWORD not in str(refused.value)
         assert PASSWORD not in settings.read_text()
-    # The class takes the variable too, and says so without either.
+    # The storage class accepts the variable too, and reports an error without either.
     with pytest.raises(ConfigurationError, match=r"its storage does not answer: .*refused"):
         dagster_services.prepare(home, {POSTGRES_VARIABLE: NOBODY_THERE})
     monkeypatch.delenv(POSTGRES_VARIABLE, raising=False)

@@ -17,7 +17,7 @@ from testbed import postgres
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that anybody may enter, other than those of pytest."""
+    """Return a folder, outside pytest's own, that every user may enter."""
     with tempfile.TemporaryDirectory(prefix="exposure-") as name:
         Path(name).chmod(0o755)
         yield Path(name)

@@ -1,4 +1,4 @@
-"""Paths follow the environment, and refuse what Java and Kafka could not name."""
+"""Paths follow the environment; paths that Java or Kafka cannot use are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each service is given the variables that it needs, and no secret of others."""
+"""Each service receives the variables that it needs, and no secrets of others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRETS = {*CLIENTS, *STORES, "DAGSTER_POSTGRES_URL", "MY_OWN_SECRET"}
 
 @pytest.fixture(autouse=True)
 def canaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A secret in each variable that holds one."""
+    """Put a secret into each variable that may contain one."""
     for name in SECRETS:
         monkeypatch.setenv(name, f"canary of {name}")
 
@@ -59,7 +59,7 @@ def daemon(home: Home) -> ServiceSpec:
         ("", schemas, set[str]()),
         ("", spark, CLIENTS),
         ("s3://bucket/lake", spark, CLIENTS | STORES),
-        # The code of a project may ask for any variable.
+        # The code of a project may read any variable.
         ("", daemon, SECRETS),
     ],
 )
@@ -76,7 +76,8 @@ def test_a_service_is_given_the_secrets_that_it_needs(
 def test_sparks_workers_trust_the_authorities_that_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They ask the registry and the token endpoint, whose certificates OpenSSL looks up by these variables."""
+    """Workers contact the registry and the token endpoint, whose certificates OpenSSL verifies using these
+    variables."""
     authorities = {"SSL_CERT_FILE": "/etc/our.pem", "SSL_CERT_DIR": "/etc/our"}
     for name, value in authorities.items():
         monkeypatch.setenv(name, value)
@@ -100,7 +101,7 @@ def test_a_process_has_what_was_chosen_and_nothing_else(tmp_path: Path) -> None:
 
 
 def names_of(record: ProcessRecord) -> set[str]:
-    """The variables that a running service has."""
+    """Return the names of a running service's variables."""
     return {*psutil.Process(record.pid).environ()}
 
 

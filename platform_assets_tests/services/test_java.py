@@ -1,4 +1,4 @@
-"""Which Java is taken."""
+"""The choice of Java."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from platform_assets.services.errors import JavaNotFoundError
 
 
 def fake_java(folder: Path, version: str) -> Path:
-    """A launcher that reports a version."""
+    """Create a launcher that reports a version."""
     launcher = folder / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")

@@ -1,4 +1,5 @@
-"""The manifests of infra/kubernetes are what Kubernetes takes, fit each other, and say what the code and the locks say."""
+"""The manifests in infra/kubernetes are valid for Kubernetes, consistent with each other, and agree with the code
+and the locks."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from platform_assets_tests.support.manifests import (
 
 SECRETS: Final = {
     "platform-control": {TOKEN_VARIABLE, "SPARK_AUTH_SECRET", "DAGSTER_POSTGRES_URL"},
-    "platform-data": None,  # the environment that Kafka and the object store want, whatever that is
+    "platform-data": None,  # environment for Kafka and the object store, which may contain anything
 }
 """Secrets and config maps that the guide tells users to create, with the keys that the manifests reference."""
 
@@ -152,7 +153,7 @@ def test_dagster_is_the_embedded_one_but_for_its_storage_and_its_code_server() -
     embedded = yaml.safe_load((CHECKOUT / "platform_assets" / "services" / "dagster.yaml").read_text("utf-8"))
     own = yaml.safe_load((BASE / "dagster.yaml").read_text("utf-8"))
     assert own.pop("storage") == {"postgres": {"postgres_url": {"env": "DAGSTER_POSTGRES_URL"}}}
-    # Runs are processes of the daemon's container, so its environment has to be that of the code.
+    # Runs are processes in the daemon's container, so its environment has to equal that of the code.
     assert own["run_launcher"].pop("config") == {SERVERS_SHARE_ENVIRONMENT: True}
     environments = {c["name"]: (c["env"], c["envFrom"]) for _, c in containers() if c["name"] in ("code", "daemon")}
     assert environments["code"] == environments["daemon"]

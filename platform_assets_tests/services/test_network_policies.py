@@ -1,4 +1,4 @@
-"""The network policies let through what the platform's parts say to each other, and nothing else: judged as Kubernetes judges them."""
+"""The network policies allow exactly the connections that the platform's parts need, evaluated as Kubernetes does."""
 
 from __future__ import annotations
 
@@ -38,14 +38,13 @@ def overlay() -> list[Policy]:
 def passes(policies: list[Policy], source: Labels | str, target: Labels | str, port: int) -> bool:
     """Return True if the policies of source and target allow the connection.
 
-    An address stands for anything that is not one of our pods.
-    """
+    An address stands for anything that is not one of our pods."""
     out = isinstance(source, str) or _allowed(policies, "Egress", source, target, port)
     return out and (isinstance(target, str) or _allowed(policies, "Ingress", target, source, port))
 
 
 def _allowed(policies: list[Policy], direction: str, pod: Labels, other: Labels | str, port: int) -> bool:
-    """A pod that no policy selects is open; else one rule of one policy has to fit."""
+    """Return True if no policy selects the pod, or if some rule of a policy that does matches."""
     mine = [p for p in policies if direction in p["policyTypes"] and _has(pod, p["podSelector"]["matchLabels"])]
     side = "to" if direction == "Egress" else "from"
     rules = [rule for policy in mine for rule in policy.get(direction.lower(), [])]
@@ -58,13 +57,13 @@ def _allowed(policies: list[Policy], direction: str, pod: Labels, other: Labels 
 
 def _is(other: Labels | str, peer: Mapping[str, Any]) -> bool:
     if "ipBlock" in peer:
-        # Rules on addresses are meant for what is outside; pods are named by their labels.
+        # Rules with addresses are for targets outside; pods are selected by their labels.
         block = peer["ipBlock"]
         inside = [block["cidr"], *block.get("except", [])]
         fits = [isinstance(other, str) and ipaddress.ip_address(other) in ipaddress.ip_network(c) for c in inside]
         return fits[0] and not any(fits[1:])
     namespace = peer.get("namespaceSelector", {}).get("matchLabels", {})
-    # A pod of these tests is in the policies' own namespace unless its labels name another.
+    # A pod in these tests is in the policies' own namespace unless its labels name another.
     near = (
         NAMESPACE not in other
         if "namespaceSelector" not in peer
@@ -114,11 +113,11 @@ def test_what_runs_in_pods_need_passes() -> None:
 @pytest.mark.parametrize("policies", [base(), overlay()], ids=["base", "runs-in-pods"])
 def test_nothing_else_passes(policies: list[Policy]) -> None:
     refused: list[tuple[Labels, Labels | str, int]] = [
-        # The UI, Spark and its driver from any other pod; the UI from executors, which run what a load has them run.
+        # The UI, Spark and its driver from any other pod; also the UI from executors, which run code of loads.
         *((OTHER, pod, port) for pod in (MASTER, WORKER, PLATFORM) for port in (3000, 4000, 7077, 7078, 7081, 15002)),
         *((pod, PLATFORM, 3000) for pod in (MASTER, WORKER, RUN)),
         *((PROXY, pod, port) for pod in (MASTER, WORKER, PLATFORM) for port in (7077, 7078, 7081, 15002)),
-        # Credentials of the machine, and other services.
+        # The cloud's metadata service with the machine's credentials, and other services.
         *((pod, METADATA, port) for pod in (MASTER, WORKER, PLATFORM) for port in (80, 443)),
         *((pod, OUTSIDE, 25) for pod in (MASTER, WORKER, PLATFORM)),
         *((MASTER, OUTSIDE, port) for port in (443, 8081, 9092)),

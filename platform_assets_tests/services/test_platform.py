@@ -1,4 +1,4 @@
-"""Up, down, and what is left out."""
+"""Starting and stopping the platform, and services that are left out."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ DAGSTER = ("dagster-webserver", "dagster-daemon")
 
 
 def quiet(message: str) -> None:
-    """Report to nobody."""
+    """Discard the report."""
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    """An empty home; whatever runs there is ended afterwards."""
+    """Return an empty home; end everything that runs there afterwards."""
     made = home_at(tmp_path / "a home")
     try:
         yield made
@@ -37,7 +37,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """The smallest workspace: one asset."""
+    """Return a minimal workspace with one asset."""
     folder = tmp_path / "a workspace"
     folder.mkdir()
     (folder / "one.py").write_text(
@@ -49,7 +49,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def ask(address: str, query: str) -> dict[str, object]:
-    """Ask the UI's own API."""
+    """Query the UI's own API."""
     request = urllib.request.Request(
         f"{address}/graphql", json.dumps({"query": query}).encode(), {"Content-Type": "application/json"}
     )
@@ -79,7 +79,7 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     assert '"one"' in json.dumps(found)
     assert (home.dagster / "dagster.yaml").is_file()
 
-    # The same again starts nothing, and what was edited is seen at once.
+    # Calling it again starts nothing, and edits are visible at once.
     before = {name: state.read_records(home)[name].pid for name in DAGSTER}
     code = workspace.parent / "one.py"
     code.write_text(code.read_text().replace("def one()", "def two()").replace("[one]", "[two]"))
@@ -92,7 +92,7 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
     assert '"two"' in json.dumps(found)
     assert '"one"' not in json.dumps(found)
 
-    # What cannot be loaded is said, and ends nothing.
+    # Code that cannot be loaded is reported, and nothing is stopped.
     code.write_text("raise ValueError('line 7 of defs.yaml')\n")
     with pytest.raises(
         ConfigurationError, match=r"(?s)cannot be loaded: .*line 7 of defs\.yaml.*run the command again"
@@ -100,12 +100,12 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
         platform.up(home, UpOptions(workspace=workspace), report=quiet, environ=environ)
     assert {name: state.read_records(home)[name].pid for name in DAGSTER} == before
 
-    # With another broker's address both are started again.
+    # With another broker address, both are restarted.
     environ["KAFKA_BOOTSTRAP_SERVERS"] = "127.0.0.1:2"
     platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
     records = state.read_records(home)
     assert not {records[name].pid for name in DAGSTER} & set(before.values())
-    # It says what changed, and alarms nobody.
+    # The message names what changed and is not alarming.
     (why,) = (line for line in said if line.startswith("dagster-daemon: ") and "ending" in line)
     assert why.startswith("dagster-daemon: KAFKA_BOOTSTRAP_SERVERS changed; ending it (pid ")
     told = Path(f"/proc/{records['dagster-daemon'].pid}/environ")
@@ -149,7 +149,7 @@ def test_an_address_of_this_home_gives_its_service_only_where_somebody_else_list
         environ = {"KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{port}"}
         assert platform.given(home, environ=environ) == {"kafka"}
     assert platform.given(home, environ=environ) == frozenset()
-    # It does not run, so there is no address of it.
+    # The service does not run, so it has no address.
     assert "KAFKA_BOOTSTRAP_SERVERS" not in platform.environment(home, environ=environ)
     assert platform.given(home, environ={"DAGSTER_HOME": str(home.root / "dagster")}) == frozenset()
 

@@ -16,7 +16,7 @@ from platform_assets.services.errors import ConfigurationError, PortTakenError
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that this process listens on."""
+    """Return a port on which this process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -66,7 +66,7 @@ def test_no_port_is_refused_by_name(text: str) -> None:
 
 
 def test_no_outgoing_connection_gets_a_port_that_was_given() -> None:
-    """Else one may have it by the time the service listens."""
+    """Otherwise an outgoing connection may use it before the service listens."""
     outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range")
     if not outgoing.exists():
         pytest.skip("the system does not say which ports outgoing connections get")

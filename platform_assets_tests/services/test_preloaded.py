@@ -1,4 +1,4 @@
-"""The platform's code is loaded ahead of runs, and a run has it as it is on disk all the same."""
+"""The platform's code is loaded before runs start, and a run still uses the code that is on disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A folder with the package, which a process finds before that of this checkout."""
+    """Return a folder with a copy of the package that precedes this checkout on a process's path."""
     (folder,) = platform_assets.__path__
     shutil.copytree(folder, tmp_path / platform_assets.__name__, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "runs.py").write_text(RUNS)
@@ -73,7 +73,7 @@ def test_a_run_has_the_platforms_code_loaded_and_reads_it_again_once_a_file_has_
         text = errors.read_text()
         errors.write_text(text + "\nWORD = 'changed'\n")
         assert answer() == ["True", "True", "False", "changed"]
-        # As it was when it was loaded: what is loaded is what is on disk.
+        # Restored: the loaded code equals the code on disk again.
         errors.write_text(text)
         os.utime(errors, ns=(before.st_atime_ns, before.st_mtime_ns))
         assert answer() == ["True", "False", "True", "None"]

@@ -30,7 +30,7 @@ from testbed.loads import wait_until
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """An empty home."""
+    """Return an empty home."""
     made = Home.from_environment({"PLATFORM_HOME": str(tmp_path / "a home")})
     made.prepare()
     return made
@@ -130,7 +130,7 @@ sys.stdin.readline()
 
 
 def test_service_ends_at_once_though_the_program_that_started_it_lives_on(home: Home) -> None:
-    """It stays a zombie then, until that program looks."""
+    """It then stays a zombie until that program waits for it."""
     with subprocess.Popen(
         [sys.executable, "-c", STARTS, str(home.root)], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as starter:  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_log_is_bounded_while_its_service_runs(home: Home) -> None:
 
 
 def test_the_end_of_the_output_begins_no_new_log(home: Home) -> None:
-    """A last piece that is larger than a log once left an empty file as the current one."""
+    """Once, a last chunk larger than a log file left an empty current log."""
     reading, writing = os.pipe()
     os.write(writing, b"x" * 40_000)
     os.close(writing)

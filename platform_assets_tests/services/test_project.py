@@ -1,4 +1,4 @@
-"""Which project a command is about."""
+"""Which project a command uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from platform_assets.services.home import CHECKOUT
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """A project's folder."""
+    """Return a project's folder."""
     (tmp_path / "shop" / "defs").mkdir(parents=True)
     (tmp_path / "shop" / "workspace.yaml").touch()
     return tmp_path / "shop"

@@ -1,4 +1,4 @@
-"""Runs start from a process with the libraries loaded, see the code as it is on disk, and are known by their process."""
+"""Runs start from a process with preloaded libraries, use the code on disk, and are identified by their process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def stranger() -> Iterator[psutil.Process]:
-    """A process that no launcher started."""
+    """Start a process without a launcher."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield psutil.Process(process.pid)
         process.kill()
@@ -152,7 +152,7 @@ def test_a_run_has_the_libraries_loaded_and_the_code_of_now(instance: dg.Dagster
 
 
 def preloaded_modules() -> tuple[str, ...]:
-    """Those of the platform; asked of another process, since asking is loading."""
+    """Return the platform's preloaded modules, queried from another process, because a query loads them."""
     code = "from platform_assets.services.preloaded import MODULES; print(*MODULES)"
     return tuple(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -261,7 +261,7 @@ def test_where_the_answer_to_run_monitoring_has_moved_it_is_not_asked(
 def test_a_run_that_its_process_cannot_be_written_on_does_not_begin(
     instance: dg.DagsterInstance, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the store is gone at that moment: monitoring could never tell that the process has ended."""
+    """The store may fail at that moment: monitoring could then never detect that the process has ended."""
     started: list[int] = []
 
     def start(pid: int) -> str | None:
@@ -297,7 +297,7 @@ def test_a_server_that_is_said_to_share_the_environment_leaves_runs_to_the_launc
                 job.get_definition(), remote_job_origin=origin, job_code_origin=job.get_python_origin()
             )
             if not shares:
-                # The workspace that has the server is asked for.
+                # Without a shared server, the launcher needs the workspace.
                 with pytest.raises(DagsterInvariantViolationError, match="requires a workspace"):
                     made.run_launcher.launch_run(LaunchRunContext(run, None))
                 continue

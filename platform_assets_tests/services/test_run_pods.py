@@ -1,4 +1,5 @@
-"""The overlay that has runs in pods: Kubernetes takes the job that Dagster's launcher makes of a run."""
+"""The overlay that runs each Dagster run in a pod: Kubernetes accepts the job that Dagster's launcher creates for
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ JobOf = Callable[[Mapping[str, str]], Job]
 
 @pytest.fixture(scope="module")
 def job_with(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobOf]:
-    """Makes the job of a run that has these tags."""
+    """Create the job of a run with these tags."""
     folder = tmp_path_factory.mktemp("overlay")
     (folder / "one.py").write_text(CODE)
     with instance_of_overlay(folder, own_storage=True) as (instance, jobs):
@@ -44,7 +45,7 @@ def job_with(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobOf]:
 
 @pytest.fixture(scope="module")
 def job(job_with: JobOf) -> Job:
-    """The job of some run."""
+    """Return the job of some run."""
     return job_with({})
 
 
@@ -80,7 +81,7 @@ def test_every_file_is_named_and_the_image_is_that_of_the_overlay(job: Job) -> N
     for generator in generated.values():
         named |= {*generator.get("envs", []), *generator.get("files", [])}
     assert named == {path.name for path in OVERLAY.iterdir()}
-    # What the text of dagster.yaml names has that very name, and what the others have.
+    # ConfigMaps named in dagster.yaml have exactly that name, and the same content as the others.
     for name in _maps_of(job):
         assert generated[name]["options"] == {"disableNameSuffixHash": True}
     assert generated["platform-run-settings"]["envs"] == generated["platform-settings"]["envs"]
@@ -152,7 +153,7 @@ def test_containers_of_the_platform_share_no_processes_and_the_daemon_has_no_cre
     spec = yaml.safe_load((OVERLAY / "platform.yaml").read_text("utf-8"))["spec"]["template"]["spec"]
     assert spec["shareProcessNamespace"] is False
     (daemon,) = (c for c in spec["containers"] if c["name"] == "daemon")
-    # A list without a merge key: it takes the place of the base's.
+    # A list without a merge key replaces the base's list.
     assert daemon["envFrom"] == [{"configMapRef": {"name": "platform-settings"}}]
 
 
@@ -183,7 +184,7 @@ def test_the_connect_server_of_a_run_is_that_of_the_base_with_a_bound(job: Job) 
 
 
 def _alike(container: Mapping[str, Any]) -> dict[str, Any]:
-    """A container without what names the run."""
+    """Return a container without the parts that name the run."""
     return {name: value for name, value in container.items() if name not in ("args", "name")}
 
 
@@ -193,6 +194,6 @@ def _containers(job: Job) -> list[dict[str, Any]]:
 
 
 def _maps_of(job: Job) -> set[str]:
-    """The ConfigMaps that the pod of a run asks for."""
+    """Return the names of the ConfigMaps that a run's pod uses."""
     mounted = {volume["configMap"]["name"] for volume in _pod(job)["volumes"] if "configMap" in volume}
     return mounted | {reference["name"] for reference in values(job, "configMapRef")}

@@ -1,4 +1,4 @@
-"""Secured brokers: what a home is given, who may read it, and that nobody comes in without it."""
+"""Secured brokers: the files created in a home, their permissions, and that access without credentials is refused."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from testbed.homes import home_at, service_environment
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A home where nothing runs."""
+    """Return a home where nothing runs."""
     made = home_at(tmp_path / "a home")
     made.prepare()
     return made
 
 
 def formatted(home: Home) -> None:
-    """Have storage of one broker, as Kafka's tool leaves it."""
+    """Create the storage of one broker as Kafka's format tool does."""
     (home.root / "kafka").mkdir()
     (home.root / "kafka" / "meta.properties").write_text("version=1\ncluster.id=the-cluster\n")
 
@@ -118,7 +118,7 @@ def test_what_a_start_left_that_formatted_nothing_secures_nothing(home: Home) ->
     first = Brokers(home, BrokerSettings(secure="password"), {}, ["kafka"]).client_environment()
     assert brokers.security_of(home) is None
     assert Brokers(home, BrokerSettings(), {}, ["kafka"]).client_environment() == {}
-    # Asked for again, it is the same: some brokers may have been formatted with it.
+    # A second call returns the same one: some brokers may have been formatted with it.
     assert Brokers(home, BrokerSettings(secure="password"), {}, ["kafka"]).client_environment() == first
 
 
@@ -143,12 +143,12 @@ def test_settings_are_given_for_the_homes_own_brokers_alone(home: Home) -> None:
     assert not {*made} & {*platform.environment(home, environ=foreign)}
 
 
-# --- real ones ------------------------------------------------------------------------------------------------------
+# --- real brokers ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["password", "certificate"])
 def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A shell that has brought up a secured broker by the command."""
+    """Return a shell in which the command has started a secured broker."""
     made = Shell(tmp_path_factory.mktemp("secured"))
     own = made.root / "home"
     made.variables |= {"PLATFORM_JARS": str(home_at(own).jars), "KAFKA_HEAP": "384m"}
@@ -162,7 +162,7 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def secrets_of(home: Home) -> list[str]:
-    """Passwords, and the middle of each private key."""
+    """Return passwords, and the middle part of each private key."""
     folder = home.root / "security"
     keys = [p.read_text().splitlines()[1] for p in folder.iterdir() if "PRIVATE KEY" in p.read_text()]
     return [*keys, *json.loads((folder / "security.json").read_text())["passwords"].values()]
@@ -176,7 +176,7 @@ def test_env_lets_a_shell_in_and_nobody_comes_in_without(shell: Shell) -> None:
     assert admin.describe_cluster(request_timeout=30).result(60).cluster_id == brokers.cluster_id(
         home_at(shell.root / "home")
     )
-    # Brokers of a real shell are asked through the same variables.
+    # A real shell's brokers are reached through the same variables.
     assert shell.run("status", **found).exit_code in (0, 1)
     for lacking in ({}, {"security.protocol": "SSL", "ssl.ca.location": settings.options["ssl.ca.location"]}):
         nobody = AdminClient({"bootstrap.servers": settings.bootstrap_servers, "log_level": 0, **lacking})

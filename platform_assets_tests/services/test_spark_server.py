@@ -1,4 +1,4 @@
-"""The Spark Connect server: warm, private, and set up as the loads need it."""
+"""The Spark Connect server: warmed up, private, and configured for loads."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def server(platform_home: Home, spark_remote: str) -> ProcessRecord:
-    """The session server's record."""
+    """Return the session server's record."""
     return state.read_records(platform_home)["spark"]
 
 
 @pytest.fixture
 def token(spark_remote: str) -> str:
-    """The session server's token."""
+    """Return the session server's token."""
     return spark_remote.partition("token=")[2]
 
 
 def files_below(root: Path) -> Iterator[tuple[Path, bytes]]:
-    """All regular files of a home, with what is in them; services may delete some meanwhile."""
+    """Return all regular files of a home with their contents; services may delete some meanwhile."""
     for folder, _, names in os.walk(root):
         for path in (Path(folder, name) for name in names):
             with suppress(FileNotFoundError):
@@ -61,7 +61,7 @@ def test_wrong_token_is_refused_without_a_word_of_the_right_one(server: ProcessR
     from pyspark.errors.exceptions.connect import SparkConnectException
     from pyspark.sql import SparkSession
 
-    # A session is made without a word to the server; the first request is the one that is refused.
+    # Creating a session contacts no server; the first request is the one that is refused.
     spark = SparkSession.builder.remote(f"{server.address}/;token=wrong").create()
     try:
         with pytest.raises(SparkConnectException, match=r"(?i)unauthenticated|token") as caught:
@@ -72,13 +72,13 @@ def test_wrong_token_is_refused_without_a_word_of_the_right_one(server: ProcessR
 
 
 def end(spark: ConnectSession) -> None:
-    """Let go of a session that its server would not hear of: else pyspark gives it to whoever asks for one next."""
+    """Release a session that its server refuses; otherwise pyspark returns it to the next caller."""
     spark.release_session_on_close = False
     session.end(spark)
 
 
 def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: str, token: str) -> None:
-    """pyspark gives a process its first session, whatever address is asked for."""
+    """pyspark returns a process's first session, whatever address is requested."""
     from pyspark.sql import SparkSession
 
     stranger = SparkSession.builder.remote(spark_remote.replace(token, "wrong")).create()
@@ -96,7 +96,8 @@ def test_connecting_gives_no_session_of_another_address_or_token(spark_remote: s
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_session_that_is_collected_takes_no_other_with_it(spark_remote: str, ended: bool) -> None:
-    """pyspark closes a session's client when its memory is freed, once more where it has ended, which may be in any thread."""
+    """pyspark closes a session's client when its memory is freed, in any thread, and once more if the session has
+    ended."""
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Execution
 
@@ -156,7 +157,7 @@ def test_the_ports_of_tasks_deserialise_nothing_of_a_stranger(spark: SparkSessio
     own = {connection.laddr.port for connection in psutil.Process(server.pid).net_connections("tcp")}
     ports = {port for _, port in listening(server) if port in own} - {*server.ports}
     answers = {port: answers_to_a_stranger(port) for port in ports}
-    # The driver's RPC and its block manager: each refuses the first call and closes.
+    # The driver's RPC and its block manager each refuse the first call and close the connection.
     assert len(answers) == 2
     for answer in answers.values():
         assert len(answer) == 1, answer

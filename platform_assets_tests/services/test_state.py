@@ -1,4 +1,4 @@
-"""The run state survives what happens to files."""
+"""The run state survives damage to its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD = ProcessRecord("kafka", 4711, "boot:1", "mark", "/log", "127.0.0.1:1", (
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """An empty home."""
+    """Return an empty home."""
     made = Home.from_environment({"PLATFORM_HOME": str(tmp_path / "a home")})
     made.prepare()
     return made
@@ -52,7 +52,7 @@ def test_damaged_memory_of_ports_costs_only_the_memory(home: Home) -> None:
 
 
 def hold(root: str, held: multiprocessing.synchronize.Event, release: multiprocessing.synchronize.Event) -> None:
-    """Hold a home's lock until the test lets go of it."""
+    """Hold a home's lock until the test releases it."""
     with state.exclusive(Home.from_environment({"PLATFORM_HOME": root})):
         held.set()
         release.wait(30)

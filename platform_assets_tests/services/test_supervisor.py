@@ -1,4 +1,4 @@
-"""All that one call starts comes up, or none of it stays."""
+"""Either everything that one call starts comes up, or nothing of it keeps running."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from platform_assets_tests.support import services
 
 
 def quiet(message: str) -> None:
-    """Report to nobody."""
+    """Discard the report."""
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """An empty home."""
+    """Return an empty home."""
     made = Home.from_environment({"PLATFORM_HOME": str(tmp_path / "a home")})
     made.prepare()
     return made
 
 
 def end_all(home: Home) -> None:
-    """End what a test left on purpose."""
+    """End the processes that a test left running on purpose."""
     for record in state.read_records(home).values():
         end(home, record, quiet, grace=2)
 

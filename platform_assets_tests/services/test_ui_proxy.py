@@ -1,4 +1,5 @@
-"""The proxy of the guide: nobody without a password, readers read, operators change things, and a foreign page does neither."""
+"""The guide's proxy: nobody gets in without a password, readers read, operators change things, and a foreign page
+can do neither."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ QUERY: Final = "{ version }"
 
 
 class _Loader(yaml.SafeLoader):
-    """Knows compose's own tag."""
+    """A YAML loader that knows compose's own tag."""
 
 
 def _overriding(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> Any:
@@ -65,13 +66,13 @@ def test_the_compose_file_publishes_the_proxy_in_place_of_the_web_servers() -> N
         assert commands[name][commands[name].index("--host") + 1] == "127.0.0.1"
         assert commands[name][commands[name].index("--port") + 1] == port
         assert services[name]["environment"].keys() == {HOSTS_VARIABLE}
-    # Who is not named as an operator reads.
+    # A user who is not listed as an operator can only read.
     assert "default 127.0.0.1:3001;" in text
     assert not any("ports" in services[name] for name in services if name != "spark")
 
 
 def test_the_guide_names_operators_exactly() -> None:
-    """A plain name in nginx's `map` ignores case, while the logins of two users may differ by it alone."""
+    """A plain name in nginx's `map` ignores case, while the logins of two users may differ only in case."""
     pattern = re.compile(_operators("here:1").removeprefix("~").split(" ")[0])
     assert [name for name in ("ann", "ANN", "Ann", "ann2", "joann") if pattern.search(name)] == ["ann"]
     for text in (GUIDE.read_text("utf-8"), CONFIGURATION.read_text("utf-8")):
@@ -80,7 +81,7 @@ def test_the_guide_names_operators_exactly() -> None:
 
 
 def _operators(address: str) -> str:
-    """The file of the guide, with the address of a web server that changes things."""
+    """Return the guide's file, with the address of a web server that can change things."""
     line: str
     (line,) = re.findall(r"^printf '(.+)\\n' >operators$", GUIDE.read_text("utf-8"), re.MULTILINE)
     assert line.endswith(" 127.0.0.1:3000;")
@@ -89,7 +90,7 @@ def _operators(address: str) -> str:
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of nginx by the configuration of the guide, with two web servers; skips without nginx."""
+    """Return the port of an nginx configured as in the guide, with two web servers; skip without nginx."""
     if NGINX is None:
         pytest.skip("no nginx: install the system's package `nginx`, or name an executable in NGINX_PROGRAM")
     folder = tmp_path_factory.mktemp("proxy")
@@ -112,7 +113,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 class _nginx:
-    """nginx with users `ann`, an operator, and `bob` and `ANN`, who are not."""
+    """Start nginx with users `ann`, an operator, and `bob` and `ANN`, who are not operators."""
 
     def __init__(self, program: str, folder: Path, operator: str, reader: str) -> None:
         (self.port,) = choose_ports(1, "UI_PORT", environ={})
@@ -173,7 +174,7 @@ def _certificate(folder: Path) -> None:
 def ask(
     port: int, user: str | None, query: str, *, password: str = "", origin: str = f"https://{HOST}"
 ) -> tuple[int, str]:
-    """The status and the text of a GraphQL request as a browser sends it."""
+    """Return status and text of a GraphQL request sent as a browser would."""
     headers = {"Host": HOST, "Origin": origin, "Content-Type": "application/json"}
     if user is not None:
         login = f"{user}:{password or user + chr(39) + 's password'}"

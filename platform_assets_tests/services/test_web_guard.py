@@ -53,7 +53,7 @@ def test_a_host_that_is_missing_or_there_twice_is_refused() -> None:
         (b"https://ui.example.com", b"ui.example.com", "ui.example.com"),
         (b"https://ui.example.com", b"ui.example.com:443", "UI.example.com"),
         (b"https://ui.example.com:8443", b"ui.example.com:8443", "ui.example.com"),
-        # What the proxy makes of Host.
+        # A proxy's Host header.
         (b"https://ui.example.com", b"localhost:3000", "ui.example.com"),
         (b"https://ui.example.com:8443", b"ui.example.com", "ui.example.com:8443"),
     ],
@@ -121,7 +121,7 @@ def test_a_path_with_a_control_character_is_refused(path: str) -> None:
 
 
 class _Recorded(DagsterWebserver[Any, Any]):
-    """Dagster's routes, with the GraphQL that they would run kept in place of being run."""
+    """Dagster's routes, which record GraphQL instead of executing it."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(cast(Any, None), prefix)
@@ -184,7 +184,7 @@ def test_no_spelling_of_an_address_reaches_dagsters_graphql(prefix: str, path: s
 
 @pytest.mark.parametrize("path", ["/graphql", "/graphql\n", "/anything"])
 def test_what_an_address_says_is_dropped_even_if_its_path_is_not_recognised(path: str) -> None:
-    """A route that Dagster may add runs nothing either."""
+    """A route that a later Dagster may add cannot execute it either."""
     seen: list[bytes] = []
 
     async def any_route(scope: Any, receive: Any, send: Any) -> None:

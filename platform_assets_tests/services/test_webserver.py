@@ -1,4 +1,5 @@
-"""The UI that `up` starts takes requests from its own pages and from programs, and none that a foreign page has a browser send."""
+"""The UI started by `up` accepts requests from its own pages and from programs, but none sent by a browser for a
+foreign page."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ BODY: Final = json.dumps({"query": MUTATION})
 
 
 class Ui:
-    """A running UI, and what a client sees of it."""
+    """A running UI, as a client sees it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -46,7 +47,7 @@ class Ui:
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: str | None = None, *, host: str | None = None
     ) -> tuple[int, str]:
-        """The status and the text that answer one request."""
+        """Return status and text of the answer to one request."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -61,7 +62,7 @@ class Ui:
             connection.close()
 
     def materialised(self) -> int:
-        """How many mutations have come through."""
+        """Return the number of mutations that were executed."""
         status, text = self.ask("POST", "/graphql", JSON, json.dumps({"query": QUERY}))
         assert status == 200, text
         return len(json.loads(text)["data"]["assetNodeOrError"]["assetMaterializations"])
@@ -69,7 +70,7 @@ class Ui:
 
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
-    """The UI as `up` starts it, on one asset."""
+    """Return the UI as `up` starts it, with one asset."""
     folder = tmp_path_factory.mktemp("web")
     (folder / "one.py").write_text(
         "import dagster as dg\n\n@dg.asset\ndef one() -> None: ...\n\ndefs = dg.Definitions([one])\n"
@@ -154,7 +155,7 @@ def test_programs_own_pages_and_a_named_proxy_come_through(ui: Ui, headers: dict
 
 
 def subscribe(ui: Ui, *, origin: str | None, host: str = "") -> Any:
-    """The first answer on a websocket of the UI."""
+    """Return the first answer on a websocket of the UI."""
     with connect(
         f"ws://{host or ui.netloc}/graphql",
         address=("127.0.0.1", ui.port),
@@ -188,7 +189,7 @@ def test_hosts_reach_the_web_server_alone_and_a_change_of_them_is_seen(tmp_path:
 
 
 class _Foreign(BaseHTTPRequestHandler):
-    """A page that tries whatever a browser lets it."""
+    """A page that tries everything that a browser allows."""
 
     target = ""
 
@@ -218,7 +219,7 @@ class _Foreign(BaseHTTPRequestHandler):
         self.wfile.write(page.encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.mark.browser
@@ -252,13 +253,13 @@ def test_in_a_browser_the_ui_works_and_a_foreign_page_does_not_reach_it(ui: Ui, 
             foreign.wait_for_function("window.outcomes")
             foreign.wait_for_load_state("networkidle")
             outcomes = foreign.evaluate("window.outcomes")
-            # The UI is in no frame of another page.
+            # No frame of another page contains the UI.
             framed = [frame.url for frame in foreign.frames]
             foreign.close()
         finally:
             server.shutdown()
             serving.join()
-    # Those without CORS end in good order and say nothing of the answer.
+    # Requests without CORS succeed for the page, but their answers are unreadable.
     assert outcomes[2:] == ["rejected", "rejected"]
     assert f"{ui.address}/" not in framed
     assert ui.materialised() == before

@@ -1,4 +1,4 @@
-"""A Spark cluster, started once a session, and a Connect server on it for each module of tests."""
+"""A Spark cluster, started once a session, and one Connect server for each test module."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 ClusterLakeMaker = Callable[..., TopicLake]
 
 WORKERS_HAVE: Mapping[str, str] = {"KAFKA_CLIENT_ID": "cluster"}
-"""Settings of Kafka's client in the environment of the workers' machines."""
+"""Settings of Kafka clients in the environment of the workers' machines."""
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """The session's cluster. A test that ends one of its workers starts it again."""
+    """Return the session's cluster. A test that ends one of its workers has to restart it."""
     with spark_cluster(tmp_path_factory.mktemp("spark cluster"), WORKERS_HAVE) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Settings of the module's Connect server, in addition to the usual ones."""
+    """Return settings of the module's Connect server, in addition to the usual ones."""
     return {}
 
 
@@ -41,14 +41,14 @@ def server_settings() -> Mapping[str, str]:
 def server(
     cluster: SparkCluster, server_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ConnectServer]:
-    """The module's Connect server."""
+    """Return the module's Connect server."""
     with cluster.server(tmp_path_factory.mktemp("connect"), server_settings) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def cluster_session(server: ConnectServer) -> Iterator[Callable[[], SparkSession]]:
-    """Gives the session of that server that a run of the platform makes for itself."""
+    """Return the session of that server that a run of the platform creates."""
     session = connect(server.remote)
     yield lambda: session
     end(session)
@@ -58,7 +58,7 @@ def cluster_session(server: ConnectServer) -> Iterator[Callable[[], SparkSession
 def cluster_lake(
     broker: Broker, topic: TopicMaker, cluster_session: Callable[[], SparkSession], tmp_path: Path
 ) -> ClusterLakeMaker:
-    """Makes a topic whose lake the cluster loads: `cluster_lake(engine="connector")`."""
+    """Make a topic whose lake the cluster loads: `cluster_lake(engine="connector")`."""
 
     def make(*, partitions: int = 2, records_per_file: int = 1_000, engine: EngineName = DEFAULT_ENGINE) -> TopicLake:
         return TopicLake(

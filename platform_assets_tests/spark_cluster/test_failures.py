@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 TRIES = 2
-"""Of a task, before Spark gives up; by default they are four, which takes twice as long and shows the same."""
+"""Attempts for a task before Spark gives up. The default of four takes twice as long and shows the same."""
 
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Few tries."""
+    """Allow only a few attempts."""
     return {"spark.task.maxFailures": str(TRIES)}
 
 
 def kill_until_it_ends(work: Future[Any], found: Callable[[], Iterable[psutil.Process]]) -> int:
-    """Kill the processes that are found, again and again, until the work has ended; how many they were."""
+    """Kill the processes found, repeatedly, until the work has ended; return how many there were."""
     killed = 0
 
     def has_ended() -> bool:
         nonlocal killed
         for one in found():
-            with suppress(psutil.Error):  # it has just ended
+            with suppress(psutil.Error):  # the process has just ended
                 one.kill()
                 killed += 1
         return work.done()
@@ -99,7 +99,7 @@ def test_a_window_whose_decoders_die_each_time_is_named_by_its_offsets(
 def test_a_damaged_batch_is_named_by_partition_and_offset(
     cluster_lake: ClusterLakeMaker, broker: Broker, engine: EngineName
 ) -> None:
-    """A byte of it has turned over on the broker's disk."""
+    """One of its bytes is flipped on the broker's disk."""
     lk = cluster_lake(engine=engine)
     lk.send([Record(b"good" * 20, partition=p) for p in (0, 1)])
     lk.send([Record(b"bad" * 20, partition=1)])
@@ -118,6 +118,6 @@ def test_a_damaged_batch_is_named_by_partition_and_offset(
 
 
 def _put(segment: Path, content: bytes) -> None:
-    """Into the same file, which the broker has open."""
+    """Write into the same file, because the broker has it open."""
     with segment.open("r+b") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Loads, decoding and audits that are spread over executors, and executors and workers that are lost meanwhile."""
+"""Loads, decoding and audits spread over executors, with executors and workers lost meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of the manifests of Kubernetes, as they stand there, make a cluster that loads."""
+"""The unmodified commands of the Kubernetes manifests start a cluster that loads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [
 
 @dataclass
 class Nodes:
-    """Processes that the manifests' commands start, with this machine's addresses for those of pods."""
+    """Processes started with the manifests' commands, using this machine's addresses instead of the pods'."""
 
     folder: Path
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -55,7 +55,7 @@ class Nodes:
         jars.install(home_at(self.folder), ["spark"], report=lambda _: None)
 
     def start(self, node: str, *, secret: str | None = None) -> subprocess.Popen[bytes]:
-        """Start one, with the arguments of its manifest and, behind them, ports that are free here."""
+        """Start a node with its manifest's arguments, followed by ports that are free here."""
         (container,) = (
             c
             for _, c in containers()
@@ -63,7 +63,7 @@ class Nodes:
         )
         replaced = {
             "$(POD_IP)": LOOPBACK,
-            # By another name than the master has for itself, as a Service has.
+            # A host name other than the master's own, as with a Service.
             "spark://spark-master:7077": f"spark://localhost:{self.ports['master']}",
             "/recovery": str(self.folder / "recovery"),
             "spark.executor.memory=2g": "spark.executor.memory=1g",
@@ -104,7 +104,7 @@ class Nodes:
     def master(self) -> Mapping[str, Any]:
         """Return the master's page as JSON; empty while it does not answer."""
         page = f"http://{LOOPBACK}:{self.ports['web']}/json/"
-        # It listens before it has anything to say, and says it as a page at first.
+        # It listens before it has any data, and first answers with an HTML page.
         with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(page, timeout=5) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
@@ -115,7 +115,7 @@ class Nodes:
         return (self.folder / f"{node}.log").read_text("utf-8", "replace")
 
     def kill(self, node: str) -> None:
-        """End one as a machine ends that loses its power."""
+        """Kill a node as abruptly as a power failure would."""
         process = self.running.pop(node)
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         for each in family:
@@ -136,7 +136,7 @@ _OF_THE_POD = {"KAFKA_BOOTSTRAP_SERVERS", "LAKE_ROOT", "AWS_REGION", "PLATFORM_H
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """A master, a worker and a Connect server that has it."""
+    """Return a master, a worker and a Connect server for them."""
     made = Nodes(tmp_path_factory.mktemp("nodes of the manifests"))
     with ExitStack() as stack:
         stack.callback(made.end)
@@ -152,7 +152,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture
 def lake(nodes: Nodes, broker: Broker, topic: TopicMaker, tmp_path: Path) -> Iterator[TopicLake]:
-    """A topic whose lake that cluster loads."""
+    """Return a topic whose lake that cluster loads."""
     session = connect(nodes.remote)
     yield TopicLake(broker.bootstrap, topic(partitions=2), tmp_path / "lake", lambda: session, 1_000)
     end(session)
@@ -181,7 +181,7 @@ def test_a_master_that_is_started_again_knows_its_cluster_and_loads_go_on(nodes:
     first, second = lake.window_of(numbered(2_000, 2)), lake.window_of(numbered(2_000, 2))
     (application,) = nodes.master()["activeapps"]
     nodes.kill("master")
-    assert lake.load(first).receipt.rows == 2_000  # driver and executors need none for that
+    assert lake.load(first).receipt.rows == 2_000  # driver and executors need no secret for that
     nodes.start("master")
 
     def is_known() -> bool:
@@ -193,7 +193,7 @@ def test_a_master_that_is_started_again_knows_its_cluster_and_loads_go_on(nodes:
 
 
 def test_a_worker_with_another_secret_is_not_taken(nodes: Nodes) -> None:
-    """The one that is there is ended first: its port is the other's."""
+    """The existing worker is ended first, because the new one uses its port."""
     nodes.kill("worker")
     nodes.start("worker", secret="another one")
     wait_until("it was refused", lambda: "while bootstrapping client" in nodes.log("worker"), 120)

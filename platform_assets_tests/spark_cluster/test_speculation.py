@@ -1,8 +1,7 @@
-"""Spark runs a second copy of a task that takes long: never two sets of rows, and no file of the copy that lost.
+"""Spark runs a second copy of a slow task: there are never two sets of rows, and no file of the losing copy stays.
 
-What is slow is frozen in the middle of its writing: the Python of an executor, or an executor whole. Where the window is one task, the
-copy runs on an executor that has nothing of it yet.
-"""
+A slow task is one whose executor, or whose Python process, is frozen while it writes. If the window is a single
+task, the copy runs on an executor that has no data of the window yet."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster]
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Copies of slow tasks."""
+    """Enable copies of slow tasks."""
     return SPECULATION
 
 

@@ -1,4 +1,4 @@
-"""Tasks that go on after the commit of their load: what they write is nobody's rows, and VACUUM takes it."""
+"""Tasks that continue after the commit of their load: their files belong to no window, and VACUUM deletes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster]
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Copies of tasks that a machine which hangs has got."""
+    """Enable copies of tasks on a machine that hangs."""
     return SPECULATION
 
 
@@ -33,8 +33,8 @@ def server_settings() -> Mapping[str, str]:
 def test_a_machine_that_hung_begins_its_task_after_the_commit(
     cluster_lake: ClusterLakeMaker, server: ConnectServer, cluster: SparkCluster, engine: EngineName
 ) -> None:
-    """Its task waits for it, another executor does a copy. What it still does once it is awake depends on who is faster: it, or
-    the word that the task is done."""
+    """The task waits on that machine while another executor runs a copy. After waking up, it may or may not start
+    before it learns that the task is done."""
     lk = cluster_lake(engine=engine, records_per_file=RECORDS // 2)
     key = large_window(lk)
     seen = server.last_task()
@@ -49,7 +49,8 @@ def test_a_machine_that_hung_begins_its_task_after_the_commit(
 def test_python_that_outlives_its_executor_writes_after_the_commit(
     cluster_lake: ClusterLakeMaker, server: ConnectServer, cluster: SparkCluster
 ) -> None:
-    """It hangs before it has read anything; the executor hangs with it, and for longer, so that nobody ends it meanwhile."""
+    """The Python process hangs before it has read anything; its executor hangs with it, and longer, so that nothing
+    ends the process."""
     lk = cluster_lake(engine="columnar")
     key = large_window(lk)
     proxy = Proxy(int(lk.bootstrap.rpartition(":")[2]))
@@ -77,7 +78,7 @@ def test_python_that_outlives_its_executor_writes_after_the_commit(
 
 
 def _asking(cluster: SparkCluster, port: int) -> list[psutil.Process]:
-    """The processes of Python that have a connection to this local port."""
+    """Return the Python processes that have a connection to this local port."""
     return [
         one for one in cluster.pythons() if any(c.raddr and c.raddr.port == port for c in one.net_connections("tcp"))
     ]
