@@ -90,7 +90,7 @@ def test_the_line_for_cron_judges_the_project_and_nothing_else(tmp_path: Path) -
     program = str(Path(sys.executable).with_name("platform-assets"))
     line = line.replace("/srv/lake/.venv/bin/platform-assets", program).replace("cd /srv/lake", f"cd '{project}'")
     line = line.replace('mail -s "lake" team@example.com', "cat")
-    # As cron does: next to nothing in the environment.
+    # Like cron, with an almost empty environment.
     bare = {name: value for name, value in service_environment().items() if name in ("PATH", "HOME", "PYTHONPATH")}
     done = subprocess.run(["/bin/sh", "-c", line], env=bare, capture_output=True, text=True, cwd="/", check=False)
     assert "raw/mine" in done.stdout, (done.stdout, done.stderr)
