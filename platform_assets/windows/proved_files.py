@@ -1,8 +1,8 @@
-"""Windows whose rows are those of their receipts, although they are in other files by now.
+"""Windows whose rows are still those of their receipts, although other files contain them by now.
 
-Upkeep, and strangers' OPTIMIZE or Z-ORDER, rewrite files of many windows. Each such file is measured once, by whoever rewrote it or
-by the first who needs to know, and the sums over a window's files are compared with its receipt. So nothing is read per window.
-"""
+Upkeep, and OPTIMIZE or Z-ORDER by other programs, rewrite files of many windows. Each such file is measured once,
+either when it is written or when it is first needed, and the sums over a window's files are compared with its
+receipt. So no file is read once for each window."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Rows of one window, by its receipt: their topic id and digests, and the digest of the files that they were in."""
+    """Rows of one window according to its receipt: their topic id and digests, and the digest of the files in which
+    they were."""
 
     key: str
     topic_id: str
@@ -39,7 +40,8 @@ class Expected:
 
 
 def expected_in(entries: pa.Table, keys: Collection[str]) -> list[Expected]:
-    """Return what entries of the ledger say of the windows `keys`; `entries` has the newest entry of each window, by partition."""
+    """Return the rows that the ledger expects in the windows `keys`; `entries` has the newest entry of each window,
+    by partition."""
     of_keys = entries.filter(pc.is_in(entries["window"], pa.array(list(keys), pa.string())))
     per_window = of_keys.group_by(
         ["window", "topic_id", "files_digest", "offsets_digest", "content_digest"], use_threads=False
@@ -61,7 +63,7 @@ def recognised(
     *,
     reads: bool = True,
 ) -> dict[str, WindowFiles]:
-    """Return the same as `recognised_as`, by receipts."""
+    """Return the same as `recognised_as`, using receipts."""
     expected = (Expected(r.window.key, r.topic_id, r.files_digest, Measured(r.offsets, r.content)) for r in receipts)
     return recognised_as(lake, table, files, expected, reads=reads)
 
@@ -74,13 +76,13 @@ def recognised_as(
     *,
     reads: bool = True,
 ) -> dict[str, WindowFiles]:
-    """Return `files`, by window, with `proved_as` set for windows that hold the rows of their receipts in other files, and no others.
+    """Return `files`, by window, with `proved_as` set for windows whose receipts' rows, and no others, are in different
+    files.
 
-    `files` are those of a recent version. A window stays as it is if its rows differ, or if a file cannot be read: callers find out
-    then what is wrong with it. A file of one window alone is not read: whoever reads it records a receipt. Unless `reads`, only what
-    is already known counts. Nothing is read of a partitioned table. Memory is bounded by the contents of one file and one sum per
-    window.
-    """
+    `files` are those of a recent version. A window is returned unchanged if its rows differ, or if a file cannot be
+    read: callers then find out what is wrong with it. A file of a single window is not read: its reader records a
+    receipt. Unless `reads` is set, only facts that are already known count. Nothing is read of a partitioned table.
+    Memory is bounded by the contents of one file and one sum for each window."""
     others = {
         each.key: each
         for each in expected
@@ -122,7 +124,8 @@ def recognised_as(
 
 
 def forget_unnamed(lake: Lake, table: TableRef) -> None:
-    """Delete what is written down of files that the newest version of a table does not have. Raises LakeNotWritableError."""
+    """Delete the recorded contents of files that the newest version of a table does not have. Raises
+    LakeNotWritableError."""
     folder = lake.table(table)
     if not load_log.exists(folder):
         return

@@ -25,7 +25,7 @@ from platform_assets.windows.load.sealing import checked_state
 from platform_assets.windows.proved_files import recognised
 
 _ALL: Final = 1_000_000
-"""Limit of ranges that evidence lists; the next call names the rest."""
+"""Maximum number of ranges that evidence lists; the next call lists the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class Loss:
 
 
 def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings: ClientSettings) -> list[Loss]:
-    """Return the losses that keep `sealed` from being loaded, or explained, and that can be accepted.
+    """Return the losses that keep `sealed` from being loaded or explained, and that can be accepted.
 
-    Expired offsets and those of a former log of the topic come first, since the brokers report these at once. If there are none, a
-    window that is not loaded is searched for unreadable timestamps and for batches that are damaged or beyond the limits, which reads
-    all of it once. For a loaded window, these are the offsets for which the brokers have neither a record nor a reason.
+    The brokers report offsets that expired or belong to a former log of the topic at once, so these come first. If
+    there are none, a window that is not loaded is searched for unreadable timestamps and for batches that are damaged
+    or exceed the limits; this reads the whole window once. For a loaded window, the losses are the offsets for which
+    the brokers have neither a record nor a reason.
 
-    Offsets that the table has, or that were accepted already, are left out. A damaged window has no losses here, since it may be
-    repaired, and neither have rows without a receipt. Raises what `sealing.checked_state` raises.
-    """
+    Offsets that the table has, or that were already accepted, are omitted. A damaged window has no losses here,
+    since it may be repaired; the same holds for rows without a receipt. Raises what `sealing.checked_state` raises."""
     known = _known(sealed, ledger)
     if known is None:
         return []
@@ -93,7 +93,7 @@ def _refused(
 def _unexplained(
     sealed: SealedWindow, ranges: Mapping[int, OffsetRange], cluster: Cluster, settings: ClientSettings
 ) -> Ranges:
-    """Return the parts of `ranges` of which Kafka holds nothing, without a reason."""
+    """Return the parts of `ranges` where Kafka has nothing and no reason explains it."""
     # Imported here because the protocol's schemas are slow to load, and a code location does not need them.
     from platform_assets.kafka.evidence.gathering import gather_evidence
 

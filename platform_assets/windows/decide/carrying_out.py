@@ -1,8 +1,7 @@
-"""Carrying out what operators decided about a topic's log: `accept-generation` and `accept-cluster`.
+"""Carrying out operators' decisions about a topic's log: `accept-generation` and `accept-cluster`.
 
-A decision names all of its effects and is recorded first. It takes effect when exactly the cut that starts the new generation is
-recorded. Then the command itself, the next sensor tick or the next load carries out the rest.
-"""
+A decision names all of its effects and is recorded first. It takes effect when exactly the cut that starts the new
+generation is recorded. Then the command itself, the next sensor tick or the next load carries out the rest."""
 
 from __future__ import annotations
 
@@ -29,7 +28,8 @@ from platform_assets.model.windows import edge_of
 from platform_assets.windows.load.receipts import Proof, receipt_of
 
 MOVED: Final = "moved_ranges"
-"""Key in a cluster decision's details: the offsets that come with the new generation's first window, by window and partition."""
+"""Key in a cluster decision's details: by window and partition, the offsets that will be loaded with the new
+generation's first window."""
 
 _Ranges = dict[int, tuple[OffsetRange, ...]]
 
@@ -74,7 +74,7 @@ def _complete(decision: Decision, ledger: Ledger) -> None:
     for key, (ranges, was_loaded) in named.items():
         receipt = receipts.get(key)
         if decision.kind == "generation" and not was_loaded and receipt is not None:
-            # A load of the former log came before the cut, so it has read what was there.
+            # A load of the former log was committed before the cut, so it has read the records of that log.
             continue
         lost = erasure_rules.without(ranges, accepted.get(key, {}))
         if lost or (decision.kind == "cluster" and (receipt is None or receipt.rows)):
@@ -95,7 +95,7 @@ def _complete(decision: Decision, ledger: Ledger) -> None:
 
 
 def _named(details: Mapping[str, Any]) -> dict[str, tuple[_Ranges, bool]]:
-    """By window, the offsets of the decision, and true if the window was loaded when the decision was made."""
+    """By window: the decision's offsets, and True if the window was loaded when the decision was made."""
     if "lost" in details:
         return {lost["window"]: (_ranges(lost["ranges"]), lost["loaded"]) for lost in details["lost"]}
     return {key: (_ranges(ranges), False) for key, ranges in details.get(MOVED, {}).items()}
@@ -113,10 +113,11 @@ def _reason(decision: Decision) -> str:
 
 
 def _empty(window: SealedWindow, ledger: Ledger) -> None:
-    """Load a moved window without rows, even if a load from the former cluster committed just before the cut was recorded.
+    """Load a moved window without rows, even if a load from the former cluster was committed just before the cut was
+    recorded.
 
-    The commit refuses a load from there that is still in progress: its rows come with the new generation, each once.
-    """
+    If a load from the former cluster is still in progress, this commit makes it fail: its rows are loaded with the
+    new generation, each once."""
     began, table = time.monotonic(), TableRef.raw(window.topic)
     raw_table.create(ledger.lake.table(table), window.topic)
     metadata = LoadMetadata(

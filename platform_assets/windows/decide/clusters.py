@@ -1,10 +1,10 @@
 """Topics moved to another cluster with their offsets: an operator states that each offset is still the same record.
 
-That cannot be proved from offsets alone. What can be proved is checked: the log has at least what was cut. The statement starts a
-new generation of the topic's log at the newest edge, so cuts name their cluster. If the topic has kept its id, as on restored
-disks, windows that were sealed before are loaded from the new cluster as usual. If its id is new, as with a mirror, windows that
-wait are loaded without rows, and their offsets come with the first window of the new generation.
-"""
+Offsets alone cannot prove that. What can be proved is checked: the log has at least all offsets that were cut. The
+statement starts a new generation of the topic's log at the newest edge, so cuts identify their cluster. If the topic
+has kept its id, as on restored disks, windows that were sealed before are loaded from the new cluster as usual. If
+its id is new, as with a mirror, waiting windows are loaded without rows, and their offsets are loaded with the first
+window of the new generation."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from platform_assets.windows.decide import carrying_out
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The continuation of a log on another cluster: `newest` is the last cut of the former log, `first` the first of the new one,
-    at the same edge; `moved` are waiting windows whose offsets come with the window after `first` instead."""
+    """The continuation of a log on another cluster. `newest` is the last cut of the former log, `first` the first
+    cut of the new one, at the same edge; `moved` are waiting windows whose offsets are loaded with the window after
+    `first` instead."""
 
     newest: RecordedCut
     first: RecordedCut
@@ -66,12 +67,11 @@ def _log(cut: RecordedCut) -> dict[str, Any]:
 
 
 def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
-    """Return the log of `topic` on the current cluster, if the ledger's is on another cluster; otherwise None.
+    """Return the log of `topic` on the current cluster if the ledger's log is on another cluster; otherwise None.
 
-    Raises ConfigurationError for a topic without any recorded cut, and if windows are loaded after one that waits and would have to
-    be moved; TruncationError if the log has less than was cut; BrokerUnreachableError if a partition has no leader; and what
-    describing a topic raises.
-    """
+    Raises ConfigurationError for a topic without any recorded cut, or if a waiting window that would have to be
+    moved precedes a loaded one; TruncationError if the log does not have all offsets that were cut;
+    BrokerUnreachableError if a partition has no leader; and what describing a topic raises."""
     newest = ledger.newest_cut(topic)
     if newest is None:
         raise ConfigurationError(f"no cut of topic {topic!r} was ever recorded, so there is nothing to decide")
@@ -98,10 +98,10 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
 def accept(found: Continuation, author: Author, ledger: Ledger) -> None:
     """Continue the log on the new cluster.
 
-    The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is refused. The moved
-    windows are closed after the cut, by `carrying_out.carry_out` if this call is interrupted. Raises LedgerConflictError if another
-    process has recorded cuts since, or has loaded a window that would be moved.
-    """
+    The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is
+    refused. The moved windows are closed after the cut; if this call is interrupted, `carrying_out.carry_out` closes
+    them. Raises LedgerConflictError if another process has recorded cuts since, or has loaded a window that would be
+    moved."""
     topic = found.newest.topic
     waiting = unloaded.find(ledger, TableRef.raw(topic), found.newest.edge).windows
     loaded = [w.key for w in found.moved if w.key not in waiting and w.ranges.size]

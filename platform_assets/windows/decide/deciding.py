@@ -1,7 +1,6 @@
 """Operators' decisions about a topic or a window: report the facts, ask for confirmation, then act.
 
-Shell commands and Dagster jobs take the same steps; they differ in how they report and how they ask.
-"""
+Shell commands and Dagster jobs take the same steps; they differ in how they report and confirm."""
 
 from __future__ import annotations
 
@@ -44,9 +43,8 @@ _RULE: Final = (
 class Deciding:
     """Decisions on one topic by `author`; None is a dry run, which only reports what would be decided.
 
-    `report` prints a line for people. `confirm` asks, and raises an error of its own if the answer is no. Services are connected to
-    when they are needed.
-    """
+    `report` prints a readable line. `confirm` asks the user, and raises its own error if the answer is no.
+    Connections to services are made when needed."""
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -72,7 +70,7 @@ class Deciding:
         receipt = self.ledger.receipts(table, [window]).get(window)
         if receipt is not None and receipt.is_found and self.author is not None:
             left: Remains | None = None
-            # The table then keeps its rows, and the loss of offsets without a row may still be accepted.
+            # The table then keeps its rows, and a loss of offsets without a row can still be accepted.
             with suppress(ReloadDiffersError):
                 left = accept_partial.find(self._loader(), sealed)
             if left is not None:
@@ -124,10 +122,10 @@ class Deciding:
         return found
 
     def continuation(self) -> Continuation | None:
-        """Continue on another cluster with the same offsets; return the continuation, or None if the cluster is the same.
+        """Continue on another cluster with the same offsets; return the continuation, or None if the cluster is
+        unchanged.
 
-        Raises what `clusters.find` and `clusters.accept` raise.
-        """
+        Raises what `clusters.find` and `clusters.accept` raise."""
         topic = self.declaration.topic
         found = clusters.find(topic, self.ledger, self.cluster())
         if found is None:
@@ -166,12 +164,12 @@ class Deciding:
     ) -> dict[str, Any]:
         """Erase the records at `offsets` of a generation, or those with one of `keys`, and finish earlier erasures.
 
-        Later loads leave out records with the keys in windows that are sealed by now and in earlier generations and, in later
-        generations, those that were sent before now; not with `forget_keys`. Returns what was found and done as plain JSON values.
-        Raises what `Erasure` raises; ErasureUnfinishedError if windows are damaged, so that not all of their rows could be compared
-        with the keys; and PastVersionsKeptError if the lake's bucket keeps deleted files, unless `past_versions_expire` states that
-        the bucket's rules delete them after a time. A dry run does not check that, since the check writes a file.
-        """
+        Unless `forget_keys` is set, later loads omit records with these keys: in windows sealed by now and in
+        earlier generations, all of them; in later generations, those that were sent before now. Returns the findings
+        and actions as plain JSON values. Raises what `Erasure` raises; ErasureUnfinishedError if damaged windows
+        prevent comparing all of their rows with the keys; and PastVersionsKeptError if the lake's bucket keeps
+        deleted files, unless `past_versions_expire` states that the bucket's rules delete them after a time. A dry
+        run skips that check, since it writes a file."""
         keeps_versions = self.author is not None and self.ledger.lake.root.keeps_versions()
         if keeps_versions and not past_versions_expire:
             raise PastVersionsKeptError(str(self.ledger.lake))
@@ -280,7 +278,7 @@ class Deciding:
         return self.declaration.decoded_table if made_together else table or self.declaration.raw_table
 
     def _remains(self, sealed: SealedWindow, author: Author) -> None:
-        """Make what is left of a loaded window, whose other rows are lost for good, the window."""
+        """Make the remaining rows of a loaded window the window; its other rows are lost for good."""
         left = accept_partial.find(self._loader(), sealed)
         if left is None:
             name = f"{self.declaration.raw_table} {sealed.key}"

@@ -1,11 +1,11 @@
-"""Generations of a topic's log: what a re-created topic or a truncated log loses, and how an operator accepts the new log.
+"""Generations of a topic's log: what a recreated topic or a truncated log loses, and how an operator accepts the new
+log.
 
-A generation is one lifetime of a log: within it, an offset of a partition never stands for two records. A topic that is deleted
-and created again starts a new generation at its log start, with another topic id. A log that lost its end starts a new one where
-it was cut off, with the same id; offsets before that belong to both. Each window belongs to one generation. The new generation
-starts at the newest edge of the old one, so every time is still in exactly one window, and records of the new log from before the
-decision are in its first window.
-"""
+A generation is one lifetime of a log: within it, an offset of a partition never stands for two records. A topic that
+is deleted and created again starts a new generation at its log start, with another topic id. A log that lost its end
+starts a new one at the point of truncation, with the same id; earlier offsets belong to both. Each window belongs to
+one generation. The new generation starts at the newest edge of the old one, so every time is still in exactly one
+window, and records of the new log from before the decision are in its first window."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
 
 Change = Literal["re-created", "truncated", "moved to another cluster"]
-"""The change of the log. The last value implies another topic id: a log that moved with its id is truncated, or unchanged."""
+"""The kind of change. The last value implies another topic id: a log that moved with its id is either truncated or
+unchanged."""
 
 FORMER_LOG: Final = "they belong to a former log of the topic, which was re-created or truncated since"
 
@@ -41,8 +42,8 @@ FORMER_LOG: Final = "they belong to a former log of the topic, which was re-crea
 class LostOffsets:
     """Offsets of a sealed window that the log no longer has, and for which the table has no row.
 
-    `loaded` means that the window is loaded; it was never determined if there were records or only markers.
-    """
+    `loaded` means that the window is loaded, but it was never determined if the offsets were records or only
+    markers."""
 
     window: SealedWindow
     ranges: Ranges
@@ -56,11 +57,11 @@ class LostOffsets:
 
 @dataclass(frozen=True, slots=True)
 class NewGeneration:
-    """The log that a topic's name now has, which is not the log of the ledger's `newest` cut.
+    """The log that a topic's name now refers to, if it is not the log of the ledger's `newest` cut.
 
-    `first` is the cut that it would start with: at the same edge, with the next generation number. `lost` are offsets of sealed
-    windows that are in no table; records of the old log after `newest` were in no window, and their number is not known.
-    """
+    `first` is the cut with which it would start: at the same edge, with the next generation number. `lost` are
+    offsets of sealed windows that no table has; records of the old log after `newest` were in no window, and their
+    number is unknown."""
 
     kind: Change
     newest: RecordedCut
@@ -134,12 +135,11 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
 
 
 def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
-    """Accept `found`: from the next edge on, windows are sealed from it, and the losses stay recorded.
+    """Accept `found`: windows are sealed from it from the next edge on, and the losses are recorded.
 
-    The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is refused. The losses
-    are accepted after the cut, by `carrying_out.carry_out` if this call is interrupted. Raises LedgerConflictError if another process
-    has recorded cuts since.
-    """
+    The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is
+    refused. The losses are accepted after the cut; if this call is interrupted, `carrying_out.carry_out` accepts
+    them. Raises LedgerConflictError if another process has recorded cuts since."""
     lost = tuple(lost.window.key for lost in found.lost)
     decisions.record(
         ledger.lake, Decision(found.topic, "generation", lost, author.name, author.reason, found.details())
@@ -153,8 +153,8 @@ def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
 
 
 def within_log(ledger: Ledger, window: SealedWindow | Receipt) -> dict[int, OffsetRange]:
-    """Return the offsets of a window that today's log may still have, by partition: all, unless a later generation continues
-    from before their end; none if the window has another topic id."""
+    """Return, by partition, the offsets of the window that today's log may still have: all, unless a later
+    generation continues from before their end; none if the window has another topic id."""
     left = dict(window.ranges.items())
     newest = ledger.newest_cut(window.topic)
     if newest is None or newest.generation <= window.generation:
@@ -231,10 +231,9 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
 
 
 def _held(folder: Folder, key: str) -> Ranges | None:
-    """Return the offsets of a window in the table; None if one of its files is lost.
+    """Return the offsets of a window that the table has; None if one of its files is lost.
 
-    Rows without a receipt count as loaded: the next load of the window writes the receipt.
-    """
+    Rows without a receipt count as loaded: the next load of the window writes the receipt."""
     try:
         found = rows.offsets_of(folder, key)
     except FilesLostError:

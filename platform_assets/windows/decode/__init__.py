@@ -1,1 +1,1 @@
-"""Decoding windows that are loaded, and what becomes of their dead letters."""
+"""Decoding loaded windows, and handling their dead letters."""

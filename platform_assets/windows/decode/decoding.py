@@ -49,12 +49,12 @@ from platform_assets.windows.proved_files import recognised
 _log = logger(__name__)
 _RACES = 3
 _TRIED: Final = 6
-"""Windows that are decoded to see what would become of their rows if other columns replaced the table's."""
+"""Number of windows that are decoded as a trial before other columns replace the table's."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedWindow:
-    """A window that is in both tables, and what the last load did to it."""
+    """A window that is in both tables, and the result of its last load."""
 
     decoded: Receipt
     dead_letters: Receipt
@@ -73,12 +73,13 @@ class Receipts:
         return self.decoded is not None and self.dead_letters is not None
 
     def are_of(self, declaration: str) -> bool:
-        """True if both loads used this declaration; windows without offsets match any."""
+        """True if both loads used this declaration; windows without offsets match any declaration."""
         both = (self.decoded, self.dead_letters)
         return all(r is not None and r.made_from is not None and r.made_from.declaration == declaration for r in both)
 
     def are_made_from(self, raw: Receipt) -> bool:
-        """True if they describe exactly the rows that the raw table has for the window: an accepted loss leaves fewer."""
+        """True if they describe exactly the rows that the raw table has for the window; after an accepted loss, the
+        raw table has fewer."""
         if self.decoded is None or self.dead_letters is None:
             return False
         return self.decoded.offsets + self.dead_letters.offsets == raw.offsets
@@ -86,8 +87,8 @@ class Receipts:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A window to be decoded: its raw receipt, both tables as they were before the receipts `known` of them were read, the offsets
-    of erased records, and the version of the decisions that these come from."""
+    """A window to be decoded: its raw receipt, both tables as they were before their receipts `known` were read, the
+    offsets of erased records, and the version of the decisions from which these offsets were read."""
 
     raw: Receipt
     order: DecodeOrder
@@ -108,7 +109,7 @@ class WindowDecoder:
     engine: DecodeEngine
     run_id: str = ""
     before_step: Callable[[str], None] = lambda step: None
-    """Called with the name of each step that cannot be undone, before it; tests let a process die there."""
+    """Called with the name of each irreversible step, before it; tests let a process die there."""
 
     @property
     def decoded(self) -> WindowReplacer:
@@ -133,9 +134,9 @@ class WindowDecoder:
     def decode(self, key: str) -> DecodedWindow:
         """Decode the window with this key, so that each of its raw rows is in one of the two tables.
 
-        Raises NotLoadedError if the raw table does not have it; SchemaChangeError, DecodingDiffersError and other LoadErrors,
-        which leave both tables unchanged; ConcurrentLoadError if others kept committing the same window first.
-        """
+        Raises NotLoadedError if the raw table does not have it; SchemaChangeError, DecodingDiffersError and other
+        LoadErrors, which leave both tables unchanged; ConcurrentLoadError if other loads kept committing the same
+        window first."""
         digest, before = self.declared.digest_of(key), self.receipts(key)
         for attempt in range(_RACES):
             try:
@@ -180,10 +181,10 @@ class WindowDecoder:
                 raise RepairOffsetError(raw.table.name, raw.window.key, r.partition, r.offset)
 
     def layout(self) -> pa.Schema:
-        """Create both tables, or change the columns of decoded rows, as declared; return these columns, which files must have.
+        """Create both tables, or change the columns of decoded rows as declared; return the columns that files must
+        have.
 
-        Raises SchemaChangeError, and ReplacedRowsError if other columns would lose rows.
-        """
+        Raises SchemaChangeError, and ReplacedRowsError if the new columns would lose rows."""
         d, lake, declared = self.declaration, self.ledger.lake, self.declared
         key_fields = None if declared.key is None else decoder_of(declared.key).fields
         columns = decoded_table.columns(key_fields, decoder_of(declared.value).fields)
@@ -196,11 +197,11 @@ class WindowDecoder:
         return layout
 
     def _check_replaced(self, columns: pa.Schema) -> None:
-        """Decode a sample of the windows that have rows into the columns that would replace the table's, and drop the result.
+        """Decode a sample of the windows with rows into the columns that would replace the table's, and discard the
+        result.
 
-        The sample has the oldest window, the newest one, and others evenly between them: `_TRIED` in all. Raises
-        ReplacedRowsError if one of them would have fewer rows.
-        """
+        The sample has the oldest window, the newest one, and others evenly between them, `_TRIED` in all. Raises
+        ReplacedRowsError if one of them would have fewer rows."""
         table = self.declaration.decoded_table
         entries = self.ledger.commit_rows(table, columns=["window", "rows"])
         with_rows = entries.filter(pc.greater(entries["rows"], 0)).group_by("window").aggregate([("rows", "sum")])
@@ -223,11 +224,11 @@ class WindowDecoder:
             )
 
     def differences(self, key: str) -> tuple[str, ...] | None:
-        """Describe, by table, how rows and dead letters would differ from the receipts' if the window were decoded again; empty
-        if they are the same. Neither the tables nor the ledger are changed.
+        """Describe, by table, how rows and dead letters would differ from the receipts if the window were decoded
+        again; empty if they would be the same. Neither the tables nor the ledger are changed.
 
-        Returns None for a window that was not decoded with today's declaration, or has no offsets. Raises LoadErrors as `decode` does.
-        """
+        Returns None for a window that was not decoded with today's declaration, or has no offsets. Raises LoadErrors
+        as `decode` does."""
         raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self.receipts(key)
         if raw is None or raw.table_version is None or not known.are_of(self.declared.digest_of(key)):
             return None
@@ -244,7 +245,8 @@ class WindowDecoder:
         )
 
     def order(self, raw: Receipt, version: int, layout: pa.Schema, purpose: str = "") -> DecodeOrder:
-        """Return the order to decode the window of `raw`, which the raw table has at `version`; `purpose` begins the load's id."""
+        """Return the order to decode the window of `raw`, which the raw table has at `version`; the load's id begins
+        with `purpose`."""
         return DecodeOrder(
             topic=self.declaration.topic,
             window=raw.window.key,
@@ -258,7 +260,8 @@ class WindowDecoder:
         )
 
     def _version_with(self, raw: Receipt, loaded: int) -> int:
-        """Return a version of the raw table that has the rows of `raw`; if its files are gone, verify the newest rows first."""
+        """Return a version of the raw table that has the rows of `raw`; if the files of that load were deleted,
+        verify the newest rows first."""
         folder, key = self.ledger.lake.table(raw.table), raw.window.key
         version, matches = holdings.version_and_match(folder, key, raw.files_digest, loaded)
         if not matches and not self._is_recognised(raw, version):
@@ -268,7 +271,7 @@ class WindowDecoder:
         return version
 
     def _is_recognised(self, raw: Receipt, version: int) -> bool:
-        """Return true if files that others wrote are known to hold the rows of `raw`."""
+        """Return True if files written by others are known to hold the rows of `raw`."""
         key = raw.window.key
         files = {key: holdings.files_of(self.ledger.lake.table(raw.table), key, version)}
         return recognised(self.ledger.lake, raw.table, files, [raw])[key].are(raw.files_digest)
@@ -291,10 +294,9 @@ class WindowDecoder:
         return done
 
     def open(self, layout: pa.Schema, window: str) -> tuple[WindowCommit, WindowCommit]:
-        """Open both tables, dead letters first, before receipts are read: what others commit from here on is a conflict.
+        """Open both tables, dead letters first, before receipts are read: any later commit by others is a conflict.
 
-        Raises ConcurrentLoadError if the decoded table no longer has the columns `layout`.
-        """
+        Raises ConcurrentLoadError if the decoded table no longer has the columns `layout`."""
         letters, rows = self.dead_letters.open(), self.decoded.open()
         if not rows.columns().equals(layout):
             raise ConcurrentLoadError(self.declaration.decoded_table.name, window)
@@ -311,7 +313,8 @@ class WindowDecoder:
             self._check_nothing_erased(window.order.window, window.erased, window.decided)
 
     def committed(self, window: Prepared, written: DecodedFiles, seconds: float) -> DecodedWindow:
-        """Commit what was written to both tables, whatever they held; the caller records it. Until then, the run counts as killed."""
+        """Commit the written files to both tables, whatever they contained; the caller records the receipts. Until
+        then, a killed run has no receipts."""
         self.before_step("dead letters")
         with self._deleted_if_refused(written, decoded_only=True):
             dead = self.dead_letters.replace(
@@ -324,7 +327,7 @@ class WindowDecoder:
         return DecodedWindow(decoded, dead, "replaced" if window.known.are_there else "loaded")
 
     def record(self, windows: Sequence[DecodedWindow]) -> None:
-        """Record the receipts of windows at once, so that none has the receipt of one table alone."""
+        """Record the receipts of windows at once, so that none has the receipt of only one table."""
         self.before_step("receipts")
         self.ledger.record_receipts([receipt for each in windows for receipt in (each.dead_letters, each.decoded)])
 
@@ -341,10 +344,11 @@ class WindowDecoder:
         rows: WindowCommit,
         began: float,
     ) -> DecodedWindow:
-        """Keep what the tables have, repair what is damaged, or refuse if the same declaration gives other rows now.
+        """Keep the tables' rows, repair damaged ones, or raise an error if the same declaration now results in other
+        rows.
 
-        Rows that were measured against other expectations are kept, and get a receipt with the figures for today's expectations.
-        """
+        Rows that were measured against other expectations are kept, and get a receipt with the figures for today's
+        expectations."""
         if known.decoded is None or known.dead_letters is None:
             raise AssertionError("unreachable: both have receipts")
         with self._deleted_if_refused(written):
@@ -391,7 +395,7 @@ class WindowDecoder:
         return Receipts(self.decoded.receipt(key), self.dead_letters.receipt(key))
 
     def metadata(self, raw: Receipt, order: DecodeOrder) -> LoadMetadata:
-        """Return what the commits to both tables say of the window."""
+        """Return the metadata of the window for the commits to both tables."""
         if raw.table_version is None:
             raise AssertionError("unreachable: windows without offsets are not decoded")
         return LoadMetadata(
@@ -407,8 +411,8 @@ class WindowDecoder:
 
     @contextmanager
     def named_conflicts(self, window: Prepared) -> Iterator[None]:
-        """Raise ConcurrentLoadError instead of what the block raises if another load has committed the window meanwhile: it deletes
-        the files of all that came before it."""
+        """Within the block, raise ConcurrentLoadError instead of the original error if another load has committed
+        the window meanwhile, because that load deletes the files of all earlier ones."""
         key = window.order.window
         try:
             yield

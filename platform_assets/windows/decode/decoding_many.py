@@ -1,8 +1,7 @@
 """Decoding many windows of a topic: one engine job writes their files; they are committed one by one, in order.
 
-Each window is treated as `decoding` treats a single one, and gets the same commits. Windows that need more than their raw rows,
-such as those whose rows are to be compared with the tables, are decoded individually when it is their turn.
-"""
+Each window is treated as `decoding` treats a single one, and gets the same commits. A window that needs more than
+its raw rows, for example a comparison with the tables, is decoded individually when it is its turn."""
 
 from __future__ import annotations
 
@@ -41,9 +40,8 @@ Outcome = DecodedWindow | PlatformError
 class _Done:
     """A window that is in both tables.
 
-    `is_new` is true if its receipts are not recorded yet. `can_wait` is false if the ledger has receipts of earlier rows: an erasure,
-    a rival or a check would hold the tables against these.
-    """
+    `is_new` is true if its receipts are not recorded yet. `can_wait` is false if the ledger has receipts of earlier
+    rows: an erasure, a concurrent load or a check would compare the tables with these."""
 
     key: str
     window: DecodedWindow
@@ -52,11 +50,11 @@ class _Done:
 
 
 def decode_many(decoder: WindowDecoder, keys: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
-    """Decode each window of `keys`, which are distinct, in this order; yield each outcome once its receipts are recorded.
+    """Decode each window of `keys`, which are distinct, in this order; yield each outcome once its receipts are
+    recorded.
 
-    A window that fails does not block the others. Errors are those of `WindowDecoder.decode`. A run that is killed leaves whole
-    windows: those without receipts are decoded again, as after a single window.
-    """
+    A window that fails does not block the others. Errors are those of `WindowDecoder.decode`. A killed run leaves
+    complete windows; those without receipts are decoded again, as after a single window."""
     rows: dict[str, int] = {}
     if len(keys) > 1:
         # A ledger that cannot be read fails each window when it is its turn.
@@ -89,7 +87,7 @@ def _decode_batch(decoder: WindowDecoder, batch: Sequence[str]) -> Iterator[tupl
                 yield key, outcome or _alone(decoder, key)
             yield from _recorded(decoder, waiting)
         finally:
-            # The caller has stopped, or something other than a window failed: record what is committed anyway.
+            # The caller has stopped, or an error unrelated to a window was raised: record what is committed anyway.
             for key, failed in _recorded(decoder, waiting):
                 if isinstance(failed, PlatformError):
                     topic = decoder.declaration.topic
@@ -136,7 +134,8 @@ def _after(conflict: ConcurrentLoadError, decoder: WindowDecoder, window: Prepar
 
 
 def _recorded(decoder: WindowDecoder, waiting: list[_Done]) -> list[tuple[str, Outcome]]:
-    """Record the receipts of all waiting windows and clear the list; return each outcome. An error is that of all new ones."""
+    """Record the receipts of all waiting windows and clear the list; return each outcome. If recording fails, every
+    new window gets that error."""
     done = list(waiting)
     waiting.clear()
     new = [each.window for each in done if each.is_new]
@@ -149,7 +148,7 @@ def _recorded(decoder: WindowDecoder, waiting: list[_Done]) -> list[tuple[str, O
 
 
 def _raw(decoder: WindowDecoder, keys: Sequence[str]) -> Mapping[str, Receipt]:
-    """Return the receipts of the raw windows among `keys`; what is not a window key fails when it is its turn."""
+    """Return the receipts of the raw windows among `keys`; an invalid window key fails when it is its turn."""
     known: list[str] = []
     for key in keys:
         with suppress(ValueError):
@@ -161,9 +160,9 @@ def _raw(decoder: WindowDecoder, keys: Sequence[str]) -> Mapping[str, Receipt]:
 def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared | _Done]:
     """Return the windows that an engine may decode together, and those without offsets.
 
-    Not among them: windows with erased records, those whose raw files are no longer those of their load, those that both tables
-    have by today's declaration, and those that cannot be decoded. Each of these fails, or not, when it is its turn.
-    """
+    Omitted: windows with erased records, windows whose raw files are no longer those of their load, windows that
+    both tables have by today's declaration, and windows that cannot be decoded. Each of these succeeds or fails when
+    it is its turn."""
     d, ledger = decoder.declaration, decoder.ledger
     try:
         decided = decisions.version(ledger.lake)

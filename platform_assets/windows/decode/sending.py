@@ -18,10 +18,10 @@ _ADDED: Final = (
 
 
 def send(outbox: Outbox, table: Folder, versions: Mapping[str, int]) -> Sent:
-    """Send the dead letters of the windows that are the keys of `versions`, each from that version of `table`.
+    """Send the dead letters of the windows in `versions`, each from the version of `table` given there.
 
-    Dead letters that were sent before, of any window, are not sent again. Raises what `Outbox.send` raises, and FilesLostError.
-    """
+    Dead letters of any window that were sent before are not sent again. Raises what `Outbox.send` raises, and
+    FilesLostError."""
     return outbox.send(letters(outbox.source, table, versions))
 
 

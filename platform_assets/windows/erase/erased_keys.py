@@ -1,5 +1,5 @@
-"""Search for records that a rule by key erases, in data files that no commit names yet: of windows that were not loaded when the
-rule was made, of damaged windows that are repaired, and of later logs under the topic's name."""
+"""Search for records that a rule by key erases, in data files that no commit names yet: files of windows that were
+not loaded when the rule was made, of damaged windows that are repaired, and of later logs under the topic's name."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _RACES: Final = 10
 
 
 def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: SealedWindow) -> bool:
-    """Search the files of a window for records that a rule by key erases, and record them in the ledger of loads; return true if the
-    ledger lacked some. `paths` are in the form of the Delta log."""
+    """Search the files of a window for records that a rule by key erases, and record them in the ledger of loads;
+    return True if the ledger lacked some. `paths` are in the form of the Delta log."""
     rules = erasure_rules.of(ledger, window.topic)
     concerned = rules.keys_for(window)
     if not concerned:
@@ -50,11 +50,11 @@ def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: S
 
 
 def fence_loads(eraser: WindowEraser) -> None:
-    """Refuse first loads in progress to which the rules by key apply, once a rule is recorded.
+    """Make concurrent first loads fail if the rules by key apply to them, once a rule is recorded.
 
-    A load that has files by now may have made its last check before the rule, and may commit after the tables are searched. A load
-    without files yet finds the rule in its last check. Raises what committing raises.
-    """
+    A load that has written files by now may have made its last check before the rule was recorded, and may commit
+    after the tables are searched. A load without files yet finds the rule in its last check. Raises what committing
+    raises."""
     ledger, table = eraser.ledger, eraser.declaration.raw_table
     folder, rules = ledger.lake.table(table), erasure_rules.of(ledger, table.topic)
     if not load_log.exists(folder):
@@ -96,11 +96,10 @@ def _hits(block: pa.RecordBatch, rules: Rules, concerned: Sequence[KeyRule], win
 def _of_the_past(
     block: pa.RecordBatch, rules: Rules, rule: KeyRule, window: SealedWindow
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which rows are records that existed when the rule was made; records sent afterwards are not erased.
+    """Return a mask of the rows that existed when the rule was made; records sent afterwards are not erased.
 
-    All records of earlier generations existed then. In a later log, the producer's timestamp decides; if the broker set the
-    timestamp, all records count as copies.
-    """
+    All records of earlier generations existed then. In a later log, the producer's timestamp decides; if the broker
+    set the timestamp, all records count as copies."""
     if rule.generation in rules.same_log(window.generation):
         partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])
         ends = np.array([rule.until.get(p, 0) for p in range(int(partitions.max(initial=0)) + 1)], np.int64)

@@ -1,8 +1,7 @@
 """Values of erased records in logs and the ledger: bounds of columns, and samples of rows that failed an expectation.
 
-Only data files hold records, but a log has the least and the greatest value of a column if another writer put them there, and
-a commit of decoded rows and its receipt have up to three failing values of each expectation.
-"""
+Only data files contain records, but a log has the least and the greatest value of a column if another writer
+recorded them, and a commit of decoded rows and its receipt have up to three failing values of each expectation."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableRef
 
 _PLACES: Final = frozenset({"kafka_partition", "kafka_offset", "kafka_timestamp", holdings.WINDOW})
-"""Columns whose bounds say where records are, not what is in them."""
+"""Columns whose bounds show the position of records, not their content."""
 _ATTEMPTS: Final = 20
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
@@ -104,7 +103,7 @@ def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Range
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
         except CommitFailedError:
-            continue  # others wrote meanwhile
+            continue  # another process committed first
         break
     else:
         raise LedgerConflictError(f"others kept writing to {folder.name}: run the erasure again, which continues")

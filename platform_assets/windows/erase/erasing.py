@@ -1,9 +1,8 @@
-"""Removing erased records from the tables of a topic: each window that has some is rewritten without them.
+"""Removing erased records from the tables of a topic: each window that contains some is rewritten without them.
 
-Rows come from the tables' own files, since Kafka may no longer have them. They count as the receipt's rows if their digests are.
-The ledger names the offsets before this begins, and each window gets a commit: a load leaves the offsets out, or is refused by
-that commit, or came first and has its rows removed.
-"""
+Rows come from the tables' own files, since Kafka may no longer have them. Digests show whether they are the
+receipt's rows. The ledger names the offsets before this begins, and each window gets a commit. So a concurrent load
+either omits the offsets, or fails because of that commit, or was committed first and has its rows removed."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ _IDENTITY: Final = ["kafka_partition", "kafka_offset"]
 
 @dataclass(frozen=True, slots=True)
 class ErasedWindow:
-    """A rewritten window of a table: `rows` were removed, and its new files have `bytes`."""
+    """A rewritten window of a table: `rows` were removed, and its new files have `bytes` bytes."""
 
     table: TableRef
     window: str
@@ -81,15 +80,16 @@ class WindowEraser:
 
     @property
     def tables(self) -> tuple[TableRef, ...]:
-        """Tables that may hold records of the topic, the raw one first: the others are made from it."""
+        """Tables that may have records of the topic. The raw table is the first, because the others are made from
+        it."""
         d = self.declaration
         return d.raw_table, d.dead_letter_table, d.decoded_table
 
     def erase_pending(self, window: str, erased: Ranges) -> bool:
-        """Remove rows at `erased` of a window from all tables; return true if there were any. For loads after an interrupted erasure.
+        """Remove rows at `erased` of a window from all tables; return True if there were any. Used by loads after an
+        interrupted erasure.
 
-        A damaged window is left to the load: no error is raised for it.
-        """
+        A damaged window is left to the load: no error is raised for it."""
         found = False
         for table in self.tables:
             for outcome in self.erase(table, {window: erased}):
@@ -106,12 +106,11 @@ class WindowEraser:
     ) -> Iterator[ErasedWindow | PlatformError]:
         """Remove the given offsets from `table` and its old files, window by window; yield the rewritten windows.
 
-        With `sealed`, which has their edges, every window gets a commit, even if nothing is written: a load or decoding that read the
-        records before they were named is refused.
+        If `sealed` is given, with the windows' edges, every window gets a commit even if nothing is written; a load or
+        decoding that read the records before they were named then fails.
 
-        If a window's rows are not those of its receipt, its error is yielded instead: the window has to be loaded again first.
-        Raises what committing raises; running it again continues.
-        """
+        If a window's rows are not those of its receipt, its error is yielded instead: the window has to be loaded
+        again first. Raises what committing raises; running it again continues."""
         if not load_log.exists(self.ledger.lake.table(table)):
             return
         keys = sorted(windows)
@@ -133,7 +132,7 @@ class WindowEraser:
         try:
             for key, erased in windows.items():
                 before, receipt = held.get(key, holdings.NO_FILES), receipts.get(key)
-                # The window before may have moved its rows.
+                # Rewriting the previous window may have moved this one's rows.
                 files = opened.files_now(key) if opened.is_flat and before.paths else before
                 work = _Window(self, table, key, erased, files, receipt, raw.get(key), sealed.get(key))
                 outcome = work.written_again(opened.of_window(before))
@@ -178,7 +177,8 @@ class _Window:
         return self.eraser.ledger.lake.table(self.table)
 
     def written_again(self, commit: WindowCommit) -> Receipt | PlatformError | None:
-        """Rewrite the window without the rows; return the new receipt, which the caller records, or None if nothing is to be done."""
+        """Rewrite the window without the rows; return the new receipt, which the caller records, or None if there is
+        nothing to do."""
         began = time.monotonic()
         metadata = self._metadata()
         if metadata is None and self.files.paths:
@@ -211,7 +211,8 @@ class _Window:
             (self.folder / kept.folder).delete()
             if self.table.kind == "raw":
                 return error
-            # Tables made from the raw table can be made again, so the window is emptied, and marked as of no declaration.
+            # Tables made from the raw table can be recreated, so the window is emptied and loses its declaration
+            # digest.
             _log.warning("%s The window is emptied, and has to be decoded again.", error)
             kept, figures = replace(kept, files=(), measured=NO_ROWS), None
             made_from = None if metadata.made_from is None else replace(metadata.made_from, declaration="")
@@ -266,7 +267,7 @@ class _Window:
         return added is not None and added[0].digest != self.files.digest
 
     def _fence(self, commit: WindowCommit) -> None:
-        """Refuse loads in progress, and delete their files, including those of loads that died."""
+        """Make concurrent loads fail, and delete their files, including those of loads that died."""
         if self.fenced is not None:
             commit.fence(Fence(self.fenced, str(uuid.uuid4())))
 
@@ -278,10 +279,10 @@ class _Window:
         )
 
     def _kept(self, load_id: str) -> tuple[StagedFiles, Measured, FiguresByDigest | None]:
-        """Write new files of the rows that stay; return them, the measure of all rows, and the expectation figures of those that stay.
+        """Write new files of the remaining rows; return them, the measure of all rows, and the expectation figures of
+        the remaining rows.
 
-        Memory is bounded by one row group, however large the window is. Raises FilesLostError; no file is left then.
-        """
+        Memory is bounded by one row group, however large the window is. Raises FilesLostError; no file is left then."""
         # Imported here because it loads compiled code, which a code location does not need.
         from platform_assets.engines.decoding.rows import by_partition, in_order
 
@@ -343,14 +344,15 @@ class _Window:
 
     def _receipt(self, made: LoadCommit, kept: Measured, began: float) -> Receipt:
         seconds, lake = time.monotonic() - began, self.eraser.ledger.lake
-        # Made from the table, so not a load that Dagster has to know about.
+        # Derived from the table: not a load to report to Dagster.
         return receipt_of(lake, self.table, made, kept, kind="rebuilt", seconds=seconds, proof=self._proof(kept))
 
     def _blocks(self, path: str) -> Iterator[pa.RecordBatch]:
         return data_files.blocks(self.folder, path, self.key, _BLOCK_ROWS)
 
     def _proof(self, kept: Measured) -> Proof | None:
-        """Keep what was proved of the window, with the removed rows as a hole of their own; None if nothing was proved."""
+        """Keep the proof of the window, with the removed rows as a separate kind of hole; None if there was no
+        proof."""
         if self.table.kind != "raw":
             elsewhere = DEAD_LETTERS if self.table.kind == "decoded" else DECODED
             return None if self.raw is None else proof_of(self.raw, elsewhere, max(self.raw.rows - kept.rows, 0))
@@ -362,7 +364,8 @@ class _Window:
 
 
 class _FiguresOf:
-    """Expectation figures of decoded rows, counted again for those that stay; none for tables and loads without expectations."""
+    """Expectation figures of decoded rows, counted again for the remaining ones; none for tables and loads without
+    expectations."""
 
     def __init__(self, window: _Window) -> None:
         self.kept = NO_ROWS
@@ -375,7 +378,7 @@ class _FiguresOf:
         self._is_wanted = wanted
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Count rows that stay."""
+        """Count remaining rows."""
         if not self._expected or not rows.num_rows:
             return
         from platform_assets.engines.decoding.task import Measurer

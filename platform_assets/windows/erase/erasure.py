@@ -1,8 +1,7 @@
 """Erasure: records, selected by offset or by key, are named in the ledger and then removed from every table and file.
 
-Since they are recorded first, every later load leaves them out, and running an interrupted erasure again continues it.
-Keys are compared and not kept: the ledger has only coordinates.
-"""
+Since they are recorded first, every later load omits them, and running an interrupted erasure again continues it.
+Keys are compared and not stored: the ledger has only coordinates."""
 
 from __future__ import annotations
 
@@ -52,8 +51,8 @@ _RACES: Final = 10
 class Selected:
     """Offsets of one sealed window to be erased, by partition.
 
-    For a loaded window, only offsets that have a row, so each stands for a record; for others, all offsets that were named.
-    """
+    For a loaded window, only offsets that have a row, so each stands for a record; for other windows, all offsets
+    that were named."""
 
     sealed: SealedWindow
     ranges: Ranges
@@ -76,7 +75,8 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of an erasure: by table the rows removed and bytes rewritten, the number of windows, and what old files had."""
+    """The result of an erasure: by table, the rows removed and bytes rewritten, the number of windows, and what old
+    files contained."""
 
     windows: int
     rows: Mapping[str, int]
@@ -193,8 +193,8 @@ class Erasure:
         return dict(found)
 
     def damaged(self, unreadable: Collection[str] = ()) -> list[str]:
-        """Return the keys of windows whose rows are not those of their receipts, and the `unreadable` ones: records with a key may
-        return with rows that the raw table lacks now."""
+        """Return the keys of windows whose rows are not those of their receipts, and of the `unreadable` ones:
+        repairing these may bring back records with an erased key."""
         table = self.declaration.raw_table
         folder = self.ledger.lake.table(table)
         if not load_log.exists(folder):
@@ -219,10 +219,10 @@ class Erasure:
         *,
         forget: bool = False,
     ) -> list[Selected]:
-        """Record `selected`, the result of `of_keys`, and the keys unless they are to be forgotten; return all that was recorded.
+        """Record `selected`, the result of `of_keys`, and the keys unless they are to be forgotten; return everything
+        that was recorded.
 
-        The files of loads that have committed since that search are searched; loads about to commit are refused.
-        """
+        The files of loads that have committed since that search are searched too; loads about to commit will fail."""
         self.record(selected, author, () if forget else keys)
         if not forget:
             erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
@@ -232,11 +232,11 @@ class Erasure:
         return all_found
 
     def record(self, selected: Sequence[Selected], author: Author, keys: Sequence[bytes] = ()) -> bool:
-        """Record the offsets in the ledger; return true if it lacked some. From then on no load reads them, and `run` removes them.
+        """Record the offsets in the ledger; return True if it lacked some. From then on no load reads them, and `run`
+        removes them.
 
-        With `keys`, the ledger gets their salted digests too: later loads find the records that the raw table does not have yet, or
-        gets again at other offsets.
-        """
+        With `keys`, the ledger also gets their salted digests: later loads then find records that the raw table does
+        not have yet, or will have at other offsets."""
         known = erased_of(self.ledger, self.topic, [s.sealed.key for s in selected]) if selected else {}
         new = [replace(s, ranges=erasure_rules.without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
         new = [s for s in new if s.offsets]
@@ -263,10 +263,11 @@ class Erasure:
         return bool(new)
 
     def adopt(self, other: str, author: Author) -> int:
-        """Apply the rules by key of topic `other` to this topic too, to which its records were copied; return the number of new rules.
+        """Apply the rules by key of topic `other` to this topic too, to which its records were copied; return the
+        number of new rules.
 
-        Records that are loaded already are recorded, so that `run` removes them. Raises ConfigurationError if there are no such rules.
-        """
+        Matching records that are already loaded are recorded, so that `run` removes them. Raises ConfigurationError
+        if there are no such rules."""
         theirs = erasure_rules.of(self.ledger, other).keys
         if not theirs:
             raise ConfigurationError(
@@ -301,7 +302,8 @@ class Erasure:
         return erasure_rules.fields_of_keys(keys, salt, until)
 
     def run(self, author: Author) -> Done:
-        """Remove the records that the ledger names from all windows that no erasure has finished or that have such rows again.
+        """Remove the records that the ledger names from each window that no erasure has finished, or to which such rows
+        have returned.
 
         Running it again continues, and deletes files that a killed upkeep has left with such rows. Raises ErasureUnfinishedError if
         some windows could not be done; the others are.
@@ -415,7 +417,8 @@ class Erasure:
         selected = []
         for sealed, ranges in found:
             receipt = receipts.get(sealed.key)
-            # Rows that the table lacks now return with the load of a window that is damaged, or whose rows nothing proves to be all.
+            # Rows that the table lacks now may return when the window is loaded again, if it is damaged or nothing
+            # proves that its rows are complete.
             is_whole = receipt is not None and not receipt.is_found and _digest(opened, sealed.key) == receipt.offsets
             if sealed.key not in opened.files or not is_whole:
                 selected.append(Selected(sealed, ranges, False))

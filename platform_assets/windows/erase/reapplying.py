@@ -22,7 +22,8 @@ _log = logger(__name__)
 _FILE: Final = "erasures.json"
 _AUTHOR: Final = Author("platform-assets restore", "erased before, but brought back by a restore that ended early")
 _unfinished: dict[Lake, dict[str, list[Decision]]] = {}
-"""Per lake, what `remember` kept and nobody applied, by topic; read once a process, since Dagster is stopped during a restore."""
+"""By lake and topic, erasures that `remember` stored and that are not applied yet; read once in each process, since
+Dagster is stopped during a restore."""
 _lock = threading.Lock()
 
 
@@ -41,21 +42,20 @@ def decided(lake: Lake) -> list[Decision]:
 
 
 def remember(lake: Lake, before: Sequence[Decision]) -> list[Decision]:
-    """Keep the erasures of `before`, and those of a restore that ended early, in a file of the lake until `reapply` has applied them.
+    """Store the erasures of `before`, and those of an interrupted restore, in a file of the lake until `reapply` has
+    applied them.
 
-    Returns all of them. Call this before anything is restored.
-    """
+    Returns all of them. Call this before anything is restored."""
     known = {_identity(d): d for d in (*_remembered(lake), *before)}
     _keep(lake, list(known.values()))
     return list(known.values())
 
 
 def finish(ledger: Ledger, declaration: TopicDeclaration) -> None:
-    """Apply the erasures of a topic that a restore has put back before it ended early. Cheap if there are none.
+    """Apply the erasures of a topic that was restored before the restore was interrupted. Cheap if there are none.
 
-    Raises what writing to the ledger and the tables raises; the next call continues. An erasure that cannot be finished is left
-    to `status`, which names it.
-    """
+    Raises what writing to the ledger and the tables raises; the next call continues. An erasure that cannot be
+    finished remains, and `status` names it."""
     lake, topic = ledger.lake, declaration.topic
     if not _lock.acquire(blocking=False):
         return
@@ -110,8 +110,8 @@ def reapply(
 ) -> list[Reapplied]:
     """Record the decisions of `before` that the restored ledger lacks, and erase the rows of all of them again.
 
-    Only of `topics` if they are given; else nothing is left of what `remember` kept. Returns the topics that had something to erase.
-    """
+    If `topics` is given, only theirs; otherwise the file that `remember` stored is removed. Returns the topics that
+    had something to erase."""
     erasure_rules.forget()
     known = {_identity(d) for d in decided(lake)}
     for decision in before:

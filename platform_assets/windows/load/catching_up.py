@@ -1,8 +1,8 @@
 """Loading many windows: one engine job writes those that were never loaded; they are committed one by one, in order.
 
-Each window is treated as `loading` treats a single one. Windows that need more than reading Kafka, such as those that were
-loaded before, are loaded individually when it is their turn. The windows may belong to several topics.
-"""
+Each window is treated as `loading` treats a single one. Windows that need more than reading Kafka, for example
+because they were loaded before, are loaded individually when it is their turn. The windows may belong to several
+topics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _log = logger(__name__)
 RECEIPTS_AT_ONCE: Final = 50
 """Receipts per append when many topics are loaded together: an append costs as much as a small window."""
 TOPICS_IN_VAIN: Final = 3
-"""A service counts as unavailable after it did not answer for this many topics, since each may have been waited for."""
+"""A service counts as unavailable after it did not answer for this many topics, because each may have waited for its
+timeout."""
 
 _Item = tuple[Loader, str]
 """The loader of a window's topic, and the window's key."""
@@ -65,10 +66,9 @@ def load_group(
 ) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
     """Load windows of several topics as `load_many` does. Loaders share one lake, and may share jobs of an engine.
 
-    Loaders with the same engine must share one object. Receipts of up to `RECEIPTS_AT_ONCE` windows are recorded together, and a
-    window's outcome is yielded once its receipt is recorded. A run that is killed in between leaves commits without a receipt,
-    which the next run finds, as for a single window.
-    """
+    Loaders with the same engine must share one engine object. Receipts of up to `RECEIPTS_AT_ONCE` windows are
+    recorded together, and a window's outcome is yielded once its receipt is recorded. A run that is killed in
+    between leaves commits without a receipt, which the next run finds, as for a single window."""
     yield from _load(wanted, RECEIPTS_AT_ONCE)
 
 
@@ -121,7 +121,7 @@ def _load_batch(
                 yield loader, key, outcome
             yield from _recorded(waiting)
         finally:
-            # The caller has stopped, or something other than a window failed: record what is committed anyway.
+            # The caller has stopped, or an error unrelated to a window was raised: record what is committed anyway.
             for loader, key, outcome in _recorded(waiting):
                 if isinstance(outcome, PlatformError):
                     _log.warning(
@@ -149,7 +149,8 @@ def _outcome(
 
 
 def _recorded(waiting: list[_Unrecorded]) -> list[tuple[Loader, str, Loaded | PlatformError]]:
-    """Record all waiting receipts and clear the list; return each outcome. An error is that of all of them."""
+    """Record all waiting receipts and clear the list; return each outcome. If recording fails, every window gets
+    that error."""
     if not waiting:
         return []
     loads = list(waiting)
@@ -206,10 +207,10 @@ def _sealed(loader: Loader, keys: Sequence[str]) -> dict[str, SealedWindow]:
 
 
 def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Prepared | PlatformError]:
-    """Return the windows that an engine may read together: with offsets, of one generation, and without rows or receipt.
+    """Return the windows that an engine may read together: with offsets, of one generation, and without rows or
+    receipt.
 
-    If the brokers no longer have a window's offsets, its value is the error.
-    """
+    If the brokers no longer have a window's offsets, its value is an error."""
     if not windows:
         return {}
     table, topic = loader.declaration.raw_table, loader.declaration.topic

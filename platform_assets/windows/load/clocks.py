@@ -1,9 +1,8 @@
-"""The second clock: an edge closes when its time has passed on this machine and on another one.
+"""The second clock: an edge is closed only when its time has passed on this machine and on another one.
 
-A machine whose clock is ahead would cut future edges, a thousand at a time, and its topics would then be silent until those
-times. So before an edge is cut, another machine's clock is read: that of Kafka's controllers or, if they do not report it,
-the lake's. If all of them are this machine, there is no second clock.
-"""
+A machine whose clock is ahead would cut future edges, a thousand at a time, and its topics would then load nothing
+until those times. So before an edge is cut, another machine's clock is read: that of Kafka's controllers or, if they
+do not report it, the lake's. If all of them run on this machine, there is no second clock."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.location import Lake
 
 TOLERANCE: Final = timedelta(seconds=30)
-"""Largest accepted difference of two clocks. A cut that comes so early is valid; its window ends a little sooner."""
+"""Largest accepted difference of two clocks. A cut taken this early is valid; its window ends a little sooner."""
 _KEPT_SECONDS: Final = 60.0
 
 
@@ -37,7 +36,7 @@ class ClockAheadError(Retryable):
 
 @dataclass(frozen=True, slots=True)
 class OtherClock:
-    """The time that another clock showed, and its owner."""
+    """Time shown by another clock, and the name of that clock."""
 
     name: str
     now: datetime
@@ -54,18 +53,17 @@ class OtherClock:
 
 
 Ask = Callable[[Cluster, Lake, datetime], OtherClock]
-"""Type of `other_clock`, which tests and benchmarks replace, since they use times of their own."""
+"""Type of `other_clock`. Tests and benchmarks, which use simulated times, replace that function."""
 
 _seen: dict[tuple[str, Lake], tuple[float, OtherClock]] = {}
 _lock = threading.Lock()
 
 
 def other_clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
-    """Ask Kafka's controllers for the time, or write a file to the lake and read its time.
+    """Query the time from Kafka's controllers, or write a file to the lake and read its time.
 
-    An answer less than a minute old is extrapolated, so topics whose windows close at the same time share one answer, unless
-    `now` is ahead of that. Raises BrokerRefusedError and LakeNotWritableError.
-    """
+    An answer less than a minute old is extrapolated, so topics whose windows close at the same time share one
+    answer, unless `now` is ahead of that. Raises BrokerRefusedError and LakeNotWritableError."""
     key = (cluster.settings.bootstrap_servers, lake)
     with _lock:
         asked_at, seen = _seen.get(key, (0.0, None))

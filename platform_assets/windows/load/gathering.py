@@ -1,7 +1,7 @@
-"""Gathering the rows of a damaged window from every place that has some of them: Kafka, and data files of the table's versions.
+"""Gathering the rows of a damaged window from every source that has some of them: Kafka, and data files of the table's
+versions.
 
-The digests of the receipt prove all of the rows together; nothing proves a part of them.
-"""
+The digests of the receipt prove all of the rows together; nothing proves a part of them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ _NONE: Offsets = np.array([], dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The number of rows that all places together have of a window, and the offsets without a row, if they are not those loaded."""
+    """The number of a window's rows in all sources together, and the offsets without a row, if the result is not
+    what was loaded."""
 
     rows: int
     gone: Ranges
 
     def refusal(self, receipt: Receipt, cause: LostForGoodError, erased: Ranges) -> LoadError:
-        """Return the error for a window that cannot be restored. `cause` says why Kafka alone does not have the rows."""
+        """Return the error for a window that cannot be restored. `cause` explains why Kafka alone does not have the
+        rows."""
         less = max(sum(map(size_of, erased.values())) - (receipt.holes or {}).get(ERASED, 0), 0)
         table, key, rows_loaded = receipt.table.name, receipt.window.key, receipt.rows - less
         if self.rows >= rows_loaded:
@@ -61,10 +63,10 @@ class Left:
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Gathers rows of one window for `replacer`. `window_column` is true if the table is flat: files then get a column of windows.
+    """Gatherer of one window's rows for `replacer`. `window_column` is true if the table is flat: its files then have a
+    window column.
 
-    `field_ids` are those of the table's columns.
-    """
+    `field_ids` are those of the table's columns."""
 
     replacer: WindowReplacer
     cluster: Cluster
@@ -75,10 +77,11 @@ class Gatherer:
     field_ids: FieldIds
 
     def gathered(self, receipt: Receipt, load_id: str, ways: Sequence[Ranges]) -> StagedFiles | Left:
-        """Return the rows of `receipt`, written to new files that the caller commits, or what is left of them.
+        """Return the rows of `receipt`, written to new files that the caller commits, or else a description of what is
+        left.
 
-        Each of `ways` has offsets that the load may have left out; the first has those of all others, and is left out now.
-        """
+        Each element of `ways` has offsets that the load may have omitted; the first includes all others, and is
+        omitted now."""
         always = {p: _in_all([way.get(p, ()) for way in ways]) for p in ways[0]}
         try:
             missing = self.not_in_kafka()
@@ -114,7 +117,7 @@ class Gatherer:
         return {p: r.minus([inside[p]] if p in inside else ()) for p, r in sealed.ranges.items()}
 
     def read(self, without: Ranges, load_id: str) -> StagedFiles:
-        """Write what Kafka has of the window, except the offsets `without` and damaged batches, to new files."""
+        """Write to new files what Kafka has of the window, except the offsets `without` and damaged batches."""
         try:
             return self._read(without, load_id)
         except DamagedBatchError:
@@ -132,7 +135,7 @@ class Gatherer:
             raise e.of_loaded_window() from None
 
     def _damaged(self, without: Ranges) -> Ranges:
-        """Return the offsets of damaged batches among those that Kafka is asked for. Raises what `find_refused` raises."""
+        """Return the offsets of damaged batches among those requested from Kafka. Raises what `find_refused` raises."""
         # Imported here because compiled kernels are slow to load, and a code location does not need them.
         from platform_assets.engines.columnar.refused import find_refused
 
@@ -160,7 +163,7 @@ class Gatherer:
             wanted = {p: _loaded(receipt, p, found[0][p], found[1][p]) for p in receipt.partitions}
             if digest_of(wanted) != receipt.offsets:
                 continue
-            # If an offset has another record now, only one of both orders has what was loaded.
+            # If an offset has another record now, only one of the two orders finds what was loaded.
             for paths in ([*of_kafka, *of_table], [*of_table, *of_kafka]):
                 written = self._written(paths, receipt, load_id, wanted)
                 if same(written.measured, receipt):
@@ -195,12 +198,12 @@ class Gatherer:
 
 
 def _in_all(ranges: Sequence[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:
-    """Return the offsets that each of `ranges` has."""
+    """Return the offsets that all of `ranges` have in common."""
     return functools.reduce(common, ranges, merge(ranges[0]))
 
 
 def _of_window(found: Mapping[int, Offsets], receipt: Receipt, left_out: Ranges) -> dict[int, Offsets]:
-    """Return the distinct offsets among `found` that lie in the window and are not left out."""
+    """Return the distinct offsets among `found` that lie in the window and are not omitted."""
     inside = dict[int, Offsets]()
     for partition, r in receipt.ranges.items():
         offsets = np.unique(found.get(partition, _NONE))
@@ -212,7 +215,7 @@ def _of_window(found: Mapping[int, Offsets], receipt: Receipt, left_out: Ranges)
 
 
 def _loaded(receipt: Receipt, partition: int, kafka: Offsets, table: Offsets) -> Offsets:
-    """Return the offsets that were loaded of a partition, as far as their number and bounds in the receipt tell."""
+    """Return the loaded offsets of a partition, as far as their number and bounds in the receipt determine them."""
     part = receipt.partitions[partition]
     if part.first_offset is None or part.last_offset is None:
         return _NONE

@@ -1,7 +1,7 @@
-"""Loading one window of a topic into its raw table: seal it, make sure that Kafka has it, and replace its rows.
+"""Loading one window of a topic into its raw table: seal it, make sure that Kafka has its records, and replace its
+rows.
 
-Steps that every table shares are in `replacing`; this module has those of raw tables, which involve Kafka.
-"""
+`replacing` has the steps shared by all tables; this module has the steps of raw tables, which involve Kafka."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _log = logger(__name__)
 _RACES = 5
 
 Losses = Mapping[int, tuple[OffsetRange, ...]]
-"""Offsets to leave out, by partition."""
+"""Offsets to omit, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """By partition, the first offset that the brokers still have, and the exclusive end of the stable ones."""
+    """By partition, the first offset that the brokers still have, and the last stable offset (exclusive end)."""
 
     starts: Mapping[int, int]
     ends: Mapping[int, int]
@@ -87,17 +87,16 @@ class Loader:
         return WindowReplacer(self.declaration.raw_table, self.ledger, self.engine, self.run_id)
 
     def gatherer(self, sealed: SealedWindow, commit: WindowCommit) -> Gatherer:
-        """The gatherer of what is left of a window, which `commit` replaces."""
+        """The gatherer of the remaining rows of a window that `commit` replaces."""
         per_file = self.declaration.records_per_file
         return Gatherer(self.replacer, self.cluster, self.engine, per_file, sealed, commit.is_flat, commit.field_ids())
 
     def load(self, key: str) -> Loaded:
-        """Load the window with this key, so that the table holds it exactly once.
+        """Load the window with this key, so that the table has each of its records exactly once.
 
         Raises the errors of `sealing.sealed_window`; OffsetsExpiredError, UnreadableTimestampError, TruncationError,
         ReloadDiffersError and other LoadErrors, which leave the table unchanged; ConcurrentLoadError if other runs
-        kept committing the same window first; CommitOutcomeUnknownError if the connection to the engine broke.
-        """
+        kept committing the same window first; CommitOutcomeUnknownError if the connection to the engine broke."""
         deadline = time.monotonic() + 60
         self.ledger.create()
         carrying_out.carry_out(self.ledger, self.declaration.topic)
@@ -120,7 +119,7 @@ class Loader:
         loaded = self._load_without(sealed)
         came_back = loaded.outcome in ("restored", "kept", "healed")
         if loaded.outcome in ("restored", "kept"):
-            # These rows were not just read from Kafka, and so not searched for erased keys.
+            # These rows do not come from this load, so they were not searched for erased keys.
             files = holdings.files_of(self.table, sealed.key).paths
             erased_keys.record_found(self.ledger, self.table, files, sealed)
         if came_back and (erased := self.erased(sealed)) and eraser.erase_pending(sealed.key, erased):
@@ -129,7 +128,7 @@ class Loader:
         return loaded
 
     def erased(self, sealed: SealedWindow) -> Losses:
-        """Return the offsets of a window whose records were erased, by partition."""
+        """Return the offsets of a window's erased records, by partition."""
         return erased_of(self.ledger, sealed.topic, [sealed.key]).get(sealed.key, {})
 
     def _load_without(self, sealed: SealedWindow) -> Loaded:
@@ -140,7 +139,7 @@ class Loader:
         receipt = replacer.receipt(sealed.key)
         if not sealed.ranges.size:
             if commit.holds(sealed.key):
-                # A rebuilt ledger may know of it by files alone, which are lost.
+                # A rebuilt ledger may know the window only from files, which are lost.
                 replacer.drop_lost_files(commit, self.metadata(sealed))
             return Loaded(
                 receipt or self._record(empty_receipt(self.declaration.raw_table, sealed, self.run_id)), "empty"
@@ -210,8 +209,7 @@ class Loader:
     ) -> Loaded:
         """Keep, repair or restore the window with rows from Kafka alone, or from one version of the table.
 
-        Raises LostForGoodError or UnrecordedLoadError if none of these has all of them.
-        """
+        Raises LostForGoodError or UnrecordedLoadError if no single source has all of them."""
         # Retention loses nothing where there are no rows, so Kafka only needs to have the span of the rows.
         spans = {
             p: OffsetRange.closed(part.first_offset, part.last_offset)
@@ -243,10 +241,10 @@ class Loader:
         raise refused
 
     def _left_out(self, sealed: SealedWindow, accepted: Losses) -> list[Losses]:
-        """Return the losses that the load of the receipt may have left out: all of `accepted`, or less.
+        """Return the losses that the load of the receipt may have omitted: all of `accepted`, or fewer.
 
-        The receipt may be from before an erasure, which a damaged window blocks: once it is repaired, `_load` continues it.
-        """
+        The receipt may be older than an erasure, because a damaged window blocks the erasure; once the window is
+        repaired, `_load` continues it."""
         ways = [accepted]
         if erased := self.erased(sealed):
             unfinished = decisions.unfinished_erasures(self.ledger.lake, sealed.topic).get(sealed.key)
@@ -256,10 +254,11 @@ class Loader:
         return ways
 
     def _left_out_before(self, sealed: SealedWindow, accepted: Losses) -> list[Losses]:
-        """Return what a load would have left out before each erasure in the window, from the newest to the oldest.
+        """Return the offsets that a load would have omitted before each erasure in the window, from the newest to the
+        oldest.
 
-        The receipt may be from any time between two erasures, since one that found no rows does not change it.
-        """
+        The receipt may be from any time between two erasures, since an erasure that found no rows does not change
+        it."""
         found, later = list[Losses](), list[Sequence[int]]()
         for decision in reversed(decisions.decisions(self.ledger.lake, sealed.topic, ("erase",))):
             if triples := decision.details["offsets"].get(sealed.key):
@@ -276,11 +275,11 @@ class Loader:
         metadata: LoadMetadata,
         cause: LoadError | Terminal,
     ) -> Loaded:
-        """Keep the window as the table has it or, if it is damaged, restore it from a past version: Kafka no longer has its records.
+        """Keep the window as the table has it or, if it is damaged, restore it from a past version, because Kafka no
+        longer has its records.
 
         Raises `cause` if the table is intact and the log is not the one that was read or has a damaged batch, and
-        LostForGoodError or UnrecordedLoadError if no version has the recorded rows.
-        """
+        LostForGoodError or UnrecordedLoadError if no version has the recorded rows."""
         expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
         intact = self.replacer.proved(receipt)
         if intact is not None:
@@ -298,14 +297,14 @@ class Loader:
     def last_check(
         self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, decided: int | None
     ) -> Callable[[], None]:
-        """Return the check of facts that may have changed while a window was read, to be called before the commit.
+        """Return the final check, to be called before the commit, of facts that may have changed while the window was
+        read.
 
-        `needed` is what `check_held` found before the read. The check asks for the topic's id again, since Spark's connector reads
-        by name, and for the end of the log, since a new leader may have truncated it in the meantime and written other records
-        at these offsets. `accepted` was not read, and `decided` was taken before that: records that an operator has erased since
-        must not be committed, and the written files were not searched for keys erased since. Raises what `bounds` raises, and
-        ConcurrentLoadError.
-        """
+        `needed` is what `check_held` found before the read. The check requests the topic's id again, since Spark's
+        connector reads by name, and the end of the log, since a new leader may have truncated it in the meantime and
+        written other records at these offsets. `accepted` was not read, and `decided` was taken before that: records
+        that an operator has erased since then must not be committed, because the written files were not searched for
+        those keys. Raises what `bounds` raises, and ConcurrentLoadError."""
         rules = erasure_rules.of(self.ledger, sealed.topic).keys_for(sealed)
 
         def check() -> None:
@@ -324,10 +323,10 @@ class Loader:
         return check
 
     def bounds(self, topic: str, needed: Mapping[int, int]) -> LogBounds:
-        """Return what the brokers have of the topic, after checking that it is the ledger's and has all before `needed` as it was cut.
+        """Return the bounds of the topic's log, after checking that it is the ledger's topic and still has everything
+        before `needed` as it was cut.
 
-        `needed` has exclusive ends by partition. Raises what `truncation.stable_offsets` raises.
-        """
+        `needed` has exclusive ends by partition. Raises what `truncation.stable_offsets` raises."""
         newest = self.ledger.newest_cut(topic)
         state = sealing.checked_state(self.cluster, topic, newest)
         starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
@@ -337,11 +336,10 @@ class Loader:
     def check_held(
         self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, bounds: LogBounds | None = None
     ) -> LogBounds:
-        """Make sure, before anything is read, that Kafka still has `needed` of a window; return what it has of the topic.
+        """Check before the read that Kafka still has `needed` of a window; return the bounds of the topic's log.
 
-        Kafka is asked for `bounds` if they are not given, unless nothing of the window is left to be read because its log is a
-        different one now.
-        """
+        If `bounds` are not given, they are requested from Kafka, unless the log was replaced and nothing of the
+        window can be read."""
         inside = generations.within_log(self.ledger, sealed)
         gone = {p: wanted.minus([inside[p], *accepted.get(p, ())]) for p, wanted in needed.items()}
         if any(gone.values()):
@@ -396,8 +394,8 @@ class Loader:
     def without_erased_keys(self, sealed: SealedWindow, written: StagedFiles) -> StagedFiles:
         """Return `written` if no rule by key erases a record in it.
 
-        Otherwise record those records in the ledger, delete what was written, and raise ConcurrentLoadError to begin again.
-        """
+        Otherwise record those records in the ledger, delete the written files, and raise ConcurrentLoadError, so
+        that the load begins again."""
         if erased_keys.record_found(self.ledger, self.table, (quote(f.path) for f in written.files), sealed):
             self.replacer.delete(written)
             raise ConcurrentLoadError(self.declaration.raw_table.name, sealed.key)
@@ -426,5 +424,5 @@ class Loader:
 
 
 def _before_ends(needed: TopicRanges, inside: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
-    """Return the parts of `needed` before the end of `inside`, by partition; empty ranges are left out."""
+    """Return the parts of `needed` before the end of `inside`, by partition; empty ranges are omitted."""
     return {p: left for p, wanted in needed.items() if (left := wanted.before(inside[p].end)).size}

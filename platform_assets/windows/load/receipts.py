@@ -1,4 +1,4 @@
-"""Receipts: the rows that a load put into the table, according to its files, and what their digests prove."""
+"""Receipts: the rows that a load put into the table, as measured in its files, and what their digests prove."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from platform_assets.model.offsets import OffsetRange, repeats
 from platform_assets.model.tables import TableRef
 
 DEAD_LETTERS, DECODED, WITHOUT_ROW = "dead letters", "decoded", "without a raw row"
-"""Kinds of offsets that have no row in one of the two tables made from a raw one."""
+"""Kinds of offsets that have no row in one of the two tables made from a raw table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ def receipt_of(
     proof: Proof | None = None,
     opened: rows.Opened | None = None,
 ) -> Receipt:
-    """Return the receipt of `commit` to `table`, whose rows of the window gave `measured`; `seconds` is the load's duration.
+    """Return the receipt of `commit` to `table`; `measured` is the measure of the window's rows, `seconds` the load's
+    duration.
 
-    As many rows as offsets, with the digest of exactly these offsets, prove that the window is dense and has no duplicates.
-    Any other window without a `proof` is read back for duplicates, and stays open until the broker accounts for its holes.
-    `opened` is a version of the table that has the window as `commit` left it. Raises LoadError if Spark observed a different
-    number of rows than the files hold.
-    """
+    As many rows as offsets, with the digest of exactly these offsets, prove that the window is dense and has no
+    duplicates. Any other window without a `proof` is read back to find duplicates, and stays open until the brokers
+    account for its holes. `opened` is a version of the table that has the window as `commit` left it. Raises
+    LoadError if Spark observed a different number of rows than the files contain."""
     m, path = commit.metadata, lake.table(table)
     files, statistics = load_log.added_files(commit) or holdings.files_at(path, m.window.key, commit.version)
     # These are all of the window's files, so the table, which may be large, is not opened again.
@@ -90,7 +90,8 @@ def receipt_of(
 
 
 def proof_of(raw: Receipt, elsewhere: str, rows: int) -> Proof:
-    """Return the proof by the raw load, whose offsets are those of both tables together. Neither has the erased records."""
+    """Return the proof from the raw load, whose offsets equal those of both tables together. Erased records are in
+    neither."""
     erased = (raw.holes or {}).get(ERASED, 0)
     holes = {elsewhere: rows, WITHOUT_ROW: raw.missing - erased, ERASED: erased}
     return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")

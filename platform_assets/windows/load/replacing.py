@@ -1,8 +1,7 @@
 """Replacing one window of a table: new files are written, compared with the receipt, and committed or deleted.
 
-It does not depend on the source of the rows, so it serves every kind of table. Everything that could refuse a load is checked
-before the commit; if the load is refused, the files written so far are in no commit, and are deleted.
-"""
+It does not depend on the source of the rows, so it serves every kind of table. Every reason to refuse a load is
+checked before the commit; if the load is refused, no commit names the files written so far, and they are deleted."""
 
 from __future__ import annotations
 
@@ -48,18 +47,18 @@ from platform_assets.windows.load.receipts import Proof, proved_again, receipt_o
 _log = logger(__name__)
 
 Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored", "replaced"]
-"""loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: its source no longer has the records,
-and the table's rows are proved to be those of the load; healed: proved equal, and written again; restored: from a past
-version of the table, or from Kafka and the table's versions together, since its source no longer has all records;
-replaced: decoded with another declaration."""
+"""loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: the source no longer has the
+records, and the table's rows are proved to be those of the load; healed: proved equal, and written again; restored:
+from a past version of the table, or from Kafka and the table's versions together, since the source no longer has all
+records; replaced: decoded with another declaration."""
 
 Write = Callable[[str], StagedFiles]
-"""Writes the window's files, given the load's id."""
+"""Function that writes the window's files, given the load's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A window that is in the table, and what the last load did to it."""
+    """A window that is in the table, and the result of its last load."""
 
     receipt: Receipt
     outcome: Outcome
@@ -78,7 +77,7 @@ class _Held:
     as_recorded: bool
 
     def has(self, receipt: Receipt) -> bool:
-        """Return true if its rows are those of `receipt`."""
+        """Return True if the rows are those of `receipt`."""
         return self.measured is not None and same(self.measured, receipt)
 
 
@@ -107,10 +106,9 @@ class WindowReplacer:
     def first(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
     ) -> Loaded:
-        """Load a window that has no receipt. `before_commit` raises if the load has to be refused after all.
+        """Load a window that has no receipt. `before_commit` raises if the load has to be refused at the last moment.
 
-        Raises UnprovedRowsError if the table has rows of the window that the load would not restore.
-        """
+        Raises UnprovedRowsError if the table has rows of the window that the load would not restore."""
         made = self.committed(commit, metadata, write, before_commit)
         self._record(made.receipt)
         return made
@@ -118,7 +116,8 @@ class WindowReplacer:
     def committed(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
     ) -> Loaded:
-        """Load a window like `first`, but let the caller record the receipt: until then, the run counts as killed."""
+        """Load a window like `first`, but let the caller record the receipt; until then, a killed run has no
+        receipt."""
         began = time.monotonic()
         written = self._written(commit, metadata, write)
         with self._deleted_if_refused(written):
@@ -136,12 +135,11 @@ class WindowReplacer:
         write: Write,
         before_commit: Callable[[], None],
     ) -> Loaded:
-        """Write the window's rows again, and keep the table, repair it, restore it or refuse.
+        """Write the window's rows again, then keep the table's rows, repair or restore them, or raise an error.
 
-        Raises ReloadDiffersError if the rows are not those of `receipt` and the table's are not damaged; LostForGoodError if the
-        table's are damaged and no past version has them; UnrecordedLoadError instead if a rebuilt ledger found the rows, and they may
-        not be all that was loaded. The table is unchanged then.
-        """
+        Raises ReloadDiffersError if the rows are not those of `receipt` and the table's are not damaged;
+        LostForGoodError if the table's are damaged and no past version has them; UnrecordedLoadError instead if a
+        rebuilt ledger found the rows, and they may not be all that was loaded. The table is then unchanged."""
         began = time.monotonic()
         written = self._written(commit, metadata, write, loaded=True)
         with self._deleted_if_refused(written):
@@ -189,20 +187,21 @@ class WindowReplacer:
     def restored(
         self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, written: StagedFiles, began: float
     ) -> Loaded:
-        """Commit rows that are proved to be those of `receipt`, except erased ones. `began` is the start by `time.monotonic()`."""
+        """Commit rows that are proved to be those of `receipt`, except erased ones. `began` is the start time from
+        `time.monotonic()`."""
         return Loaded(self._written_again(commit, receipt, metadata, written, began), "restored")
 
     def replace(
         self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles, seconds: float, proof: Proof
     ) -> Receipt:
-        """Commit what was written, whatever the window held; return the receipt, which the caller records."""
+        """Commit the written files, whatever the window contained; return the receipt, which the caller records."""
         made = self.commit(commit, metadata, written)
         return receipt_of(
             self.ledger.lake, self.table, made, written.measured, kind="load", seconds=seconds, proof=proof
         )
 
     def drop_lost_files(self, commit: WindowCommit, metadata: LoadMetadata) -> None:
-        """Have the table name no file of a window without offsets, if none of its files can be read."""
+        """Remove the files of a window without offsets from the table, if none of its files can be read."""
         key = metadata.window.key
         if not rows.readable_offsets(self.folder, key, commit.files_of(key).paths)[0]:
             _log.warning(
@@ -211,11 +210,11 @@ class WindowReplacer:
             self.commit(commit, metadata, StagedFiles(load_folder(key, metadata.load_id), (), NO_ROWS, None))
 
     def recover(self, opened: WindowCommit, metadata: LoadMetadata) -> Receipt | None:
-        """Return the receipt of a commit that the ledger lacks because a run ended between the two; None if there is no such commit.
+        """Return the receipt of a commit that the ledger lacks because a run ended between the two; None if there is no
+        such commit.
 
-        `opened` is the table before anything was decided. `metadata` gives the window and offsets that the commit must have.
-        Also None if the commit's files are lost: its rows can then come only from their source.
-        """
+        `opened` is the table before anything was decided. `metadata` has the window and the offsets that the commit
+        must have. Also returns None if the commit's files are lost: its rows can then come only from their source."""
         key = metadata.window.key
         if not opened.holds(key):
             return None
@@ -237,15 +236,14 @@ class WindowReplacer:
         return None
 
     def _as_it_stands(self, load: LoadCommit) -> list[LoadCommit]:
-        """Return a load with its present files, if they were only rearranged, and with its own."""
+        """Return a load with its present files, if they were only rearranged; otherwise with its own."""
         now = standing(self.folder, [load], load_log.version(self.folder))[load.metadata.window.key]
         return [load] if now is load else [now, load]
 
     def proved(self, receipt: Receipt) -> Receipt | None:
         """Return the receipt of a window whose rows in the table are still those of `receipt`; None if they are not.
 
-        If they are in other files by now, the receipt names those, and is recorded.
-        """
+        If other files contain them by now, the receipt names those files, and is recorded."""
         held = self._held(receipt)
         return self._proved(receipt, held) if held.has(receipt) else None
 
@@ -259,7 +257,7 @@ class WindowReplacer:
         return self._record(proved_again(receipt, held.files, held.version, load_log.table_id(self.folder)))
 
     def _held(self, receipt: Receipt) -> _Held:
-        """Read the window in the table: files may be damaged, or made by OPTIMIZE."""
+        """Read the window from the table: files may be damaged, or written by OPTIMIZE."""
         version = load_log.version(self.folder)
         files = holdings.files_of(self.folder, receipt.window.key, version)
         measured = self._measured_at(receipt, version)
@@ -313,8 +311,8 @@ class WindowReplacer:
     def _check_brings_all(self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles) -> None:
         """Raise UnprovedRowsError if the table has rows of a window without a receipt that `written` lacks.
 
-        Nothing proves where these rows come from, and they may be the only copies. Erased records do not count as missing.
-        """
+        Nothing proves the origin of these rows, and they may be the only copies. Erased records do not count as
+        missing."""
         key = metadata.window.key
         if not commit.holds(key):
             return
@@ -398,7 +396,7 @@ class WindowReplacer:
             raise
 
     def commit(self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles) -> LoadCommit:
-        """Commit what was written as the whole window. Raises what `WindowCommit.replace` raises."""
+        """Commit the written files as the whole window. Raises what `WindowCommit.replace` raises."""
         try:
             return commit.replace(replace(metadata, engine=written.engine), written.files)
         except (ConcurrentLoadError, TableRefusedError, LakeNotWritableError):

@@ -1,7 +1,7 @@
-"""Retention forecast of a table: how far it lags behind its topic's log, what holds it back, and when retention overtakes it.
+"""Retention forecast of a table: how far it lags behind its topic's log, what holds it back, and when retention
+overtakes it.
 
-It loads and decides nothing. Facts that the brokers do not report, or not to this client, are named and left out.
-"""
+It loads and decides nothing. Facts that the brokers do not report, or not to this client, are named and omitted."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from platform_assets.kafka.batches.observing import ObservingBrokers, OpenTransaction
 
 _RATE_OVER: Final = timedelta(hours=1)
-"""Minimum age, before the newest cut, of the cut that the rate is measured from, if there is one."""
+"""Minimum age, relative to the newest cut, of the cut from which the rate is measured, if there is one."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionForecast:
-    """One partition. Offsets are exclusive ends, None if the brokers do not report them: `loaded` ends the gap-free loaded range,
-    `stable` what is committed or aborted, `end` what is replicated, open transactions included. `forecast` is None if it
-    could not be made."""
+    """Forecast of one partition. Offsets are exclusive ends, None if the brokers do not report them: `loaded` ends
+    the gap-free loaded range, `stable` the committed or aborted records, `end` the replicated ones including open
+    transactions. `forecast` is None if it could not be made."""
 
     partition: int
     loaded: int
@@ -44,7 +44,7 @@ class PartitionForecast:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that could be sealed or loaded by now, but are not loaded."""
+        """Offsets that could already be sealed or loaded, but are not loaded."""
         return None if self.stable is None else offsets.lag(self.stable, self.loaded)
 
     @property
@@ -55,10 +55,10 @@ class PartitionForecast:
 
 @dataclass(frozen=True, slots=True)
 class RetentionForecast:
-    """All partitions of a topic, ascending, and the open transactions in those with offsets held back.
+    """All partitions of a topic, ascending, and the open transactions in partitions with offsets held back.
 
-    `retention` is None if the brokers do not report it. `unknown` names the facts that could not be found out, and why.
-    """
+    `retention` is None if the brokers do not report it. `unknown` names the facts that could not be determined, and
+    why."""
 
     topic: str
     partitions: tuple[PartitionForecast, ...]
@@ -82,24 +82,24 @@ class RetentionForecast:
 def look(
     declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime | None = None
 ) -> RetentionForecast:
-    """Ask the brokers for the lag and retention of the topic's raw table, within the cluster's deadline.
+    """Query the brokers for the lag and retention of the topic's raw table, within the cluster's deadline.
 
-    Ages are measured at `now`, by default the time of the call. Raises what describing a topic, listing its offsets and reading
-    the ledger raise.
-    """
+    Ages are measured at `now`, by default the time of the call. Raises what describing a topic, listing its offsets
+    and reading the ledger raise."""
     topic = declaration.topic
     state = cluster.topic(topic)
     stable = {p: f.offset for p, f in cluster.last_stable_offsets(state).items()}
-    # Asked for after the others, so that they are not below them.
+    # Requested after the other offsets, so that these are not lower.
     ends = {p: f.offset for p, f in cluster.high_watermarks(state).items()}
     starts = {p: f.offset for p, f in cluster.log_starts(state).items()}
     now = now or datetime.now(UTC)
-    # Nothing loads a parked window, so there is no warning about its loss.
+    # Nothing loads a parked window, so its loss causes no warning.
     parked = decisions.parking(ledger.lake, declaration.raw_table).parked
     reached = position.loaded_to(ledger, declaration.raw_table, parked)
     unknown: list[str] = []
     if reached is not None and (reached.topic_id != state.topic_id or not reached.is_of_cluster(state.cluster_id)):
-        # A log other than the ledger's, which cutting and loading refuse: its offsets are not those that are loaded.
+        # A log other than the ledger's, which cutting and loading refuse: its offsets do not correspond to the loaded
+        # ones.
         reached = None
     # Nothing was cut yet, so the first cut will be at the log start.
     loaded = dict(starts) if reached is None else {p: reached.cut.offsets.get(p, 0) for p in state.partitions}
@@ -130,7 +130,7 @@ def _logs(
     rates: Mapping[int, float],
     unknown: list[str],
 ) -> dict[int, PartitionLog]:
-    """Return the facts for the forecast of each partition; the brokers are asked only about partitions with offsets that wait."""
+    """Return the facts for the forecast of each partition; only partitions with waiting offsets are queried."""
     known = [p for p in ends if p in starts and p in loaded]
     waiting = [p for p in known if max(loaded[p], starts[p]) < ends[p] and loaded[p] >= starts[p]]
     sizes: Mapping[int, int] = {}
@@ -168,7 +168,7 @@ def _rates(ledger: Ledger, reached: RecordedCut, ends: Mapping[int, int], now: d
 
 @contextmanager
 def _observing(cluster: Cluster, state: TopicState) -> Iterator[ObservingBrokers]:
-    # A second Kafka client that is slow to import: commands that do not ask for this do not load it.
+    # A second Kafka client that is slow to import; only commands that need this load it.
     from platform_assets.kafka.batches.observing import ObservingBrokers
 
     deadline = time.monotonic() + cluster.timeout if cluster.deadline is None else cluster.deadline

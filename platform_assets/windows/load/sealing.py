@@ -1,8 +1,8 @@
 """Sealing windows: taking the cuts of edges that have closed, and recording them once.
 
-The newest closed edge is cut at the last stable offset if a tick comes within one sensor interval of it; every other
-edge by timestamp look-up; the first edge at the log start. Cuts only grow and never pass the last stable offset.
-"""
+The newest closed edge is cut at the last stable offset if a tick occurs within one sensor interval of it; every
+other edge by timestamp look-up; the first edge at the log start. Cuts only grow and never exceed the last stable
+offset."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _RACES = 5
 
 
 class StartMovedError(ConfigurationError):
-    """`start` was moved before the first window, which already has all older records."""
+    """`start` was moved to before the first window, which already contains all older records."""
 
     def __init__(self, topic: str, start: str, first: str) -> None:
         self.topic, self.start, self.first = topic, start, first
@@ -57,10 +57,9 @@ class StartMovedError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """Result of one attempt: edges recorded by this call, and true if closed edges are left for the next one.
+    """Result of one attempt: the edges recorded by this call, and True if closed edges are left for the next one.
 
-    `before` is the newest cut before them; None if they are the first ones.
-    """
+    `before` is the newest cut before them; None if they are the first ones."""
 
     recorded: tuple[RecordedCut, ...]
     more: bool
@@ -95,12 +94,12 @@ def seal(
 ) -> Sealing:
     """Record the cuts of the edges that have closed by `now`, or by `until` if that is earlier.
 
-    Edges that have not passed by another clock, `clock` if given, are left out. Stops with what it has at `deadline` (of
-    `time.monotonic`) or if the broker becomes unavailable; the next call continues from there.
+    Edges that have not passed by another clock, `clock` if given, are omitted. Stops at `deadline` (a value of
+    `time.monotonic`) or if the broker becomes unavailable, and records what it has; the next call continues from there.
 
-    Raises one of these, and records nothing then: ClockAheadError, StartMovedError, BrokerUnreachableError, TopicMissingError,
-    ClusterChangedError, TopicRecreatedError, EndMovedBackError, TruncationError and LedgerLostError.
-    """
+    Raises one of these without recording anything: ClockAheadError, StartMovedError, BrokerUnreachableError,
+    TopicMissingError, ClusterChangedError, TopicRecreatedError, EndMovedBackError, TruncationError and
+    LedgerLostError."""
     topic = declaration.topic
     bounded = cluster.with_deadline(deadline)
     other: OtherClock | None = None
@@ -137,10 +136,10 @@ def propose(
     clock: clocks.Ask | None = None,
     other: OtherClock | None = None,
 ) -> Plan | None:
-    """Return the cuts that `seal` would record, by calls to a `cluster` bounded by `deadline`; None if no edge is to be cut.
+    """Return the cuts that `seal` would record, using calls to a `cluster` bounded by `deadline`; None if no edge is to
+    be cut.
 
-    `other` is the time of another clock, if it was asked already. Raises what `seal` raises.
-    """
+    `other` is the time of another clock, if it was already requested. Raises what `seal` raises."""
     topic = declaration.topic
     newest = ledger.newest_cut(topic)
     check_ledger_knows_table(declaration.raw_table, ledger.lake, newest)
@@ -198,7 +197,7 @@ def sealed_window(
 
 
 def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> TopicState:
-    """Describe the topic, and check that it is the one whose offsets the ledger has."""
+    """Describe the topic, and check that its offsets are those in the ledger."""
     state = cluster.topic(topic)
     if newest is not None and not newest.is_of_cluster(state.cluster_id):
         raise ClusterChangedError(topic, newest.cluster_id or "", state.cluster_id or "")
@@ -208,11 +207,10 @@ def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> T
 
 
 def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
-    """Raise StartMovedError if `start` was set to an earlier time than the one that the first window was cut by.
+    """Raise StartMovedError if `start` is earlier than it was when the first window was cut.
 
-    A later `start` does not change sealed windows. A `start` less than one window length before the first window does not count as
-    moved: an earlier schedule had no edge in between.
-    """
+    A later `start` does not change sealed windows. A `start` less than one window length before the first window
+    does not count as moved: an earlier schedule had no edge in between."""
     first = cut_ranges.first_edge(ledger, declaration.topic)
     if first is None or declaration.first_edge >= first:
         return
@@ -336,7 +334,7 @@ def _first_cut(cluster: Cluster, state: TopicState, edge: datetime) -> RecordedC
 
 
 _AT_ONCE: Final = 250
-"""Topics per commit: their cuts are lost if the process ends before it."""
+"""Number of topics in a commit: their cuts are lost if the process ends before it."""
 
 
 def seal_group(
@@ -351,8 +349,8 @@ def seal_group(
 ) -> Mapping[str, Sealing | PlatformError]:
     """Return what `sealing.seal` returns or raises for each topic reached before `taking_until`, by topic, in order.
 
-    Both times come from `time.monotonic`; the first topic is always reached. A topic that fails does not block the others.
-    """
+    Both times are values of `time.monotonic`; the first topic is always reached. A topic that fails does not block
+    the others."""
     found: dict[str, Sealing | PlatformError] = {}
     for at in range(0, len(declarations), _AT_ONCE):
         if at and time.monotonic() >= taking_until:
@@ -389,7 +387,7 @@ def _sealed(
         proposed = [Proposed(p.cuts, p.before.edge if p.before else None) for p in plans.values()]
         recorded = ledger.record_cuts_of_many(proposed) if proposed else frozenset()
     except PlatformError:
-        # An error of one unknown topic: record each topic by itself.
+        # The error does not show which topic caused it: record each topic separately.
         recorded = frozenset()
     for d in declarations:
         taken = plans.get(d.topic)
@@ -399,7 +397,7 @@ def _sealed(
             found[d.topic] = Sealing(taken.cuts, taken.more, taken.before)
             continue
         try:
-            # Another process was faster: the remaining cuts come after its edges.
+            # Another process was faster: the remaining cuts have to follow its edges.
             found[d.topic] = seal(d, cluster, ledger, now, deadline=deadline, clock=clock)
         except PlatformError as e:
             found[d.topic] = e

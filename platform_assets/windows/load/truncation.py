@@ -1,9 +1,8 @@
 """Detection of truncated logs: by the offset of the log's end, and by leader epochs if the leader has changed since.
 
-A log that was truncated and has grown back ends where it should, with other records. Records of one leader epoch are written
-by one leader, and a cut names the epoch that it was made under: if that epoch now ends before the cut, the records in between
-come from a later leader.
-"""
+A log that was truncated and has grown again may end where expected, but with other records. One leader writes all
+records of a leader epoch, and a cut records its epoch: if that epoch now ends before the cut, the records in between
+come from a later leader."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ class EndMovedBackError(Retryable):
 def stable_offsets(
     cluster: Cluster, state: TopicState, cut: RecordedCut | None, needed: Mapping[int, int]
 ) -> dict[int, FoundOffset]:
-    """Return the last stable offsets, if the log has all before `needed` (by partition, exclusive) as it was at `cut`.
+    """Return the last stable offsets, if the log has everything before `needed` (by partition, exclusive) as it was at `cut`.
 
-    `cut` is the newest one, and `needed` is nowhere after it. Unreachable partitions are left out.
+    `cut` is the newest one, and `needed` never exceeds it. Unreachable partitions are omitted.
 
     Raises:
         TruncationError: the log does not have all of it.
@@ -87,7 +86,8 @@ def _check_epochs(
 def _ends_of_changed(
     cluster: Cluster, state: TopicState, cut: RecordedCut, stable: Mapping[int, FoundOffset]
 ) -> dict[int, int | None]:
-    """Return the end of the epoch of `cut`, by partition. Leaders that have not changed since the cut are not asked."""
+    """Return the end of the epoch of `cut`, by partition. Leaders that have not changed since the cut are not
+    queried."""
     changed = {
         p: epoch
         for p, epoch in cut.leader_epochs.items()

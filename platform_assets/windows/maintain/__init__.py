@@ -1,1 +1,1 @@
-"""Upkeep of tables: what happens to their files between loads."""
+"""Upkeep of tables: maintenance of their files between loads."""

@@ -22,13 +22,12 @@ MOST_DAMAGED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class LastUpkeep:
-    """An upkeep that ended `at` after `seconds`.
+    """An upkeep that ended at `at` and took `seconds`.
 
-    It merged `merged_files` of `merged_bytes` into `new_files` of `new_bytes`; the table then had `files` of `bytes`, and before
-    `files_before`. `left_bytes` are bytes of files that later runs merge. `damaged` are the first windows whose rows are not those
-    of their receipts, with the ids of their loads. `deleted_files` of `deleted_bytes` were in no version that is kept;
-    `vacuumed_at` is when such files were last deleted.
-    """
+    It merged `merged_files` of `merged_bytes` into `new_files` of `new_bytes`; the table then had `files` of
+    `bytes`, and before that `files_before`. Later runs merge `left_bytes` bytes of files. `damaged` are the first
+    windows whose rows are not those of their receipts, with the ids of their loads. `deleted_files` of
+    `deleted_bytes` were in no version that is kept; `vacuumed_at` is the time at which such files were last deleted."""
 
     at: datetime
     seconds: float
@@ -52,13 +51,13 @@ class LastUpkeep:
 
 
 def remember(lake: Lake, table: TableRef, done: LastUpkeep) -> None:
-    """Keep what an upkeep did. Raises LakeNotWritableError."""
+    """Store the result of an upkeep. Raises LakeNotWritableError."""
     document = {"version": _VERSION, **done.to_json(), "damaged": dict(done.damaged)}
     lake.upkeep.write(_name(table), json.dumps(document, separators=(",", ":")).encode())
 
 
 def recall(lake: Lake, table: TableRef) -> LastUpkeep | None:
-    """Return what was kept; None if there is nothing, or it is from another release."""
+    """Return the stored result; None if there is none, or another release wrote it."""
     content = lake.upkeep.read(_name(table))
     if content is None:
         return None

@@ -1,9 +1,9 @@
-"""Upkeep of a flat table: small files of quiet windows are merged, if their rows are those of the windows' receipts.
+"""Upkeep of a flat table: small files of old windows are merged, if their rows are those of the windows' receipts.
 
-Nothing else is merged: a difference is damage, and is reported. The merged files are proved before the commit, and what they hold is
-written down, so that nobody has to read them to know that their windows have the rows of their receipts. Each group of files is a
-commit of its own: a run that dies leaves finished groups, and the next run plans the others again.
-"""
+Nothing else is merged: a difference is damage, and is reported. The merged files are proved before the commit, and
+their contents are recorded, so that nobody has to read them to know that their windows have the rows of their
+receipts. Each group of files is a separate commit: a run that dies leaves finished groups, and the next run plans
+the others again."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ BUDGET_BYTES: Final = 4 << 30
 _STATISTICS: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", holdings.WINDOW)
 _ORDER: Final = (holdings.WINDOW, "kafka_partition", "kafka_offset")
 _LARGEST: Final = 2
-"""A new file may have so many times the target size before another one is begun."""
+"""Factor of the target size that a new file may reach before another one is begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedFiles:
-    """The outcome for a group of files: they were merged in `version` into `files` with `bytes`, or not at all.
+    """The outcome for a group of files: either merged in `version` into `files` with `bytes`, or not merged.
 
-    `damaged` are windows whose rows are not those of their receipts. Without them and without a version, another commit came first.
-    """
+    `damaged` are windows whose rows are not those of their receipts. If there are none and no version, another
+    commit came first."""
 
     group: Group
     version: int | None
@@ -92,10 +92,10 @@ class Upkeep:
         return self.ledger.lake.table(self.table)
 
     def plan(self, before: str, budget: int = BUDGET_BYTES) -> Plan | None:
-        """Return what a run merges: files of windows that end before the key `before` and have receipts, of `budget` bytes or a group.
+        """Return what a run merges: files of windows that have receipts and end before the key `before`, up to `budget`
+        bytes but at least one group.
 
-        None for a table that does not exist or is partitioned.
-        """
+        None for a table that does not exist or is partitioned."""
         if not load_log.exists(self.folder):
             return None
         handle = self.folder.delta()
@@ -121,7 +121,7 @@ class Upkeep:
         return Plan(handle.version(), tuple(groups[:number]), tuple(groups[number:]), len(sizes), sum(sizes), own)
 
     def run(self, before: str, budget: int = BUDGET_BYTES) -> Iterator[MergedFiles]:
-        """Plan and merge; yield what became of each group, nothing for a partitioned table."""
+        """Plan and merge; yield the outcome of each group, nothing for a partitioned table."""
         plan = self.plan(before, budget)
         if plan is not None:
             yield from self.merge(plan)
@@ -160,7 +160,8 @@ class Upkeep:
                 (self.folder / share.below).delete()
 
     def _lacking(self, files: pa.Table, ids: FieldIds) -> set[str]:
-        """Return the paths of large files in which another writer has left out field ids. Reads the footer of each once."""
+        """Return the paths of large files in which another writer has omitted field ids. Reads the footer of each
+        once."""
         sizes = zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True)
         others = [path for path, size in sizes if 2 * size >= self.target and not unquote(path).startswith(OWN_FOLDERS)]
         return {path for path in others if data_files.lacks_field_ids(self.folder, path, ids)}
@@ -197,7 +198,7 @@ class Upkeep:
             new = [data_files.described(self.folder, name, cluster_by) for name in report.files]
             handle = self.folder.delta()
             for file in new:
-                # Before the commit, so that whoever sees the file finds its contents.
+                # Before the commit, so that every reader of the file finds its recorded contents.
                 name, rows = holdings.in_log(file.path), dict(report.files[file.path])
                 contents.record(self.folder, str(handle.metadata().id), name, file.bytes, rows)
             version = merging.commit(self.folder, handle, group, new, plan.version, known)
@@ -219,10 +220,11 @@ class Upkeep:
             (self.folder / name.rpartition("/")[0]).delete()
 
     def _damaged(self, group: Group, receipts: Mapping[str, Receipt]) -> tuple[str, ...]:
-        """Return the windows whose rows in the files of a group are not those of their receipts; none if another commit moved them.
+        """Return the windows whose rows in the files of a group are not those of their receipts; none if another commit
+        moved them.
 
-        What was read of the files is current only if the newest version still names them: whoever removed one may have deleted it.
-        """
+        The result of the read is current only if the newest version still names the files: the writer that removed
+        one may have deleted it."""
         found: contents.Digests = {}
         unread, columns = set[str](), data_files.columns_of(self.folder)
         for file in group.files:
@@ -248,7 +250,7 @@ class Upkeep:
             holdings.remember(self.folder, holdings.in_log(file.path), file.bytes, held)
 
     def _record(self, receipts: Mapping[str, Receipt], version: int) -> None:
-        """Record receipts that name the file of a window alone. Of shared files, the contents are written down."""
+        """Record receipts that name files belonging to a single window. For shared files, the contents are recorded."""
         found = holdings.actions_if_kept(self.folder, version, among=tuple(receipts))
         files = {} if found is None else holdings.window_files(found)
         table_id = load_log.table_id(self.folder)
@@ -258,7 +260,7 @@ class Upkeep:
 
 
 def _differing(digests: Digests, receipts: Mapping[str, Receipt]) -> set[str]:
-    """Return the windows whose rows, and no others of their keys, are not those of their receipts."""
+    """Return the windows whose rows differ from those of their receipts, or that have rows of another log."""
     by_window: dict[str, dict[str, Measured]] = {}
     for (key, topic_id), rows in digests.items():
         by_window.setdefault(key, {})[topic_id] = rows

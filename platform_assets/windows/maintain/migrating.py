@@ -1,9 +1,8 @@
 """Migrating a table to the flat layout: its rows are copied, proved by the windows' receipts, and named by one commit.
 
-A window whose rows are not those of its receipt, or cannot be read, is damage: nothing is committed until a load has repaired it. Rows
-that no receipt proves are copied as they are and stay as unproved as they were: those of a load whose receipt is still missing, of
-windows without a receipt, and rows of another writer.
-"""
+A window whose rows are not those of its receipt, or cannot be read, is damage: nothing is committed until a load has
+repaired it. Rows that no receipt proves are copied unchanged and stay unproved: those of a load whose receipt is
+still missing, of windows without a receipt, and of another writer."""
 
 from __future__ import annotations
 
@@ -41,10 +40,9 @@ Digests = Mapping[str, Mapping[str, Measured]]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Work of a migration:
+    """Work of a migration.
 
-    `copied` bytes of the table's `bytes` are copied already. It is done if the table `is_flat`.
-    """
+    `copied` of the table's `bytes` bytes are already copied. The migration is done if the table `is_flat`."""
 
     is_flat: bool
     windows: int = 0
@@ -55,7 +53,8 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """A table that is flat now. `version` is None if it was flat before; `unproved` are windows whose rows no receipt proves."""
+    """A table that is now flat. `version` is None if it was flat before; `unproved` are windows whose rows no
+    receipt proves."""
 
     version: int | None
     windows: int
@@ -67,7 +66,8 @@ class Migrated:
 
 @dataclass(frozen=True)
 class Migration:
-    """The migration of `table`. It needs neither Kafka nor Spark, and may run while the table is loaded."""
+    """The migration of `table`. It needs neither Kafka nor Spark, and may run while windows are loaded into the
+    table."""
 
     table: TableRef
     ledger: Ledger
@@ -79,7 +79,7 @@ class Migration:
         return self.ledger.lake.table(self.table)
 
     def planned(self) -> Planned:
-        """Return what there is to do; change nothing. Raises TableRefusedError if the table cannot be migrated."""
+        """Return the work to do; change nothing. Raises TableRefusedError if the table cannot be migrated."""
         handle = self.folder.delta()
         if holdings.is_flat(handle):
             return Planned(is_flat=True)
@@ -103,14 +103,15 @@ class Migration:
                 return self._ended(handle.version())
             migration.check_supported(self.folder, handle)
             files, plan = self._plan(handle)
-            # A machine that died may have left copies of the right size without their content.
+            # A machine that died may have left copies that have the right size but not their content.
             broken |= {c.name for c in plan.copies if c.name not in proved and not self._is_intact(c)}
             files, plan = self._plan(handle, broken)
             migration.discard(self.folder, plan.overtaken)
             copies, damaged = self._copies(handle, plan, on_progress)
             proved |= {copy.name for copy in copies}
             digests = migration.digests_by_window(copies)
-            # Receipts are read after the table was opened: one of a later load would belong to a later version, which is seen below.
+            # Receipts are read after the table was opened: that of a later load would belong to a later version, which
+            # is noticed below.
             receipts = self.ledger.receipts(self.table)
             wrong = {key for key, r in receipts.items() if key not in damaged and not _is_of(digests.get(key, {}), r)}
             wrong = damaged | (wrong - self._unrecorded(wrong, receipts))
@@ -141,7 +142,7 @@ class Migration:
     def _copies(
         self, handle: DeltaTable, plan: Plan, on_progress: Callable[[str], None]
     ) -> tuple[list[Copy], set[str]]:
-        """Return all copies once the rest is copied, and the windows of which a file cannot be read."""
+        """Return all copies once the rest is copied, and the windows with an unreadable file."""
         copies, damaged = list(plan.copies), set[str]()
         columns = migration.flat_columns(self.folder, handle)
         done = sum(size for copy in copies for _, size in copy.sources)
@@ -178,14 +179,15 @@ class Migration:
         return True
 
     def _unrecorded(self, keys: set[str], receipts: Mapping[str, Receipt]) -> set[str]:
-        """Return those of `keys` whose newest load is not that of their receipt: it has not recorded its receipt, or died before."""
+        """Return those of `keys` whose newest load is not that of their receipt: the load has not recorded its
+        receipt yet, or died before it did."""
         if not keys:
             return set()
         loads = load_log.newest_loads(self.folder)
         return {key for key in keys if key in loads and loads[key].metadata.load_id != receipts[key].load_id}
 
     def _ended(self, version: int) -> Migrated:
-        """Finish what a run that died after its commit has left; return the outcome for a table that is flat."""
+        """Finish the work of a run that died after its commit; return the outcome for a flat table."""
         self._prove(version, migration.recorded(self.folder))
         migration.clear(self.folder, version)
         found = load_log.file_actions(self.folder, version)
@@ -194,10 +196,10 @@ class Migration:
         return Migrated(None, windows, found.num_rows, found.num_rows, size)
 
     def _prove(self, version: int, copies: Sequence[Copy]) -> None:
-        """Record receipts of windows whose copies they do not share, so that nobody reads them to find out what they hold.
+        """Record receipts of windows whose copies are not shared with others, so that nobody reads the files to find
+        out what they contain.
 
-        What shared files hold is written down before the commit.
-        """
+        The contents of shared files are recorded before the commit."""
         if not copies:
             return
         receipts = self.ledger.receipts(self.table)
@@ -223,7 +225,7 @@ def _key(file: DataFile) -> str:
 
 
 def _is_of(found: Mapping[str, Measured], receipt: Receipt) -> bool:
-    """Return true if the rows of a window, and no others of its key, are those of its receipt."""
+    """Return True if the rows of a window are those of its receipt and its key has no rows of another log."""
     return set(found) <= {receipt.topic_id} and same(found.get(receipt.topic_id, NO_ROWS), receipt)
 
 

@@ -1,9 +1,10 @@
-"""A run of upkeep for one table: merge small files, write a checkpoint, clean up the log, and delete files of no kept version.
+"""A run of upkeep for one table: merge small files, write a checkpoint, clean up the log, and delete files that no kept
+version names.
 
-Each step leaves the table as it was or finished, so a run may end anywhere, and two runs at once do no harm: see `merging`. Files are
-deleted by the table's own retention, a week by default, which readers of past versions, backups and loads that are still writing rely
-on; only files that are older and that the newest version does not name are deleted.
-"""
+Each step is either complete or leaves the table unchanged, so a run may end anywhere, and two runs at once do no
+harm: see `merging`. Files are deleted after the table's own retention, a week by default, on which readers of past
+versions, backups and loads in progress rely; only files that are older and that the newest version does not name are
+deleted."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ from platform_assets.windows.maintain.merging import BUDGET_BYTES, MergedFiles, 
 _log = logger(__name__)
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-"""Other names would have to be quoted in the property, as each reader parses it."""
+"""Other names would have to be quoted in the property, which each reader would have to parse."""
 QUIET: Final = timedelta(hours=6)
 """Time since a window's end after which its files are merged: until then, a late load may replace them."""
 VACUUM_EVERY: Final = timedelta(days=1)
 """Time between two deletions of old files, which list the whole folder."""
 
 Progress = Callable[[int, int, MergedFiles], None]
-"""Takes the number of groups that are done, the number of all, and what became of the newest."""
+"""Called with the number of finished groups, the number of all groups, and the outcome of the newest."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,9 @@ class TableUpkeep:
         return self._merging.plan(key_of(now - self.quiet), self.budget)
 
     def run(self, now: datetime, progress: Progress = lambda done, all, merged: None) -> LastUpkeep | None:
-        """Do it, and return what was done; None as in `plan`.
+        """Run the upkeep and return its result; None as in `plan`.
 
-        Raises the platform's errors; what was merged before stays merged.
-        """
+        Raises the platform's errors; what was merged before stays merged."""
         began = time.monotonic()
         before = recall(self.ledger.lake, self.table)
         plan = self.plan(now)
@@ -119,10 +119,9 @@ class TableUpkeep:
         return found
 
     def _keep_bounds(self) -> None:
-        """Name the columns `cluster_by` in the table's property, so that Spark skips files by their bounds.
+        """Put the columns `cluster_by` into the table's property, so that Spark skips files by their bounds.
 
-        If another commit comes first, the next run does it.
-        """
+        If another commit comes first, the next run does this."""
         handle = self._folder.delta()
         columns = handle.metadata().configuration.get(_STATISTICS)
         held = {field.name for field in handle.schema().fields}
@@ -140,14 +139,15 @@ class TableUpkeep:
             _log.info("%s keeps its property %s for now: %s", self.table, _STATISTICS, e)
 
     def _fold_log(self) -> None:
-        """Write a checkpoint, so that readers need not read the commits, and delete log files past the table's log retention."""
+        """Write a checkpoint, so that readers do not have to read the commits, and delete log files that are past
+        the table's log retention."""
         handle = self._folder.delta()
         with self._folder.writing():
             handle.create_checkpoint()
             handle.cleanup_metadata()
 
     def _size(self) -> tuple[int, int]:
-        """Return number and size of the newest version's files; forget the contents of all others."""
+        """Return number and size of the newest version's files; delete the recorded contents of all other files."""
         handle = self._folder.delta()
         with self._folder.reading():
             named = pa.table(handle.get_add_actions())

@@ -53,7 +53,7 @@ def done_text(done: LastUpkeep) -> str:
 
 
 def group_text(number: int, groups: int, merged: MergedFiles) -> str:
-    """Return what became of one of several groups."""
+    """Return the outcome of one of several groups."""
     size = f"{counted(len(merged.group.files), 'file')} ({size_text(merged.group.bytes)})"
     if merged.version is not None:
         return f"{number:,} of {groups:,}: merged {size}"
@@ -63,7 +63,7 @@ def group_text(number: int, groups: int, merged: MergedFiles) -> str:
 
 
 def damage_texts(table: str, damaged: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with windows that were not merged, and the way to repair them."""
+    """Yield what is wrong with windows that were not merged, and how to repair them."""
     if damaged:
         some = " ".join(damaged[:3]) + (" …" if len(damaged) > 3 else "")
         number = f"{MOST_DAMAGED} or more" if len(damaged) >= MOST_DAMAGED else f"{len(damaged)}"

@@ -1,1 +1,1 @@
-"""Rebuilding the ledger from the tables, and windows of which only a part can be had."""
+"""Rebuilding the ledger from the tables, and accepting windows that are only partly available."""

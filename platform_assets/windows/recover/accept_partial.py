@@ -1,9 +1,8 @@
-"""Accepting the rest of a window that is lost for good or cannot be proved: its rows are replaced by those that still exist, and
-the others are accepted as lost.
+"""Accepting the rest of a window that is lost for good or cannot be proved: its rows are replaced by those that still
+exist, and the others are accepted as lost.
 
-Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still be read. Rows
-from files are taken as they are: a digest proves only a whole window, not a part of it.
-"""
+Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still
+be read. Rows from files are used as they are: a digest proves only a whole window, not a part of it."""
 
 from __future__ import annotations
 
@@ -79,7 +78,7 @@ class Remains:
         return max(self.receipt.rows - self.from_kafka - self.from_files, 0)
 
     def discard(self) -> None:
-        """Delete what was written; the window stays as it is."""
+        """Delete the written files; the window is unchanged."""
         (self.loader.table / self.written.folder).delete()
 
     @contextmanager
@@ -94,10 +93,9 @@ class Remains:
     def accept(self, author: Author) -> Receipt:
         """Make the rest the window, and record the losses, the author and the reason.
 
-        The decision names everything and is recorded first. It takes effect with the commit, and not at all if the commit is refused,
-        for example because the window was repaired meanwhile. If this is interrupted after the decision, the window is damaged as
-        before, and the decision can be made again. Raises what committing raises.
-        """
+        The decision names everything and is recorded first. It takes effect with the commit, and not at all if the
+        commit is refused, for example because the window was repaired meanwhile. If this is interrupted after the
+        decision, the window is still damaged, and the decision can be made again. Raises what committing raises."""
         began, ledger, table = time.monotonic(), self.loader.ledger, self.receipt.table
         details = {
             "rows_gone": self.rows_gone,
@@ -122,7 +120,8 @@ class Remains:
         return receipt
 
     def _check_erased(self) -> None:
-        """Raise ConcurrentLoadError if records were erased since this was written, since it may hold them."""
+        """Raise ConcurrentLoadError if records were erased since these files were written, since the files may
+        contain them."""
         loader, sealed = self.loader, self.sealed
         files = (quote(file.path) for file in self.written.files)
         erasure_rules.apply(loader.ledger, [sealed])

@@ -1,9 +1,8 @@
 """Loads whose commits have left a table's log, restored from the rows when a ledger is rebuilt.
 
-The rows are those of the oldest version that the log still reaches: later changes were not loads. Any cut between the last row of a
-window and the first of the next gives the same rows again, unless rows were deleted there before; so a load made up here is marked
-as `found`.
-"""
+The rows are those of the oldest version that the log still reaches: later changes were not loads. Any cut between
+the last row of a window and the first of the next results in the same rows, unless rows were deleted there before;
+so a load reconstructed here is marked as `found`."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ Bounds = Mapping[int, rows.PartitionRows]
 class _SurvivingRows:
     """The rows of a window whose commit has left the log.
 
-    `stand` is its oldest known version. `whole` is true if `bounds` lacks no row; rows of lost files may be missing.
-    """
+    `stand` is its oldest known version. `whole` is true if `bounds` covers all rows; rows of lost files may be
+    missing."""
 
     stand: Stand
     files: WindowFiles
@@ -103,7 +102,8 @@ def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFile
         except FilesLostError:
             continue
         return _SurvivingRows(begin, files, bounds, True)
-    # Some files are lost: take rows that can be read in any version, and the log's statistics of files with one partition.
+    # Some files are lost: use rows that can be read in any version, and the log's statistics of files with one
+    # partition.
     paths = {f.path for stand in (stood, begin) for f in stand.files} | set(today.paths)
     bounds = rows.readable_bounds(table, key, sorted(paths))
     for file in (f for stand in (stood, begin) for f in stand.files):
@@ -116,10 +116,11 @@ def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFile
 def _logs_of(
     table: Folder, loads: Sequence[LoadCommit], found: Mapping[str, _SurvivingRows]
 ) -> dict[str, tuple[int, str]]:
-    """Return generation and topic id of each window of `found` (ascending), from its rows; without windows that have no readable row.
+    """Return generation and topic id of each window of `found` (ascending), from its rows; windows without a readable
+    row are omitted.
 
-    Without any known load, the first window belongs to generation 1. An id that no load names belongs to an earlier generation.
-    """
+    Without any known load, the first window belongs to generation 1. An id that no load names belongs to an earlier
+    generation."""
     known = {load.metadata.topic_id: load.metadata.generation for load in reversed(loads)}
     whole = [key for key, each in found.items() if each.whole]
     ids: dict[str, str] = {}
@@ -149,7 +150,7 @@ def _logs_of(
 
 @dataclass(frozen=True)
 class _Making:
-    """Builder of the loads that have left the log; windows by key."""
+    """Builder of the loads that have left the log; windows are given by key."""
 
     declaration: TopicDeclaration
     known: Mapping[str, LoadCommit]

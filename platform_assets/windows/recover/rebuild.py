@@ -1,9 +1,8 @@
 """Rebuilding a ledger from the tables' own commits, after it was lost or rolled back.
 
 The cuts between loaded windows are in the commits' metadata. Windows whose commits have left the log are restored
-from the rows: any cut between the last row of a window and the first of the next gives the same rows again. Edges
-between two loaded windows without offsets in between were windows without offsets. No new cut is taken.
-"""
+from the rows: any cut between the last row of a window and the first of the next results in the same rows. Edges
+between two loaded windows without offsets in between belonged to windows without offsets. No new cut is taken."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ class Rebuilt:
     unread: tuple[FilesLostError, ...]
     """Errors of the windows whose receipts are still missing."""
     found: tuple[str, ...] = ()
-    """Windows whose loads have left the table's log: the found rows may lack rows that were deleted or erased before."""
+    """Windows whose loads have left the table's log; rows that were deleted or erased earlier may be missing from
+    them."""
     first: Mapping[int, int] = field(default_factory=dict)
     """Start of the first window, by partition, if only its rows show it and it is not offset 0."""
 
@@ -58,10 +58,9 @@ def rebuild(
 ) -> Rebuilt:
     """Restore the entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
 
-    Receipts are recorded as they are restored, so an interrupted call continues where it was. `progress` is called with what is
-    being read. Raises LedgerCorruptError if the table's commits contradict each other or the rest of the ledger, and what reading
-    the table raises, except for lost files.
-    """
+    Receipts are recorded as they are restored, so another call continues after an interruption. `progress` is called
+    with what is being read. Raises LedgerCorruptError if the table's commits contradict each other or the rest of
+    the ledger, and what reading the table raises, except for lost files."""
     ledger.create()
     table = ledger.lake.table(declaration.raw_table)
     newest = ledger.newest_cut(declaration.topic)
@@ -97,7 +96,8 @@ def rebuild(
 
 
 def _newer(in_log: Sequence[LoadCommit], known: Mapping[str, Receipt], table_id: str) -> set[str]:
-    """The windows that were loaded again, or had records erased, since their receipts: an older ledger has none of that load."""
+    """Return the windows that were loaded again, or had records erased, after their receipts: an older ledger lacks
+    that load."""
     found = set[str]()
     for load in in_log:
         r = known.get(load.metadata.window.key)
@@ -118,7 +118,7 @@ def _made_up_start(
 
 
 def _restore_erasures(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> None:
-    """Record the erased offsets, which the newest load of each window names, so that no load brings those records back."""
+    """Record the erased offsets, which the newest load of each window names, so that no load restores those records."""
     named = {load.metadata.window.key: load.metadata.erased for load in loads if load.metadata.erased}
     known = erased_of(ledger, topic, list(named)) if named else {}
     lacking = [

@@ -37,8 +37,8 @@ def rebuild_decoded(
 ) -> int:
     """Record the receipts that the ledger lacks and the tables prove; return the number of windows.
 
-    The ledger has the receipts of the raw table already. Raises what reading the tables raises, except for lost files.
-    """
+    The ledger must already have the receipts of the raw table. Raises what reading the tables raises, except for
+    lost files."""
     tables = (declaration.decoded_table, declaration.dead_letter_table)
     raw = ledger.receipts(declaration.raw_table)
     known = [ledger.receipts(table) for table in tables]
@@ -46,7 +46,7 @@ def rebuild_decoded(
     empty = [raw[key] for key in lacking if raw[key].table_version is None]
     rows, letters = (_loads(ledger, table) for table in tables)
     done = 0
-    # Windows without offsets are in no log: they count as decoded if the tables exist.
+    # No log contains windows without offsets: they count as decoded if the tables exist.
     if rows or letters:
         ledger.record_receipts([empty_receipt(table, receipt, "") for receipt in empty for table in tables])
         done = len(empty)
@@ -80,7 +80,8 @@ def rebuild_decoded(
 
 
 class _Reader:
-    """Reads windows of one table: those unchanged since their loads together, and any other at the version of its load."""
+    """Reader of windows of one table: those unchanged since their loads are read together, any other at the version
+    of its load."""
 
     def __init__(self, reader: TableReader, lake: Lake, table: TableRef) -> None:
         folder = lake.table(table)
@@ -114,7 +115,7 @@ class _Reader:
 
 
 def _are_of_one(rows: LoadCommit, letters: LoadCommit) -> bool:
-    """Return true if the loads of both tables used one declaration and were made from the same raw load."""
+    """Return True if the loads of both tables used one declaration and the same raw load."""
     return rows.metadata.made_from == letters.metadata.made_from
 
 

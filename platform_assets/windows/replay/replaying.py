@@ -39,9 +39,9 @@ from platform_assets.windows.replay import comparing
 from platform_assets.windows.replay.comparing import WindowComparison
 
 Deed = Literal["empty", "load", "refuse", "compare", "keep"]
-"""Effect of loading the window in place. empty: it has no offsets; load: it was never loaded; refuse: it was never loaded, and
-Kafka no longer has some of its offsets; compare: it is read again; keep: Kafka no longer has all of its rows, so the table's own
-are proved by their digests."""
+"""Effect of loading the window in place. empty: it has no offsets; load: it was never loaded; refuse: it was never
+loaded, and Kafka no longer has some of its offsets; compare: it is read again; keep: Kafka no longer has all of its
+rows, so the table's own are proved by their digests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class PlannedWindow:
 
 
 def plan(loader: Loader, windows: Sequence[SealedWindow]) -> tuple[PlannedWindow, ...]:
-    """Return what a replay of sealed `windows` of the loader's topic would do. Asks the brokers; changes nothing.
+    """Return the effect of a replay of sealed `windows` of the loader's topic. Queries the brokers; changes nothing.
 
-    Raises TopicRecreatedError, TruncationError, ClusterChangedError, TopicMissingError: a log that is no longer the ledger's is
-    not replayed before an operator has decided. Raises BrokerUnreachableError, also if a partition has no leader.
-    """
+    Raises TopicRecreatedError, TruncationError, ClusterChangedError, TopicMissingError: a log that is no longer the
+    ledger's is not replayed before an operator has decided. Raises BrokerUnreachableError, also if a partition has
+    no leader."""
     topic, ledger, table = loader.declaration.topic, loader.ledger, loader.declaration.raw_table
     keys = [w.key for w in windows]
     receipts, accepted = ledger.receipts(table, keys), ledger.accepted_losses_of(table, keys)
@@ -224,10 +224,10 @@ def _bounds(ranges: Sequence[OffsetRange]) -> tuple[int, int]:
 
 
 def _with_timestamps(selection: ByTimestamps, topic: str, ledger: Ledger) -> Iterator[SealedWindow]:
-    """Yield windows that hold such a record, by the statistics of the table's files, and those of that time without a file.
+    """Yield windows with such a record, according to the statistics of the table's files, and windows of that time
+    without a file.
 
-    Any window may hold any timestamp; if nothing was loaded, only the window's own time is known.
-    """
+    Any window may contain any timestamp; if nothing was loaded, only the window's own time is known."""
     folder = ledger.lake.table(TableRef.raw(topic))
     spans: dict[str, bool] = {}
     if load_log.exists(folder):
@@ -254,10 +254,11 @@ _OVERTAKEN: Final = 5
 
 @dataclass(frozen=True)
 class Replay:
-    """A range loaded into a separate table. `fresh` is the loader of the replay's own lake, with a ledger there.
+    """A range loaded into a separate table. `fresh` is the loader of the replay's own lake, which has a separate
+    ledger.
 
-    An interrupted replay is continued by making it again with the same name: windows that it has are read again and proved.
-    """
+    An interrupted replay is continued by starting it again with the same name: windows that it has are read again
+    and proved."""
 
     live: Loader
     fresh: Loader
@@ -298,9 +299,8 @@ class Replay:
     ) -> Iterator[tuple[str, Loaded | PlatformError]]:
         """Load each of the windows, as far as Kafka has their offsets; yield the outcomes in their order.
 
-        Offsets that Kafka no longer has are recorded in the replay's ledger. `forget_session` is called if the connection to Spark
-        broke, so that the next window gets a new one.
-        """
+        Offsets that Kafka no longer has are recorded in the replay's ledger. `forget_session` is called if the
+        connection to Spark broke, so that the next window gets a new session."""
         by_key = {w.key: w for w in windows}
         for key, outcome in load_many(self.fresh, list(by_key)):
             for _ in range(_OVERTAKEN):
@@ -333,7 +333,8 @@ class Replay:
 
 
 def fresh_loader(live: Loader, name: str, engine: Callable[[Lake], LoadEngine]) -> Loader:
-    """Return the loader of the replay with this name; `engine` makes the engine for tables of a lake. Raises ConfigurationError."""
+    """Return the loader of the replay with this name; `engine` creates the engine for tables of a lake. Raises
+    ConfigurationError."""
     ledger = Ledger(live.ledger.lake.replay(name))
     return replace(live, ledger=ledger, engine=engine(ledger.lake))
 
