@@ -51,7 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make signals that the shell has pytest ignore, as in the background, effective again for programs that tests
     start.
 
-    Refuse a session whose parts are not available."""
+    Refuse a session whose parts are not available.
+    """
     try:
         parts.line()
         parts.together(getattr(config.option, "numprocesses", None) or 0)
@@ -76,7 +77,8 @@ def pytest_report_header() -> list[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give each file to one process, the longest files first, and mark portable tests.
 
-    Tests of a topic with a fixed name have to be in one file."""
+    Tests of a topic with a fixed name have to be in one file.
+    """
     file_of = {item: item.path.relative_to(item.config.rootpath).as_posix() for item in items}
     for item, file in file_of.items():
         item.add_marker(pytest.mark.xdist_group(file))
@@ -111,7 +113,8 @@ def unsynced_databases() -> Iterator[None]:
     """Do not let this process's SQLite databases, which are Dagster's, wait for the disk.
 
     A run in the test process would wait some hundred times. Without waiting, writes still survive a killed process;
-    only a power failure could lose them."""
+    only a power failure could lose them.
+    """
     from sqlalchemy import event
     from sqlalchemy.pool import Pool
 
@@ -189,7 +192,8 @@ def broker(platform_home: Home) -> Iterator[Broker]:
     """Return a real broker that looks for expired and compactable records every second, so that tests see both soon; or
     three of them.
 
-    The environment has the variables that their clients need, and none of other brokers."""
+    The environment has the variables that their clients need, and none of other brokers.
+    """
     properties = {
         "log.retention.check.interval.ms": "1000",
         "log.cleaner.backoff.ms": "1000",
@@ -376,7 +380,8 @@ def chromium() -> str:
 def browser(chromium: str) -> Iterator[Browser]:
     """Return a headless Chromium.
 
-    It keeps an event loop in this thread: name fixtures that run Dagster jobs before this one."""
+    It keeps an event loop in this thread: name fixtures that run Dagster jobs before this one.
+    """
     with launched(chromium) as found:
         yield found
 

@@ -2,7 +2,8 @@
 `model/untrusted.py`.
 
 The embedded services, which cannot import that module, have `platform_assets/services/printable.py`. The places are
-found in the source, so that new ones are covered too."""
+found in the source, so that new ones are covered too.
+"""
 
 from __future__ import annotations
 

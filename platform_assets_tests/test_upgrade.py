@@ -3,7 +3,8 @@
 `data/first_version` was written by that version with a real broker and a real Spark: topic `orders` of two
 partitions in windows of a minute. The first window is dense, the second has a committed and an aborted transaction,
 the third has no offsets, and the fourth is sealed and not loaded. These files are never rewritten: after a format
-change, they must still be readable."""
+change, they must still be readable.
+"""
 
 from __future__ import annotations
 

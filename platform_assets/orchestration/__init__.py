@@ -1,1 +1,1 @@
-"""Dagster integration: assets, sensors, resources, and records of runs."""
+"""Dagster integration: assets, sensors, resources, and queries of run records."""

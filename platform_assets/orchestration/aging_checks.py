@@ -32,7 +32,8 @@ _EVALUATION_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class Subject:
-    """The raw table of `declaration` at `now`. `cluster` is a text if the brokers are not to be asked: the reason."""
+    """The raw table of `declaration` at `now`. If the brokers must not be queried, `cluster` is a text with the
+    reason."""
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -41,7 +42,7 @@ class Subject:
 
     @cached_property
     def forecast(self) -> RetentionForecast | str:
-        """The retention forecast, or the reason why there is none. The brokers are asked once."""
+        """The retention forecast, or the reason why there is none. The brokers are queried once."""
         if isinstance(self.cluster, str):
             return self.cluster
         try:
@@ -52,9 +53,9 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages of `status` for a check:
+    """Messages of `status` for a check.
 
-    `problems` need a person, `warnings` end by themselves or could not be determined.
+    `problems` need a person; `warnings` disappear without action or could not be determined.
     """
 
     problems: tuple[str, ...] = ()
@@ -67,9 +68,10 @@ def _every_topic(_: TopicDeclaration) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AgingCheck:
-    """One aging check. A tick evaluates it `every` so often; its settings per topic are in the topic's declaration.
+    """One aging check. A tick evaluates it at intervals of `every`; its settings for a topic are in the topic's
+    declaration.
 
-    Only topics that it `applies_to` have it. It never blocks, because age does not make loaded rows wrong.
+    Only topics to which it `applies_to` have it. It never blocks, because age does not make loaded rows wrong.
     """
 
     name: str
@@ -82,7 +84,7 @@ class AgingCheck:
 
 
 def result(check: AgingCheck, subject: Subject) -> dg.AssetCheckResult:
-    """Evaluate `check`. An error is a result too: a warning that it could not tell."""
+    """Evaluate `check`. An error leads to a result too: a warning that the check could not be evaluated."""
     try:
         return check.evaluate(subject)
     except PlatformError as e:
@@ -108,8 +110,8 @@ _lock = threading.Lock()
 def evaluate_due(
     checks: Iterable[AgingCheck], subject: Subject, reported: Sequence[Any] = ()
 ) -> list[dg.AssetCheckEvaluation]:
-    """Evaluate those of `checks` that are due in a tick: by their clocks, and after each load among the events `reported` by that
-    tick, since Dagster ignores an evaluation that is older than the newest load."""
+    """Evaluate those of `checks` that are due in a tick: by their intervals, and after each load among the events
+    `reported` by that tick, since Dagster ignores an evaluation that is older than the newest load."""
     due = [check for check in checks if _is_due(check, subject, reported)]
     if not isinstance(subject.cluster, str):
         bounded = subject.cluster.with_deadline(time.monotonic() + _EVALUATION_SECONDS)

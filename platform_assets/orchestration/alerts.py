@@ -18,7 +18,7 @@ _MOST: Final = 10
 """Maximum number of checks, and of steps, in one alert."""
 _LONGEST: Final = 1_500
 _BY_CHECKS: Final = frozenset({"DagsterAssetCheckFailedError"})
-"""Error of a step whose checks failed; those checks have lines of their own."""
+"""Error of a step whose checks failed; those checks have separate lines."""
 
 
 def failure_text(context: dg.RunFailureSensorContext) -> str:

@@ -38,10 +38,10 @@ from platform_assets.orchestration.names import (
 from platform_assets.orchestration.planning import FailedRun, Failures, RunWindows, tries_of
 
 TABLE_TAG: Final = "platform_assets/table"
-"""Run tag: the table that the run loads windows into, as `names.run_tag` writes it. Runs that a person launched get it when they
-fail. A run for many topics lists them in its config."""
+"""Run tag: the table into which the run loads windows, as `names.run_tag` writes it. A run that a user launched gets
+the tag when it fails. A run for many topics lists them in its config."""
 FAILURES_TAG: Final = "platform_assets/failures"
-"""Tag of a failed run: why its windows were not loaded, as `planning.Failures`."""
+"""Tag of a failed run: the reasons why its windows were not loaded, in the form of `planning.Failures`."""
 
 _LISTED: Final = "windows"
 _NO_WINDOWS: Final = RunWindows.list_of(())
@@ -69,10 +69,10 @@ def check_is_kept(instance: dg.DagsterInstance, table: TableRef) -> None:
 def orchestration(
     instance: dg.DagsterInstance, table: TableRef, but: str | None = None, log: RunLog | None = None
 ) -> Orchestration:
-    """Return what `instance` knows about the windows of `table`, ignoring run `but`.
+    """Return what `instance` knows about the windows of `table`, ignoring the run `but`.
 
-    A sensor requests a window's load when it reports the window on the topic asset, so every reported window was requested. It
-    requests a window again if it is not loaded, unless the window needs a decision.
+    A sensor requests a window's load when it reports the window on the topic asset, so every reported window was
+    requested. It requests a window again if it is not loaded, unless the window needs a decision.
     """
 
     def asked(keys: Collection[str]) -> frozenset[str]:
@@ -103,7 +103,7 @@ def windows_in_flight(
     but: str | None = None,
     log: RunLog | None = None,
 ) -> frozenset[str]:
-    """Return those of `keys` that a queued or running run will load into `table`, ignoring run `but`."""
+    """Return those of `keys` that a queued or running run will load into `table`, ignoring the run `but`."""
     wanted = sorted(keys)
     found: set[str] = set()
     for run in log.under_way if log else under_way(instance):
@@ -140,15 +140,15 @@ def newest_failed(
 
 
 def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
-    """Return why windows of `table` failed in `run`; None if the run ended without reporting it."""
+    """Return the reasons why windows of `table` failed in `run`; None if the run ended without reporting them."""
     said = run.tags.get(FAILURES_TAG)
     if said is None:
         return None
     fields = json.loads(said)
     if "tables" not in fields:
-        # Earlier releases wrote this for a run of one table.
+        # Earlier releases wrote this form for a run of one table.
         return Failures.from_tag(said)
-    # A table that is not named was not tried, because a service was unavailable.
+    # A table that is not named was not attempted, because a service was unavailable.
     of_table = fields["tables"].get(table.name)
     return Failures({}, fields["error"]) if of_table is None else Failures.from_tag(of_table)
 
@@ -200,11 +200,11 @@ def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetChec
 def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> frozenset[str] | None:
     """Return those of `keys` that `run` loads into `table`; None if it loads nothing into it.
 
-    A user-defined job over assets does not name its selection in its runs, so it may load any table.
+    A user-defined job over assets does not name its selection in its runs, so each of its runs may load any table.
     """
     prefix, into = (key_prefix(), None) if TABLE_TAG not in run.tags else read_run_tag(run.tags[TABLE_TAG])
     if prefix != tuple(table.path[:-2]):
-        # A topic of this name in another code location is a different topic.
+        # In another code location, a topic with this name is a different topic.
         return None
     named = named_in(run, table.path[-1])
     if listed_in(run) is not None:
@@ -219,7 +219,7 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
 
 def named_by(run: dg.DagsterRun, topic: str, keys: Iterable[str]) -> frozenset[str]:
-    """Return those of `keys` that `run` names for `topic`, whatever it does with them."""
+    """Return those of `keys` that `run` names for `topic`, whatever the run does with them."""
     return frozenset(named_in(run, topic).among(sorted(keys)))
 
 
@@ -266,9 +266,9 @@ def named_in(run: dg.DagsterRun, topic: str) -> RunWindows:
 
 
 def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:
-    """Return those of `keys` for which a materialization of `asset` is on record."""
+    """Return those of `keys` for which Dagster has a materialization of `asset`."""
     found: set[str] = set()
-    # SQLite bounds the number of values in one query.
+    # SQLite limits the number of values in one query.
     for at in range(0, len(keys), 500):
         some = list(keys[at : at + 500])
         records = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=some)
@@ -285,7 +285,7 @@ def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: 
 def reported_loads(
     instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
 ) -> dict[str, str | None]:
-    """Return every partition of `table` with a materialization on record; for the newest ones, also the load that it names.
+    """Return every partition of `table` that has a materialization; for the newest ones, also the load that it names.
 
     With `keys`, return only those, each with the load of its newest materialization.
     """
@@ -322,7 +322,7 @@ def _materialisations(
 
 
 _MARGIN: Final = timedelta(hours=1)
-"""How much further back than requested to look, because the next table may be slightly older."""
+"""How much further back than requested to look, because the next table may need slightly older runs."""
 
 
 class RunLog:
@@ -351,7 +351,7 @@ class RunLog:
         Newest first; the newest 500 of either kind.
         """
         if self._since is None or since < self._since:
-            # Positions differ between topics; the next topic should not cause another query for some minutes.
+            # Positions differ between topics; a slightly older one should not cause another query for some minutes.
             self._since = since - _MARGIN
             self._failed = list(newest_failed(self._instance, [run_tag(None)], self._since))
             self._own = self._own_failed(self._since)

@@ -73,7 +73,7 @@ def results(
 ) -> Iterator[dg.AssetCheckResult]:
     """Evaluate all checks for the windows `keys` and the newest ones; for all windows if `keys` is empty.
 
-    Windows that runs of `instance` other than `run_id` are decoding are not judged.
+    Windows that other runs of `instance` than `run_id` are decoding are not judged.
     """
     windows = checks.confirmed_windows(declaration, ledger, keys, _in_flight(declaration, instance, run_id))
     yield _conservation(declaration, checks.conserved(windows))
@@ -100,9 +100,9 @@ def after_empty_windows(
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Evaluate all checks after windows that were reported without a run, since Dagster ignores an older evaluation.
 
-    Rows and dead letters of the newest windows are counted again. The share of dead letters and the expectations keep the results of
-    the last run: a window without offsets has none, and must not hide those of earlier windows. A check that no run has evaluated is
-    left out.
+    Rows and dead letters of the newest windows are counted again. The share of dead letters and the expectations
+    keep the results of the last run: a window without offsets has none, and must not hide those of earlier windows.
+    A check that no run has evaluated is omitted.
     """
     asset = table_key(declaration.decoded_table)
     names = (checks.CONSERVATION, checks.SHARE, *(each.name for each in declared.expect))
@@ -135,7 +135,8 @@ def _last(asset: dg.AssetKey, name: str, instance: dg.DagsterInstance) -> dg.Ass
 
 
 def _again(known: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
-    """Return the same result again, without a step. Results that an earlier release reported unescaped are escaped."""
+    """Return the same result again, independent of a step. Results that an earlier release reported unescaped are
+    escaped."""
     return dg.AssetCheckEvaluation(
         known.asset_key,
         known.check_name,

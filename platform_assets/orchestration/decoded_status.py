@@ -30,13 +30,14 @@ _MOST_NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class DecodedStatus:
-    """The tables `decoded/<topic>` and `dead_letters/<topic>`. Field names are the JSON's, and stay.
+    """The tables `decoded/<topic>` and `dead_letters/<topic>`. Field names are those of the JSON and must not change.
 
-    `windows_failed` counts windows of the raw table that are not decoded because their last run failed to, with no run for them under
-    way; `windows_waiting` the others that are not decoded. `windows_stale` are decoded, by another declaration than today's. `rows`
-    and `dead_letters` count all windows; `recent_windows` are the newest ones with records, at most 24, and `recent_records` and
-    `recent_dead_letters` count those. `undecoded` are the oldest windows that are not decoded, 20 at most; `problems` say what keeps
-    windows from being decoded, and which are not there any more.
+    `windows_failed` counts windows of the raw table that are not decoded because their last run failed, and for
+    which no run is in progress; `windows_waiting` counts the others that are not decoded. `windows_stale` counts
+    windows decoded by another declaration than today's. `rows` and `dead_letters` count all windows;
+    `recent_windows` are the newest ones with records, at most 24, and `recent_records` and `recent_dead_letters`
+    count those. `undecoded` are the oldest windows that are not decoded, at most 20; `problems` name what keeps
+    windows from being decoded, and windows that have disappeared from the tables.
     """
 
     table: str
@@ -69,7 +70,7 @@ def collect(
     missing: Collection[str],
     now: datetime,
 ) -> DecodedStatus:
-    """Look at the tables of a topic whose raw table has this many windows `loaded` and lacks the windows `missing`.
+    """Return the status of the tables of a topic whose raw table has `loaded` windows and lacks the windows `missing`.
 
     Raises what reading the ledger raises.
     """

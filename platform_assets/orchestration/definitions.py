@@ -59,7 +59,7 @@ from platform_assets.windows.load.replacing import Outcome
 
 @dataclass(frozen=True, slots=True)
 class DeepAudit:
-    """Schedule of the deep audit (cron, UTC), whether it is on by default, and its time limit in seconds."""
+    """Schedule of the deep audit (cron, UTC), whether it is enabled by default, and its time limit in seconds."""
 
     schedule: str = "0 3 * * *"
     running: bool = True
@@ -157,7 +157,8 @@ def _decoded_tables(
     group: str,
     owners: Sequence[str],
 ) -> dg.AssetsDefinition:
-    """Build the two assets. Their code version is the digest of the declaration, so a change makes older windows stale."""
+    """Build the two assets. Their code version is the digest of the declaration, so a changed declaration makes
+    older windows stale."""
     topic, raw = declaration.topic, table_key(declaration.raw_table)
     common: dict[str, Any] = {
         "deps": [raw],
@@ -253,9 +254,10 @@ def _materialized(
 
 
 def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_edge: datetime) -> list[str]:
-    """Return the keys of the windows of `table` that the run covers; `first_edge` is where its partitions begin.
+    """Return the keys of the windows of `table` that the run covers; `first_edge` is the start of its partitions.
 
-    Raises ConfigurationError if they are no longer partitions, because the declaration was changed after the run was requested.
+    Raises ConfigurationError if they are no longer partitions, because the declaration was changed after the run was
+    requested.
     """
     try:
         return list(context.partition_keys)
@@ -272,15 +274,16 @@ def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_ed
 
 
 def _sensor(group: Group, running: bool, jobs: Sequence[Any]) -> dg.SensorDefinition:
-    """Build the sensor of a group. `jobs` are those that it requests."""
+    """Build the sensor of a group. `jobs` are those whose runs it requests."""
     first, number = group.first, len(group.declarations)
     topics = f"topic {first.topic}" if group.name is None else f"{number} topics"
 
     @dg.sensor(
         name=sensor_name(first.topic, group.name),
         jobs=jobs,
-        # Dagster's daemon checks every five seconds which sensors are due. A check that came a moment too early would
-        # postpone a tick to the next one, and its edges would then need a look-up, because the tick did not see them in time.
+        # Dagster's daemon checks every five seconds which sensors are due. A check slightly before the interval has
+        # passed would postpone a tick to the next check; the tick would then be too late to cut its edges without a
+        # look-up.
         minimum_interval_seconds=max(round(first.sensor_interval.total_seconds()) - 1, 1),
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         description=markdown(f"Seals the windows of {topics}, reports their offsets and requests their loads."),
@@ -290,7 +293,7 @@ def _sensor(group: Group, running: bool, jobs: Sequence[Any]) -> dg.SensorDefini
         try:
             return tick.evaluate(context.cursor)
         except TopicMissingError as e:
-            # A person has to act, and `status` shows it too, so a stack trace at every tick would add nothing.
+            # The error needs a person, and `status` shows it too, so a stack trace at every tick would add nothing.
             return dg.SensorResult(skip_reason=line(e), cursor=context.cursor)
 
     return _evaluate

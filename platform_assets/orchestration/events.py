@@ -1,7 +1,8 @@
-"""Events that the platform reports to Dagster: sealed and loaded windows, with metadata that the UI shows as tables and plots.
+"""Events that the platform reports to Dagster: sealed and loaded windows, with metadata that the UI shows as tables and
+plots.
 
-The ledger is the source of truth. What Dagster never received, because a run ended too early or its store was lost, is
-reported again from the ledger.
+The ledger is the source of truth. Events that Dagster never received, because a run ended too early or Dagster's
+store was lost, are reported again from the ledger.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets.windows.load.replacing import Outcome
 
 LOOKED_BACK: Final = timedelta(days=7)
-"""How old a failed run may be, since the daemon may have been away for that long."""
+"""Maximum age of a failed run to check, since the daemon may have been down for that long."""
 _reported_runs: dict[str, frozenset[str]] = {}
-"""Failed runs, by table, whose loaded windows Dagster all knows, so that no tick checks them again."""
+"""Failed runs, by table, all of whose loaded windows Dagster knows, so that no tick checks them again."""
 
 SUMMARY: Final = "summary"
 SOURCE: Final = "source"
@@ -138,7 +139,8 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
 
 
 def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
-    """Return metadata of a window of a derived table: the receipt, and the load and declaration that it was made from."""
+    """Return metadata of a window of a derived table: the receipt, and the load and declaration from which it was
+    made."""
     made = receipt.made_from
     holes = ", ".join(f"{number:,} {kind}" for kind, number in (receipt.holes or {}).items())
     values = of_receipt(receipt, outcome, table_path)

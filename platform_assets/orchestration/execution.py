@@ -110,7 +110,8 @@ def decode_each(
 
 
 def while_services_answer(attempts: Iterable[Attempt[Done]], topics: int) -> Iterator[Attempt[Done]]:
-    """Stop after a service did not answer for several topics in a row, or for all `topics`: the next window would fail too.
+    """Stop after a service did not answer for several topics in a row, or for all `topics`, because the next window
+    would fail too.
 
     For a single topic, the cause may be a partition without a leader.
     """
@@ -135,11 +136,12 @@ def is_of_a_service(error: PlatformError) -> bool:
 
 @dataclass
 class Execution:
-    """One attempt to load and decode windows of the topics `declared`; `instance` is None if there is no Dagster to report to.
+    """One attempt to load and decode windows of the topics `declared`; `instance` is None if there is no Dagster to
+    report to.
 
-    A `manual` execution, from a shell, tries every window even if services do not answer, and decodes even if checks fail, because a
-    person requested these windows. `before` has what an earlier attempt of the same run has done, by table. Afterwards `loaded` and
-    `decoded` have what is done and `errors` what failed, by table.
+    A `manual` execution, from a shell, tries every window even if services do not answer, and decodes even if checks
+    fail, because a user requested these windows. `before` has the outcomes of an earlier attempt of the same run, by
+    table. Afterwards, `loaded` and `decoded` have the finished windows and `errors` those that failed, by table.
     """
 
     declared: Mapping[str, TopicDeclaration]
@@ -271,7 +273,8 @@ class Execution:
             self.errors.setdefault(attempt.table, {})[attempt.window] = attempt.error
 
     def report_sealed(self, topic: str, keys: Sequence[str]) -> None:
-        """Report windows that no sensor has reported on the topic asset: the load may have sealed them itself."""
+        """Report windows that no sensor has reported on the topic asset, for example because the load itself sealed
+        them."""
         if self.instance is None:
             return
         known = dagster_records.reported_partitions(self.instance, topic_key(topic), keys)
@@ -301,7 +304,7 @@ class Execution:
         return [key for key in keys if key not in self.before.get(d.decoded_table, {})]
 
     def failures(self) -> dict[TableRef, Failures]:
-        """Return why windows failed, by table, for the sensor."""
+        """Return the reasons why windows failed, by table, for the sensor."""
         found = dict[TableRef, Failures]()
         for table, errors in self.errors.items():
             decode = self.declared[table.topic].decode if table.kind != "raw" else None
@@ -311,7 +314,7 @@ class Execution:
 
 
 def decided_on(ledger: Ledger, windows: Mapping[TableRef, Collection[str]]) -> dict[TableRef, dict[str, datetime]]:
-    """Return the decisions about these windows, to be noted before a run reads anything of them: see `planning.Waiting`."""
+    """Return the decisions about these windows, taken before a run reads anything of them: see `planning.Waiting`."""
     parking = decisions.parking_of_many(ledger.lake, windows)
     found = dict[TableRef, dict[str, datetime]]()
     for table, named in windows.items():
@@ -391,7 +394,7 @@ def failure_text(errors: Mapping[str, PlatformError], windows: int, loaded: int)
     text = f"{len(errors)} of {windows} windows failed, {loaded} are loaded"
     not_tried = windows - len(errors) - loaded
     text += f", {not_tried} were not tried because a service is not available. " if not_tried else ". "
-    # Many windows fail for one cause, and each error names its window.
+    # Often one cause makes many windows fail, and each error names its window.
     return text + " ".join(f"Window {key}: {error}" for key, error in errors.items())
 
 

@@ -33,19 +33,20 @@ requested again; waits for somebody: the error of its last run says what to deci
 says who and why."""
 
 _LONGEST: Final = 1_500
-"""Characters of an error that are shown. The remedy comes last, so none of the platform's own errors may be cut off."""
+"""Maximum number of characters shown of an error. The remedy comes last, so errors of the platform must be shorter."""
 _NAMED: Final = 3
 _KEEPING_UP: Final = 3
-"""Number of windows that may wait while all is well, and over which the backlog is judged to be growing or not."""
+"""Number of windows that may wait in normal operation; also the period over which the growth of the backlog is
+judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadedWindow:
     """A sealed window that is not loaded. Times are ISO 8601 in UTC.
 
-    `tries` is the number of runs that failed to load it; `failed_at` is when the last of them ended, with `error`; `again_at` is when
-    the window will be requested again, None if it needs a decision or waits for nothing; `failing_since` is when the first of those
-    runs ended.
+    `tries` is the number of runs that failed to load it; `failed_at` is when the last of them ended, with `error`;
+    `again_at` is when the window will be requested again, None if it needs a decision or is due now; `failing_since`
+    is when the first of those runs ended.
     """
 
     window: str
@@ -59,10 +60,11 @@ class UnloadedWindow:
 
 @dataclass(frozen=True, slots=True)
 class SensorStatus:
-    """The sensor of a topic as Dagster has it on record: `ticked_at` (ISO 8601, UTC) and `error` describe the last tick that ended.
+    """The sensor of a topic according to Dagster's records: `ticked_at` (ISO 8601, UTC) and `error` describe the last
+    tick that ended.
 
-    If that failed, `good_at` is when the last successful one began, or None. `ticking_since` is when a tick began that has not ended
-    yet, if there is one; it stays set if the daemon dies during a tick.
+    If that failed, `good_at` is when the last successful one began, or None. `ticking_since` is when a tick began
+    that has not ended yet, if there is one; it stays set if the daemon dies during a tick.
     """
 
     name: str
@@ -74,7 +76,7 @@ class SensorStatus:
 
 
 def sensors(instance: dg.DagsterInstance) -> dict[str, InstigatorState]:
-    """Sensors by name, as far as Dagster has them on record."""
+    """Sensors by name, as far as Dagster has records of them."""
     found: dict[str, InstigatorState] = {}
     for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
         known = found.get(state.instigator_name)
@@ -85,7 +87,7 @@ def sensors(instance: dg.DagsterInstance) -> dict[str, InstigatorState]:
 
 
 def sensor(instance: dg.DagsterInstance, states: Mapping[str, InstigatorState], name: str) -> SensorStatus | None:
-    """Return the sensor of this name; None if Dagster has no record of it."""
+    """Return the sensor with this name; None if Dagster has no record of it."""
     state = states.get(name)
     if state is None:
         return None
@@ -110,7 +112,8 @@ def windows(
     parked: Mapping[str, Decision],
     table: TableRef | None = None,
 ) -> list[UnloadedWindow]:
-    """Return the state of each of the windows `keys`, which ascend and are not in `table`; runs will load those `under_way`.
+    """Return the state of each of the windows `keys`, which are ascending and not in `table`; runs in progress will
+    load those `under_way`.
 
     Without a `table`, the raw table is meant.
     """
@@ -139,9 +142,10 @@ def windows(
 def failed_windows(
     declaration: TopicDeclaration, table: TableRef, ledger: Ledger, instance: dg.DagsterInstance
 ) -> list[str]:
-    """Return the keys of sealed windows that are not in `table` because their last run failed, with no run for them under way.
+    """Return the keys of sealed windows that are not in `table` because their last run failed, and for which no run is
+    in progress.
 
-    Parked windows are not among them.
+    Parked windows are excluded.
     """
     newest = ledger.newest_edges([declaration.topic]).get(declaration.topic)
     keys = [] if newest is None else sorted(unloaded.find(ledger, table, newest).windows)
@@ -154,7 +158,8 @@ def failed_windows(
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Sealed windows that wait to be loaded: `now`, and `before`, a while (`over`) ago; the oldest ended at `oldest`."""
+    """Sealed windows that wait to be loaded: the number `now`, and the number `before`, earlier by `over`; the
+    oldest one ended at `oldest`."""
 
     now: int
     before: int
@@ -186,8 +191,8 @@ def patience(declaration: TopicDeclaration) -> timedelta:
 def catching_up(
     declaration: TopicDeclaration, sensor: SensorStatus | None, sealed: int, pending: datetime | None, now: datetime
 ) -> str | None:
-    """Return the progress of a ticking sensor with more edges to cut than fit into one tick; None if it is not late or does not
-    tick.
+    """Return the progress of a ticking sensor that has more edges to cut than fit into one tick; None if it is not late
+    or does not tick.
 
     `sealed` windows are done, and `pending` is the first edge that has closed and has no cut.
     """
@@ -223,10 +228,10 @@ def problems(
     held_back: str | None = None,
     behind: Backlog | None = None,
 ) -> Iterator[str]:
-    """Return what is wrong, since when, and what to do, in one or two sentences each.
+    """Return the problems: what is wrong, since when, and what to do, in one or two sentences each.
 
-    `pending` is the first edge that has closed and has no cut, if there is one; `held_back` is why it is not cut, if known; `behind`
-    is the backlog.
+    `pending` is the first edge that has closed and has no cut, if there is one; `held_back` is the reason, if known;
+    `behind` is the backlog.
     """
     late = patience(declaration)
     if held_back is not None:
@@ -262,14 +267,14 @@ def problems(
     ignored = [
         w for w in unloaded if w.state == "to be asked for" and now - edge_of(w.window) > late + _length(declaration)
     ]
-    # Dagster receives the windows that a tick has sealed one by one, before their runs are requested.
+    # Dagster receives the windows sealed by a tick one by one, before it receives the run requests.
     asking = sensor is not None and sensor.ticking_since is not None and _ticks(declaration, sensor, now)
     if ignored and sensor is not None and not asking:
         yield f"{counted(ignored)} sealed but not loaded, and has no known run; the sensor requests one at its next tick"
 
 
 def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
-    """Return which windows failed, `what` they did, since when and why; and which need a decision."""
+    """Return which windows failed, in what operation (`what`), since when and why; and which need a decision."""
     failed = [w for w in windows if w.tries and w.state in ("failed", "under way")]
     if failed:
         last = max(failed, key=lambda w: w.failed_at or "")
@@ -306,7 +311,7 @@ def _began(tick: InstigatorTick | None) -> str | None:
 
 
 def _error_of(tick: InstigatorTick | None) -> str | None:
-    """Return the error of a tick: the platform's own error, which names the remedy, or else the root cause."""
+    """Return the error of a tick: the platform's own error, which names the remedy, or otherwise the root cause."""
     if tick is None or tick.status is not TickStatus.FAILURE:
         return None
     error: SerializableErrorInfo | None = tick.error
@@ -361,8 +366,8 @@ def checks_not_run(
 ) -> Iterator[str]:
     """Return what to do about checks of `table` that never ran, although it has windows.
 
-    `window` is one of them, and `since` is when the first of them was recorded, None if there is none. The run that loaded it has
-    `patience` to reach its checks.
+    `window` is one of them, and `since` is when the first of them was recorded, None if there is none. The run that
+    loaded it may take as long as `patience` to evaluate its checks.
     """
     missing = [check.name for check in checks if check.passed is None]
     if not missing or window is None or since is None or now - since <= patience:

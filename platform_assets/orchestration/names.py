@@ -22,7 +22,7 @@ from platform_assets.model.tables import KINDS, RESERVED_KINDS, TableRef
 
 LOAD_ID: Final = "load_id"
 OUTCOME: Final = "outcome"
-"""Keys of a materialisation's metadata."""
+"""Keys of a materialization's metadata."""
 
 PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
 """`plant`, or `plant/north`: prefix of each asset key of a code location. None by default."""
@@ -62,7 +62,7 @@ def table_key(table: TableRef) -> dg.AssetKey:
 
 
 def run_tag(table: TableRef | None) -> str:
-    """Return the value of a run's tag for the table that it loads windows into; without a `table`, for many. Raises
+    """Return the value of a run's tag for the table into which it loads windows; without a `table`, for many. Raises
     ConfigurationError."""
     return "/".join((*key_prefix(), _MANY if table is None else table.name))
 
@@ -81,7 +81,7 @@ def read_run_tag(tag: str) -> tuple[tuple[str, ...], TableRef | None]:
 def sensor_name(topic: str, together: str | None = None) -> str:
     """Return the name of a topic's sensor, which all topics of the group `together` share."""
     own = f"{identifier(topic)}_windows" if together is None else f"{together}_together_windows"
-    # `status` finds Dagster's record of a sensor by its name alone, in any code location.
+    # `status` finds Dagster's record of a sensor by name only, in any code location.
     return "__".join((*key_prefix(), own))
 
 
@@ -139,10 +139,11 @@ def load_job(topic: str) -> str:
 
 
 def assets_job(d: TopicDeclaration) -> str:
-    """Return the name of the job with which any topic's sensor loads partitions. A group has one such job for each schedule, for
-    work outside the group's runs.
+    """Return the name of the job with which any topic's sensor loads partitions. A group has one such job for each
+    schedule, for windows that the group's own runs do not load.
 
-    One job per topic would mean thousands of jobs, which take minutes to load; and all partitions of a job have the same definition.
+    One job for each topic would mean thousands of jobs, which take minutes to load; and all partitions of a job have
+    the same definition.
     """
     if d.together is None:
         return load_job(d.topic)
@@ -171,7 +172,8 @@ def catalogue_table(table: TableRef) -> tuple[str, str]:
 
 
 def all_names(d: TopicDeclaration) -> frozenset[str]:
-    """Return every name that must be unique among the topics of a code location, with its kind as a prefix, such as `sensor `."""
+    """Return every name that must be unique among the topics of a code location, with its kind as a prefix, for
+    example `sensor `."""
     topic = d.topic
     ops = [
         load_op,
@@ -183,7 +185,7 @@ def all_names(d: TopicDeclaration) -> frozenset[str]:
         earlier_windows_check_op,
     ]
     jobs = [load_job, earlier_windows_job, deep_audit_job]
-    # Dagster has one name space for ops and jobs and one for sensors and schedules.
+    # Dagster has one namespace for ops and jobs and one for sensors and schedules.
     own = {f"op or job {name(topic)}" for name in (*ops, *jobs)}
     own |= {f"sensor {sensor_name(topic)}", f"schedule {deep_audit_schedule(topic)}"}
     return frozenset(own | {f"catalogue table {catalogue_name(topic)}"})

@@ -1,7 +1,7 @@
 """Decide which windows a tick requests, when failed ones are requested again, and how they are grouped into runs.
 
-Everything here is pure. Nothing is remembered between ticks: a failed run says in a tag why each window failed; how often and how
-lately a window failed follows from the failed runs that name it.
+Everything here is pure. Nothing is remembered between ticks: a tag of a failed run states why each window failed;
+the failed runs that name a window show how often and how recently it failed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ ledger, and later windows can be sealed once it is; decision: it waits until the
 waits until the declaration of its table is changed."""
 
 LONGEST_WAIT: Final = timedelta(minutes=10)
-"""Longest wait before a window is requested again."""
+"""Maximum wait before a window is requested again."""
 _LONGEST_TEXT: Final = 1_500
-"""Maximum characters of an error in a tag. Errors of the platform are shorter unless they list much, and the remedy comes last."""
+"""Maximum number of characters of an error in a tag. Errors of the platform are shorter unless they list much, and
+the remedy comes last."""
 _MOST_TEXTS: Final = 20
 
 _DECISION = (
@@ -61,7 +62,7 @@ _LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 
 
 def cause_of(error: PlatformError) -> Cause:
-    """Return the cause of a load that raised `error`."""
+    """Return the cause for a load that raised `error`."""
     if isinstance(error, _DECISION):
         return "decision"
     if isinstance(error, _LOG):
@@ -73,11 +74,11 @@ def cause_of(error: PlatformError) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Why the windows of a failed run failed, by key, and the first errors.
+    """Reasons why the windows of a failed run failed, by key, and the first errors.
 
-    `errors` are those of single windows, the first ones, because each may name its own remedy. `declaration` is the fingerprint of the
-    decoding, empty for loads into a raw table. `decided` has the decisions about the windows before the run read anything, by key, as
-    `decided_at` returns them; None for runs of earlier releases.
+    `errors` are the first errors of single windows, since each may name a different remedy. `declaration` is the
+    fingerprint of the decoding, empty for loads into a raw table. `decided` has the decisions about the windows
+    before the run read anything, by key, as `decided_at` returns them; None for runs of earlier releases.
     """
 
     causes: Mapping[str, Cause]
@@ -156,16 +157,17 @@ class FailedRun:
     failures: Failures | None
 
     def cause(self, key: str) -> Cause:
-        """Return why the window `key` failed; `passing` if the run did not reach it."""
+        """Return the cause of the window `key`'s failure; `passing` if the run did not reach it."""
         return "abrupt" if self.failures is None else self.failures.causes.get(key, "passing")
 
     @property
     def declaration(self) -> str:
-        """Return the fingerprint of how its windows were to be decoded."""
+        """Return the fingerprint of the declaration by which its windows were to be decoded."""
         return self.failures.declaration if self.failures else ""
 
     def had_read(self, key: str, decided: datetime) -> bool:
-        """Return true if the run knew what was `decided` about the window `key`. For earlier releases, its end time decides."""
+        """Return True if the run knew the decision about the window `key` made at `decided`. For earlier releases,
+        its end time is compared."""
         if self.failures is None or self.failures.decided is None:
             return decided <= self.ended
         return self.failures.decided.get(key) == decided
@@ -179,8 +181,8 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """The failed runs of one window that is not loaded: `number` runs, the `last` of them, `abrupt` of which ended abruptly, the
-    first at `since`."""
+    """The failed runs of one window that is not loaded: their `number`, the `last` of them, the number of those that
+    ended `abrupt`ly, and the end of the first, `since`."""
 
     number: int
     abrupt: int
@@ -190,7 +192,7 @@ class Tries:
 
     @property
     def waits_for_somebody(self) -> bool:
-        """True if it is requested again only after a decision or a change."""
+        """True if it is requested again only after a decision or a changed declaration."""
         return self.cause in ("decision", "log", "declaration")
 
     def again_at(self, interval: timedelta) -> datetime:
@@ -204,12 +206,12 @@ class Tries:
 
 
 def wait_before_retry(tries: int, interval: timedelta) -> timedelta:
-    """Return how long after the last of `tries` failed runs a window is requested again: twice as long each time."""
+    """Return the delay between the last of `tries` failed runs and the next request: twice as long each time."""
     return max(min(interval * (1 << min(tries - 1, 16)), LONGEST_WAIT), interval)
 
 
 def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Tries]:
-    """Return the tries of those windows among `keys`, which ascend, that a failed run names."""
+    """Return the tries of those windows among `keys`, ascending, that a failed run names."""
     found: dict[str, Tries] = {}
     for run in failed:
         for key in run.windows.among(keys):
@@ -226,14 +228,14 @@ def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Trie
 
 
 def decided_at(accepted: Mapping[str, datetime], unparked: Mapping[str, datetime]) -> dict[str, datetime]:
-    """Return when a window's loss was accepted or it was unparked, whichever came last, by key."""
+    """Return, by key, when a window's loss was accepted or it was unparked, whichever came last."""
     return {key: max(m[key] for m in (accepted, unparked) if key in m) for key in {*accepted, *unparked}}
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Facts that decide which windows are due at `now`: the sensor's `interval`, the newest edge with a cut, when a window's loss
-    was last accepted or it was unparked, by key, and the fingerprint of the current decoding."""
+    """Facts that decide which windows are due at `now`: the sensor's `interval`, the newest edge with a cut, when a
+    window's loss was last accepted or it was unparked, by key, and the fingerprint of the current decoding."""
 
     now: datetime
     interval: timedelta
@@ -277,8 +279,8 @@ class LoadRequest:
     def run_key(self, table: str) -> str:
         """Return a key that is equal for equal windows, so a repeated tick requests no second run.
 
-        Dagster never starts a second run for a key, whatever became of the first. So the key contains the attempt and the run before
-        it, because only the newest failed runs are counted.
+        Dagster never starts a second run for a key, whatever the result of the first. So the key contains the
+        attempt and the preceding run, because only the newest failed runs are counted.
         """
         key = f"{table}/{self.generation}/{self.first}..{self.last}"
         if self.listed:
@@ -296,14 +298,15 @@ def grouped(
     tries: Mapping[str, Tries] | None = None,
     asked_before: Mapping[str, str] | None = None,
 ) -> Iterator[LoadRequest]:
-    """Runs for `windows` (ascending) less those in `loaded`.
+    """Return runs for `windows` (ascending) except those in `loaded`.
 
-    `tries` are those of windows that failed, by key; `asked_before` names what those come after that an earlier tick has
-    asked for and that no failed run is known of.
+    `tries` has the failed runs by window key. `asked_before` names windows that an earlier tick has requested and that
+    have no known failed run, with the run that preceded the request.
 
-    A run contains adjacent windows only, since Dagster names a run's windows by the first and the last one; the current `schedule`
-    decides what is in between. Windows of an earlier schedule may not start at its edges, and are then no longer partitions: use
-    `listed` for those. A window with more than `max_offsets` gets a run of its own.
+    A run contains adjacent windows only, since Dagster names a run's windows by the first and the last one; the
+    current `schedule` determines the windows in between. Windows of an earlier schedule may not start at its edges,
+    and are then no longer partitions: use `listed` for those. A window with more than `max_offsets` gets a separate
+    run.
     """
     done, failed, before = set(loaded), tries or {}, asked_before or {}
     run = _Run(max_offsets, max_windows, failed)
@@ -344,10 +347,10 @@ def listed(
 def packed(
     requests: Iterable[tuple[str, LoadRequest]], *, max_offsets: int, max_windows: int
 ) -> Iterator[list[tuple[str, LoadRequest]]]:
-    """Return runs for the requests of many topics, each with its topic; those that never failed come first. Pure.
+    """Return runs for the requests of many topics, each with its topic; requests that never failed come first. Pure.
 
-    Requests that failed get separate runs, and so do those that ended runs abruptly, so that a topic that cannot be loaded does not
-    affect the others. A request over a limit gets a run of its own.
+    Requests that failed get separate runs, and so do those that ended runs abruptly, so that a topic that cannot be
+    loaded does not affect the others. A request above a limit gets a separate run.
     """
     by_failures = sorted(requests, key=lambda r: (r[1].attempt > 1, r[1].most > 0, -r[1].most))
     for _, alike in groupby(by_failures, lambda r: (r[1].attempt > 1, r[1].most > 0)):
@@ -376,7 +379,7 @@ class _Run:
         return _Run(self._max_offsets, self._max_windows, self._failed)
 
     def is_full_for(self, window: SealedWindow) -> bool:
-        """Return true if `window` has to go into another run."""
+        """Return True if `window` has to go into another run."""
         most = min(self._most, self._allowed(window))
         return self._offsets + window.ranges.size > self._max_offsets or len(self.windows) >= most
 
@@ -427,11 +430,11 @@ def windows_until(declaration: TopicDeclaration, now: datetime) -> int:
 
 
 def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
-    """Return why a topic without cuts must not begin, and what to do; None if it has few enough windows."""
+    """Return the reason why a topic without cuts must not start, and what to do; None if it has few enough windows."""
     number = windows_until(declaration, now)
     if number <= WINDOW_LIMIT:
         return None
-    # Half of the limit, to leave as many windows for the future.
+    # Half of the limit, so that as many windows can be added in the future.
     span = (now - declaration.first_edge) * (WINDOW_LIMIT / 2 / number)
     later = (now - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return (

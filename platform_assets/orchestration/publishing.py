@@ -24,9 +24,10 @@ from platform_assets.model.tables import TableRef
 _log = logger(__name__)
 
 _RENEWED_EVERY: Final = 600.0
-"""Seconds. Brokers forget offsets that are not committed again within `offsets.retention.minutes`, by default seven days."""
+"""Seconds between renewals. Brokers forget offsets that are not committed again within `offsets.retention.minutes`,
+by default seven days."""
 _BETWEEN_COMMITS: Final = 5.0
-"""Minimum seconds between two positions of one run, as consumers commit by default."""
+"""Minimum seconds between two positions published by one run; consumers have the same default."""
 _BUDGET_SECONDS: Final = 5.0
 
 
@@ -37,7 +38,7 @@ def group_of(table: TableRef) -> str:
 
 @dataclass
 class Publisher:
-    """Publishes the position of one topic's raw table. Problems go to `warn`; nothing is raised."""
+    """Publisher of the position of one topic's raw table. Problems are passed to `warn`; nothing is raised."""
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -48,7 +49,8 @@ class Publisher:
     _at: float = field(default=float("-inf"), init=False, repr=False)
 
     def after_commit(self) -> None:
-        """Publish, unless that was just done or has failed once: the run ends with `now`, and retries would delay it."""
+        """Publish, unless that was just done or has already failed: the run ends with `now`, and retries would delay
+        it."""
         if not self._failed and self.clock() - self._at >= _BETWEEN_COMMITS:
             self.now()
 
@@ -71,14 +73,14 @@ class Publisher:
                 _last[place] = _Last(found, self.clock())
 
     def _publish(self, last: _Last | None) -> RecordedCut | None:
-        """Publish unless `last` is the same; return the position if it was tried."""
+        """Publish unless the position equals `last`; return the position if an attempt was made."""
         table, bounded = self.declaration.raw_table, self.cluster.with_deadline(time.monotonic() + _BUDGET_SECONDS)
         reached: RecordedCut | None = None
         try:
             reached = position.loaded_to(self.ledger, table)
             if reached is None or (last is not None and last.reached == reached):
                 return None
-            # Offsets of another log than the ledger's mean nothing here; cutting and loading report that.
+            # Offsets of a log other than the ledger's mean nothing here; cutting and loading report that.
             state = bounded.topic(table.topic)
             if state.topic_id == reached.topic_id and reached.is_of_cluster(state.cluster_id):
                 commit(bounded, table, state.topic_id, reached.cut.offsets, _BUDGET_SECONDS)

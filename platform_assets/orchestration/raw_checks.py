@@ -1,8 +1,9 @@
-"""The checks of raw tables in Dagster, which `checks_of` lists: in runs, and in ticks that report windows without offsets.
+"""The checks of raw tables in Dagster, listed by `checks_of`: in runs, and in ticks that report windows without
+offsets.
 
-Dagster counts a check as evaluated only if its evaluation is not older than the newest materialisation. A report of an empty window
-would hide those of every check, so a tick evaluates the rules again on ledger, logs and, within its budget, the brokers' evidence.
-If data files have to be read, it requests a run of the checks.
+Dagster counts a check as evaluated only if its evaluation is not older than the newest materialization. The report
+of an empty window would hide the results of all checks, so a tick evaluates the rules again, using the ledger, logs
+and, within its budget, the brokers' evidence. If data files have to be read, it requests a run of the checks.
 """
 
 # No postponed annotations here: Dagster reads those of the functions below.
@@ -61,7 +62,8 @@ AGING: Final[tuple[AgingCheck, ...]] = (retention_check.CHECK,)
 
 
 def checks_of(declaration: TopicDeclaration) -> tuple[Check | AgingCheck, ...]:
-    """Return all checks of a topic's raw table but the deep audit, which has a schedule of its own: rules, then aging checks."""
+    """Return all checks of a topic's raw table except the deep audit, which has a separate schedule: rules, then
+    aging checks."""
     return (*CHECKS.values(), *aging_of(declaration))
 
 
@@ -126,7 +128,7 @@ def evaluation(
     records: RunLog | None = None,
     log: Log = _log,
 ) -> Evaluation:
-    """Build the evaluation of a raw table's checks, with what `instance` has on record of runs other than `run_id`."""
+    """Build the evaluation of a raw table's checks, with the records of `instance` about runs other than `run_id`."""
     known = Orchestration()
     if instance is not None:
         known = dagster_records.orchestration(instance, declaration.raw_table, run_id or None, records)
@@ -227,7 +229,8 @@ def after_empty_windows(
 
 
 def _about_to_report(known: Orchestration, reporting: Mapping[str, str]) -> Orchestration:
-    """Return the orchestrator's state once this tick's materializations, which come before its evaluations, are recorded."""
+    """Return the orchestrator's state as it will be after this tick's materializations, which precede its
+    evaluations."""
 
     def reported(keys: Sequence[str] | None) -> Mapping[str, str | None] | None:
         found = known.reported(keys)

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 class _FixedResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """A resource configured by the code location and not by runs: otherwise a run could have credentials sent to another address."""
+    """A resource configured by the code location and not by runs: otherwise a run could send credentials to another
+    address."""
 
     @cached_method  # Dagster tells definitions apart by identity.
     def get_resource_definition(self) -> Any:
@@ -127,7 +128,7 @@ def _values(given: ConfigType) -> Any:
 
 
 class Log(Protocol):
-    """A logger for the progress of a load: that of a run, or of a process."""
+    """Logger for the progress of a load, in a run or in another process."""
 
     def info(self, text: str, /) -> None:
         """Write a line."""
@@ -168,7 +169,7 @@ class Services(Protocol):
         ...
 
     def decode_engine(self) -> DecodeEngine:
-        """Return the decoding engine."""
+        """Return an engine that reads windows again for a check."""
         ...
 
     def forget_session(self) -> None:

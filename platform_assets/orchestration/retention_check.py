@@ -26,12 +26,13 @@ _DESCRIPTION: Final = (
     "`retention.bytes` at today's rate. It only warns, and blocks nothing."
 )
 _LONG: Final = timedelta(minutes=1)
-"""Default transaction timeout of producers. A transaction that is open for longer is named."""
+"""Default transaction timeout of producers. Transactions open for longer are named."""
 _GRACE: Final = timedelta(minutes=1)
-"""Time within which a coordinator aborts a transaction after its timeout: it checks every ten seconds and then writes markers."""
+"""Time within which a coordinator aborts a transaction after its timeout: it checks every ten seconds and then
+writes markers."""
 _LONGEST: Final = timedelta(minutes=15)
-"""Default maximum transaction timeout (`transaction.max.timeout.ms`). Before that, a client that may not query coordinators cannot
-tell a hanging transaction from one in progress."""
+"""Default maximum transaction timeout (`transaction.max.timeout.ms`). Before it has passed, a client that may not
+query coordinators cannot distinguish a hanging transaction from one in progress."""
 _NAMED: Final = 3
 
 
@@ -74,8 +75,8 @@ def transactions(table_forecast: RetentionForecast) -> tuple[TransactionStatus, 
 
 
 def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
-    """Yield problems that a person has to solve: transactions that do not end by themselves, and retention close to the table's
-    position."""
+    """Yield problems that a person has to solve: transactions that never end on their own, and retention close to
+    the table's position."""
     hung = [t for t in table_forecast.transactions if _is_hung(t, now)]
     for transaction in hung[:_NAMED]:
         yield _transaction_text(table_forecast, transaction, bootstrap, now)
@@ -89,7 +90,7 @@ def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
 
 
 def warnings(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
-    """Yield warnings: what passes by itself, or could not be found out."""
+    """Yield warnings: conditions that resolve on their own, and facts that could not be determined."""
     for transaction in table_forecast.transactions[:_NAMED]:
         if not _is_hung(transaction, now) and now - transaction.since > _LONG:
             yield _transaction_text(table_forecast, transaction, bootstrap, now)
@@ -145,7 +146,7 @@ def _overtaken(partition: PartitionForecast, forecast: Forecast) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Return a duration for people, with a precision that fits its size."""
+    """Return a readable duration, with a precision that fits its size."""
     if hours < 1:
         return f"{hours * 60:.0f} min"
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} d"

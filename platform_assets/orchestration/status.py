@@ -1,4 +1,4 @@
-"""`platform-assets status`: each table at a glance, from ledger, brokers and orchestrator. Spark is never asked."""
+"""`platform-assets status`: each table at a glance, from ledger, brokers and orchestrator, without queries to Spark."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ thousand.
 class PartitionStatus:
     """One Kafka partition: offsets are exclusive ends, None where unknown.
 
-    `committed` is how far the table holds the log without a break; `sealed` the newest cut; `end` the last stable offset now;
-    `lag` counts the offsets from `committed`, or before the first load from the start of the first window, to `end`.
-    `high_watermark` is the end with open transactions, `lag_to_high_watermark` the lag to it. `hours_left` are the hours until
-    retention may remove the first offset that is not loaded; None also if that is not expected.
+    `committed` is the end of the gap-free loaded range; `sealed` the newest cut; `end` the last stable offset now;
+    `lag` counts the offsets from `committed` to `end`, before the first load those from the start of the first
+    window. `high_watermark` is the end including open transactions, `lag_to_high_watermark` the lag to it.
+    `hours_left` are the hours until retention may remove the first offset that is not loaded; None also if that is
+    not expected.
     """
 
     partition: int
@@ -66,16 +67,18 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One raw table, and what it is decoded into. Field names are the JSON's, and stay.
+    """One raw table, and the tables into which it is decoded. Field names are those of the JSON and must not change.
 
-    `windows_failed` counts sealed windows that are not loaded although newer ones are, with no run for them under way;
-    `windows_waiting` those still to come, and `windows_parked` those that an operator has set aside. `newest_window_age_seconds` is
-    the time since the end of the newest loaded window. `broker_error` says why end offsets are unknown, `error` why anything else is;
-    `warning` names what will need attention later. `unloaded` are the oldest windows that are not loaded, 20 at most; `sensor` is None
-    where Dagster has nothing on record of it; `problems` say what keeps windows from being loaded, or soon will.
-    `lag_to_high_watermark` counts what open transactions hold back too; `hours_left` are those of the partition that retention
-    overtakes first. `decoded` is None where nothing is decoded, or nothing could be read. Of a topic that is `paused` no window counts
-    as failed, and problems are those of its log alone. `upkeep` has the newest upkeep of each of the topic's tables, if any.
+    `windows_failed` counts sealed windows that are not loaded although newer ones are, and for which no run is in
+    progress; `windows_waiting` counts those still to come, and `windows_parked` those that an operator has set
+    aside. `newest_window_age_seconds` is the time since the end of the newest loaded window. `broker_error` explains
+    why end offsets are unknown, `error` why anything else is; `warning` names what will need attention later.
+    `unloaded` are the oldest windows that are not loaded, at most 20; `sensor` is None if Dagster has no record of
+    it; `problems` name what keeps windows from being loaded, or soon will. `lag_to_high_watermark` also counts
+    offsets held back by open transactions; `hours_left` is that of the partition that retention overtakes first.
+    `decoded` is None if nothing is decoded, or nothing could be read. For a `paused` topic no window counts as
+    failed, and problems are only those of its log. `upkeep` has the newest upkeep of each of the topic's tables, if
+    any.
     """
 
     table: str
@@ -151,10 +154,11 @@ def collect(
     spark_error: str | None = None,
     left_out: Iterable[str] = (),
 ) -> Status:
-    """Look at every declared table. What cannot be found out is named in its row and never raised.
+    """Return the status of every declared table. Facts that cannot be determined are named in the table's row; nothing
+    is raised.
 
-    `broker_silence` says why the brokers are not queried, if so, and `spark_error` why loads cannot use Spark. `left_out` names the
-    declared topics without a table, and why.
+    `broker_silence` is the reason why the brokers are not queried, if so, and `spark_error` why loads cannot use
+    Spark. `left_out` names the declared topics without a table, and why.
     """
     names = tuple(checks)
     states = {} if instance is None else health.sensors(instance)
@@ -214,7 +218,7 @@ def _table(
     late = pending is not None and now - pending > health.patience(declaration)
     clock = _clock_error(cluster, ledger, topic, now, pending) if late and pending is not None else None
     generation = newest_cut.generation if newest_cut is not None else 1
-    # Offsets of an earlier generation do not tell how far the current log is loaded.
+    # Offsets of an earlier generation do not show how far the current log is loaded.
     committed = _committed(rows.filter(pc.equal(rows["generation"], generation)), edges, loaded)
     if not committed and older.until is not None:
         last = ledger.cuts(topic, older.until, older.until)[-1]
@@ -299,7 +303,7 @@ def _decoded(
     missing: Collection[str],
     now: datetime,
 ) -> tuple[DecodedStatus | None, str | None]:
-    """Return the tables that it is decoded into, if any, or why nothing is known of them."""
+    """Return the tables into which it is decoded, if any, or the reason why nothing is known about them."""
     if declaration.decode is None:
         return None, None
     try:
@@ -316,7 +320,7 @@ def _recorded(rows: pa.Table) -> list[tuple[datetime, datetime]]:
 
 
 def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> str | None:
-    """Return what to report for a topic without a sealed window, although one window has ended."""
+    """Return the message for a topic without a sealed window, although one window has ended."""
     name = sensor_name(declaration.topic, declaration.together)
     if sensor is not None or not sealing.pending_edges(declaration, None, now, 2)[1:]:
         return None
@@ -329,7 +333,8 @@ def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: 
 def _subject(
     declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster | None, now: datetime, broker_silence: str | None
 ) -> Subject:
-    """Return the table for its aging checks, with the brokers bounded, or why they are not asked."""
+    """Return the table for its aging checks, with bounded calls to the brokers, or the reason why they are not
+    queried."""
     silence = broker_silence
     if silence is None and cluster is None:
         silence = "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
@@ -368,7 +373,8 @@ def _warnings(declaration: TopicDeclaration, first: datetime | None, now: dateti
 
 
 def _clock_error(cluster: Cluster | None, ledger: Ledger, topic: str, now: datetime, edge: datetime) -> str | None:
-    """Return why an edge that is long past by this machine's clock is not cut: another clock says that it is still to come."""
+    """Return the reason why an edge that is long past by this machine's clock is not cut: by another clock, it has
+    not passed."""
     if cluster is None:
         return None
     try:
@@ -396,7 +402,7 @@ def _partition(
     forecast: PartitionForecast | None,
 ) -> PartitionStatus:
     at, end = committed.get(partition), ends.get(partition)
-    # Before the first load, the lag counts from where the first window begins, which may be far above 0.
+    # Before the first load, the lag counts from the start of the first window, which may be far above 0.
     reached = at if at is not None or forecast is None else forecast.loaded
     lag = None if end is None else offsets.lag(end, reached)
     watermark = None if forecast is None else forecast.end

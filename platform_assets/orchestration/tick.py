@@ -1,11 +1,12 @@
-"""The sensor's tick: seals windows whose end has passed, reports them, and requests runs for windows that are not loaded.
+"""The sensor's tick: seals windows whose end has passed, reports them, and requests runs for windows that are not
+loaded.
 
-Every topic belongs to a group, by default to one of its own. One tick serves all topics of a group: the edges that it cuts are
-recorded in one commit, and Dagster is asked once for the runs that it has on record.
+Every topic belongs to a group, by default with no other topic. One tick serves all topics of a group: the edges that it
+cuts are recorded in one commit, and Dagster's run records are queried once.
 
-A tick never consumes messages. It looks at batch headers at most, around transaction markers and, if a window's holes are not
-explained yet, of that window. What it reports comes from the ledger, never from the clock, so a tick that is repeated after a crash
-reports the same; and what Dagster already has is not reported twice.
+A tick never consumes messages. It reads at most batch headers: around transaction markers and, if a window's holes
+are not explained yet, those of that window. Its reports are based on the ledger, never on the clock, so a tick that
+is repeated after a crash reports the same; and what Dagster already has is not reported twice.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ _log = logger(__name__)
 
 _CURSOR_VERSION: Final = 1
 _FOR_PAUSED: Final = 0.1
-"""Share of a tick's budget after which no more paused topics are looked at."""
+"""Share of a tick's budget after which no more paused topics are examined."""
 _FOR_TAKING: Final = 0.5
 """Share of a tick's budget after which no more cuts are made."""
 _FOR_ALL: Final = 0.9
-"""Share of a tick's budget after which no more topics are looked at."""
+"""Share of a tick's budget after which no more topics are examined."""
 _NAMED: Final = 3
 TICK_STATUS: Final = "platform_assets/trouble"
 """Metadata of an observation: the error's class, empty once ticks succeed again."""
@@ -55,14 +56,14 @@ TICK_STATUS: Final = "platform_assets/trouble"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Topics that share a sensor and runs. Without a `name` it is one topic, which is a group of its own."""
+    """Topics that share a sensor and runs. A group without a `name` has a single topic."""
 
     name: str | None
     declarations: tuple[TopicDeclaration, ...]
 
     @classmethod
     def of(cls, declaration: TopicDeclaration) -> Group:
-        """One topic as a group of its own."""
+        """Return a group of one topic."""
         return cls(None, (declaration,))
 
     @property
@@ -76,16 +77,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The contents of a cursor: the edge before which all windows of a topic are reported, and the topic to look at next."""
+    """The contents of a cursor: the edge before which all windows of a topic are reported, and the next topic to
+    examine."""
 
     reported: Mapping[str, datetime] = field(default_factory=dict)
     following: str = ""
 
     @classmethod
     def from_cursor(cls, cursor: str | None, topics: Sequence[str] = ()) -> Position:
-        """Parse the result of `to_cursor`; return the beginning for no cursor or an unknown kind.
+        """Parse the result of `to_cursor`; return the initial position for no cursor or an unknown kind.
 
-        Earlier releases wrote only an edge for the sensor of one topic: it applies to `topics` if that has one topic.
+        Earlier releases wrote only an edge for the sensor of one topic: it applies to `topics` if that has one
+        topic.
         """
         fields = json.loads(cursor) if cursor else {}
         reported = fields.get("reported") if fields.get("version") == _CURSOR_VERSION else None
@@ -121,7 +124,8 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class Tick:
-    """One evaluation of the sensor of `group`; `now` is when it began. `clock` is the second clock, by default Kafka's."""
+    """One evaluation of the sensor of `group`; `now` is when it began. `clock` is the second clock, by default
+    Kafka's."""
 
     group: Group
     cluster: Cluster
@@ -131,10 +135,11 @@ class Tick:
     clock: clocks.Ask | None = None
 
     def evaluate(self, cursor: str | None) -> dg.SensorResult:
-        """Plan, then do the sensor's other work: evaluate aging checks, report loads that Dagster lacks, and publish positions.
+        """Plan, then do the sensor's other work: evaluate aging checks, report loads that Dagster lacks, and publish
+        positions.
 
-        Topics that are left when the budget ends come first in the next tick. A topic's error is reported on its table's page, and
-        raised if no topic succeeded.
+        Topics that are left when the budget is used up come first in the next tick. A topic's error is reported on
+        its table's page, and raised if no topic succeeded.
         """
         return self._tick(cursor, alone=False)
 
@@ -235,7 +240,7 @@ class Tick:
         return more
 
     def _age_paused(self, until: float) -> None:
-        """Evaluate aging checks of paused topics. Those that are left at `until` are due in the next tick."""
+        """Evaluate aging checks of paused topics. Those not evaluated by `until` are due in the next tick."""
         for d in self.group.declarations:
             if d.paused and time.monotonic() < until:
                 self._age(d, self.cluster)
@@ -277,7 +282,8 @@ def _from(declarations: Sequence[TopicDeclaration], following: str) -> list[Topi
 def _run_request(d: TopicDeclaration, table: TableRef, request: LoadRequest) -> dg.RunRequest:
     """Return the run that loads windows into the raw `table` and decodes them, or that only decodes them.
 
-    It names them by partitions, so that the UI shows them before they are loaded, or in its config if they are not partitions.
+    The run names windows by partitions, so that the UI shows them before they are loaded, or in its config if they
+    are not partitions.
     """
     run_key, tags = request.run_key(table.name), {dagster_records.TABLE_TAG: run_tag(table)}
     if request.listed:
@@ -320,10 +326,11 @@ _lock = threading.Lock()
 
 
 def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: PlatformError | None) -> None:
-    """Report on the table's page how a tick ended, if that differs from the tick before: with `error`, or successfully.
+    """Report on the table's page how a tick ended, if that differs from the previous tick: with `error`, or
+    successfully.
 
-    Otherwise a failing tick is visible only at the sensor. Dagster is queried once per process for the last report, so successful
-    ticks cost nothing.
+    Otherwise a failing tick would be visible only at the sensor. Dagster is queried once in each process for the
+    last report, so successful ticks cost nothing.
     """
     asset, name = table_key(declaration.raw_table), sensor_name(declaration.topic, declaration.together)
     place = (str(instance.root_directory), declaration.topic)

@@ -1,7 +1,7 @@
 """The part of a tick for one topic: which windows to report, and which to request.
 
-Requests do not depend on the cursor: a tick requests every sealed window that is not loaded, that no run in progress will load, and
-whose last failure is long enough ago. `planning` decides how long that is.
+Requests do not depend on the cursor: a tick requests every sealed window that is not loaded, that no run in progress
+will load, and whose last failure is long enough ago. `planning` determines how long that is.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ _log = logger(__name__)
 
 HeldBack = ClockAheadError | StartMovedError
 HELD_BACK = (ClockAheadError, StartMovedError)
-"""Errors that prevent a tick from sealing, and from nothing else."""
+"""Errors that prevent only sealing; the rest of the tick continues."""
 
 
 @dataclass(frozen=True)
 class TopicTickResult:
-    """The result of a tick for one topic: windows to request, for the raw table (`loads`) and for decoding; a run of the checks
-    alone; `events` to report; the edge before which all windows are reported then. `skip_reason` is set if there is nothing else."""
+    """The result of a tick for one topic: windows to request, for the raw table (`loads`) and for decoding; a run of
+    only the checks; `events` to report; the edge before which all windows are then reported. `skip_reason` is set if
+    there is nothing else."""
 
     loads: Sequence[planning.LoadRequest]
     decodings: Sequence[planning.LoadRequest]
@@ -101,7 +102,7 @@ class TopicTick:
         if not windows and not left.windows and not undecoded:
             return _nothing(held_back or self._why_nothing(newest))
         keys = [w.key for w in windows]
-        # Nobody has loaded or reported what this tick sealed, so an older entry is not for these offsets.
+        # These windows were sealed in this tick, so no load has reported them, and an older entry is for other offsets.
         receipts = {} if fresh or not keys else self.ledger.receipts(d.raw_table, keys)
         known = frozenset() if fresh else dagster_records.reported_partitions(self.instance, topic_key(d.topic), keys)
         result = self._report(windows, receipts, known, left, undecoded, newest, reported, deadline)
@@ -174,7 +175,7 @@ class TopicTick:
         return self._requests(d.raw_table, open_windows, newest, {w.key: w for w in windows})
 
     def _undecoded(self, newest: datetime, unloaded_raw: Unloaded) -> Mapping[str, Window]:
-        """Return the windows that the raw table has and the decoded one lacks, if there is a decoded one."""
+        """Return the windows that the raw table has and the decoded one lacks, if there is a decoded table."""
         d = self.declaration
         if d.decode is None:
             return {}
@@ -182,7 +183,7 @@ class TopicTick:
         return {key: window for key, window in left.windows.items() if key not in unloaded_raw.windows}
 
     def _decodings(self, undecoded: Mapping[str, Window], newest: datetime) -> list[planning.LoadRequest]:
-        """Return runs that decode what the raw table has; none while one of its checks blocks derived tables."""
+        """Return runs that decode windows of the raw table; none while one of its checks blocks derived tables."""
         d = self.declaration
         if not undecoded or dagster_records.blocked_by(self.instance, blocking_keys(d)):
             return []
@@ -221,7 +222,8 @@ class TopicTick:
             "max_offsets": d.max_records_per_run,
             "max_windows": d.max_windows_per_run,
             "tries": tries,
-            # Requested before, and no failed run of it is on record: the run was deleted, or did not load the window.
+            # It was requested before, and no failed run of it is known: the run was deleted, or did not load the
+            # window.
             "asked_before": {k: key_of(newest) for k in keys if k not in at_hand},
         }
         named = planning.grouped([w for w in chosen if w.key in partitions], (), schedule=d.schedule, **bounds)

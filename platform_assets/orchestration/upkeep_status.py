@@ -1,4 +1,4 @@
-"""The newest upkeep of a topic's tables, for `platform-assets status`, from the records of the runs: no table is opened."""
+"""The newest upkeep of a topic's tables, for `platform-assets status`, from the runs' records; no table is opened."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from platform_assets.windows.maintain import last_upkeep, upkeep_text
 
 @dataclass(frozen=True, slots=True)
 class UpkeepStatus:
-    """The newest upkeep of one table, which ended `at` (ISO 8601). Field names are the JSON's, and stay.
+    """The newest upkeep of one table, which ended `at` (ISO 8601). Field names are those of the JSON and must not
+    change.
 
-    `files`, of `average_file_bytes`, are those after it; it had `files_before` and merged `merged_files` of `merged_bytes` into
-    `new_files`. `damaged` are windows whose rows are not those that were loaded, as far as they were not loaded again since. `text`
-    says what it did.
+    After it, the table has `files` of `average_file_bytes`; before, it had `files_before`. It merged `merged_files`
+    of `merged_bytes` into `new_files`. `damaged` are windows whose rows are not those that were loaded, unless they
+    were loaded again since. `text` describes the upkeep.
     """
 
     table: str
@@ -32,7 +33,7 @@ class UpkeepStatus:
 
 
 def collect(declaration: TopicDeclaration, ledger: Ledger) -> Iterator[UpkeepStatus]:
-    """Yield the newest upkeep of each of the topic's tables that has had any. Raises what reading the lake raises."""
+    """Yield the newest upkeep of each of the topic's tables that has had one. Raises what reading the lake raises."""
     for table in declaration.tables:
         done = last_upkeep.recall(ledger.lake, table)
         if done is not None:

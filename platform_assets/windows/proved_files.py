@@ -2,7 +2,8 @@
 
 Upkeep, and OPTIMIZE or Z-ORDER by other programs, rewrite files of many windows. Each such file is measured once,
 either when it is written or when it is first needed, and the sums over a window's files are compared with its
-receipt. So no file is read once for each window."""
+receipt. So no file is read once for each window.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ def recognised_as(
     `files` are those of a recent version. A window is returned unchanged if its rows differ, or if a file cannot be
     read: callers then find out what is wrong with it. A file of a single window is not read: its reader records a
     receipt. Unless `reads` is set, only facts that are already known count. Nothing is read of a partitioned table.
-    Memory is bounded by the contents of one file and one sum for each window."""
+    Memory is bounded by the contents of one file and one sum for each window.
+    """
     others = {
         each.key: each
         for each in expected

@@ -1,7 +1,8 @@
 """Each named anomaly is really seeded, and found with its offsets by exactly the checks that should find it.
 
 One table is loaded once and copied for each case: three windows of a topic with two partitions. The second window
-has transactions, so its offsets have holes."""
+has transactions, so its offsets have holes.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def loaded(
     [20, 30).
 
     In the second window, partition 0 has records at 20, 21, 22, a commit marker, aborted records at 24 and 25, and
-    an abort marker."""
+    an abort marker.
+    """
     from confluent_kafka.admin import NewTopic
 
     name = "anomalies"

@@ -1,6 +1,7 @@
 """The table of a topic that is no longer declared leaves `status`, but can be read, audited and vacuumed.
 
-Its windows continue once the topic is declared again."""
+Its windows continue once the topic is declared again.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ CHECKOUT = Path(__file__).parents[2]
 class Interrupt:
     """Signal to send once `counted`, a pattern with one group, matches a line with a number of at least `least`.
 
-    The demo reports its progress every few seconds, so it may skip any particular number."""
+    The demo reports its progress every few seconds, so it may skip any particular number.
+    """
 
     number: signal.Signals
     counted: str

@@ -1,7 +1,8 @@
 """Runs numbered cases of a target in a separate process, which is watched from outside.
 
 Each crash, hang and lack of memory thus belongs to one case, and later cases continue in a new process. Target, seed
-and number alone determine a case, so one command repeats it."""
+and number alone determine a case, so one command repeats it.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ class Target:
     """One kind of input. `open` prepares the target in a separate folder and returns a function that runs a case.
 
     A case may use `cpu_seconds` of processor time, `wall_seconds` in total, and `megabytes` more memory than the
-    idle target."""
+    idle target.
+    """
 
     open: Callable[[Path], AbstractContextManager[Case]]
     cpu_seconds: float = 20.0

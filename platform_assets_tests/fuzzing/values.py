@@ -1,7 +1,8 @@
 """Values of records, intact and damaged, compared with readers that share no code with the decoders.
 
 The two paths of a decoder have to agree on each value. A decoded value must equal the other reader's, and a value
-that the other reader accepts must not be called malformed."""
+that the other reader accepts must not be called malformed.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Raw batches and answers of a hostile broker: each call ends in a correct value or in one of the platform's errors.
 
-If only the log is hostile, the loader, the evidence and a plain batch reader have to find the same records."""
+If only the log is hostile, the loader, the evidence and a plain batch reader have to find the same records.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Field ids: every column of a flat table has an id in each file, and an id never denotes another column.
 
-pyarrow's own reader judges the files."""
+pyarrow's own reader judges the files.
+"""
 
 from __future__ import annotations
 

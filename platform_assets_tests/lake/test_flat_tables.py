@@ -1,6 +1,7 @@
 """Tables without partition columns: a file may contain many windows; replacing one window leaves the others unchanged.
 
-polars is the independent reader. No Kafka, no Spark."""
+polars is the independent reader. No Kafka, no Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The crash matrix on a platform whose lake is in an object store, with crashes of the store as well.
 
 A real daemon ticks, seals, launches runs and runs their checks without intervention; in the end `audit --deep` finds
-nothing."""
+nothing.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 answers are lost.
 
 A proxy between each platform and the store cuts connections: either before a request arrives, or after the store has
-executed it and before the answer arrives. After each round there is one set of rows, one commit and one receipt."""
+executed it and before the answer arrives. After each round there is one set of rows, one commit and one receipt.
+"""
 
 from __future__ import annotations
 

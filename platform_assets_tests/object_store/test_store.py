@@ -267,7 +267,8 @@ def test_a_file_that_a_task_could_not_write_is_the_stores_fault_and_not_the_wind
 ) -> None:
     """Transient failures are tried again.
 
-    Before, a small window's load failed permanently if the store refused its only request."""
+    Before, a small window's load failed permanently if the store refused its only request.
+    """
     folder = lake.table(TABLE)
 
     def write() -> None:

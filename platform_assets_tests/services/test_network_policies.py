@@ -38,7 +38,8 @@ def overlay() -> list[Policy]:
 def passes(policies: list[Policy], source: Labels | str, target: Labels | str, port: int) -> bool:
     """Return True if the policies of source and target allow the connection.
 
-    An address stands for anything that is not one of our pods."""
+    An address stands for anything that is not one of our pods.
+    """
     out = isinstance(source, str) or _allowed(policies, "Egress", source, target, port)
     return out and (isinstance(target, str) or _allowed(policies, "Ingress", target, source, port))
 

@@ -3,7 +3,8 @@ searched for both.
 
 The platform is started by `up --secure --registry`, with PostgreSQL for Dagster if the machine has it, an object
 store for backups, and a hostile schema registry. Loads, decoding, decisions, erasures and errors all happen, and
-every page of the UI is visited."""
+every page of the UI is visited.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ in messages is followed.
 
 A simulated operator reads `platform-assets status` and runs the commands that it names, one at a time; nobody does
 anything else. The producer notes the log and offset of each record, so that the end can be judged: each record
-missing from the tables must have been given up by a decision, or lost by Kafka before a window contained it."""
+missing from the tables must have been given up by a decision, or lost by Kafka before a window contained it.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ class Writer:
     """Producer that sends records all the time, except while it is `held`.
 
     `logs` are the topic's logs so far, the current one last; `made` is the number of values created, starting from
-    0."""
+    0.
+    """
 
     def __init__(self, platform: Embedded, topic: str, partitions: int, rng: random.Random) -> None:
         self.logs: list[Log] = [{}]

@@ -1,6 +1,7 @@
 """A platform for one test without an operator: embedded services, the real daemon, and topics declared in YAML.
 
-Services are killed and started the way a machine or a service supervisor would; no platform command is run."""
+Services are killed and started the way a machine or a service supervisor would; no platform command is run.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Embedded:
 
     If `address` is set, the lake is in an object store: `given` contains the credentials, and the folder `lake`
     contains the store's files. `properties` are settings of the broker, and `instance_settings` override those of
-    the embedded Dagster instance."""
+    the embedded Dagster instance.
+    """
 
     root: Path
     lake: Path

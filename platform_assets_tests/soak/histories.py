@@ -3,7 +3,8 @@ tables.
 
 A log has everything that Kafka can hold: records of 0 bytes to several megabytes, every codec, transactions that
 overlap and some that abort, headers with nulls and with names that are not UTF-8, timestamps of both types,
-compacted segments. The seed determines the order of events, the sizes and the cuts."""
+compacted segments. The seed determines the order of events, the sizes and the cuts.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def run(
     """Create the log of a seed with about `size` records, and load it with both engines, each into its own lake below
     `root`.
 
-    `loaded` is called with both lakes before they are compared."""
+    `loaded` is called with both lakes before they are compared.
+    """
     rng, found = random.Random(seed), SeedResult(seed)
     lakes = [
         TopicLake(

@@ -125,7 +125,8 @@ def tables(lake: Path, secrets: Sequence[Secret]) -> Looked:
 def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
     """Search arguments and environments of all processes; `services` maps marks to names of services.
 
-    A process without such a mark is allowed no secrets. `files` counts processes."""
+    A process without such a mark is allowed no secrets. `files` counts processes.
+    """
     looked, found = Looked(), []
     for process in psutil.process_iter():
         try:
@@ -148,7 +149,8 @@ def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
 def rows(url: str, secrets: Sequence[Secret]) -> Looked:
     """Search each row of each table of a PostgreSQL database, read by plain SQL; `files` counts rows.
 
-    Events are also parsed as JSON: their Markdown and descriptions must be inert."""
+    Events are also parsed as JSON: their Markdown and descriptions must be inert.
+    """
     import sqlalchemy
 
     looked, found = Looked(), []

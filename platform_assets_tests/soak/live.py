@@ -77,7 +77,8 @@ class TransactionalProducer:
     """Producer that sends one transaction after the other through any outage. After an error, a new producer takes
     over.
 
-    `sends` has the outcome of each record; if a commit was not answered, the outcome is unknown."""
+    `sends` has the outcome of each record; if a commit was not answered, the outcome is unknown.
+    """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rng: random.Random, records: int = 100) -> None:
         self.sends: list[Send] = []

@@ -1,7 +1,8 @@
 """Runs cells of the crash matrix on one platform, one after the other: a fault strikes, then nobody intervenes.
 
 Each cell has its own topic with 100,000 records in transactions of 750, some of them aborted, in windows that have
-ended. Its sensor seals them once the gate is open, runs load them, and the fault strikes when some are loaded."""
+ended. Its sensor seals them once the gate is open, runs load them, and the fault strikes when some are loaded.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def run(
     """Run each cell of `chosen`, in order, that begins before `until` (a value of `time.monotonic`), and yield its
     outcome. All run on one platform below `root`; its lake is in `store` if one is given.
 
-    Raises AssertionError if a cell does not recover in time or its fault could not be caused."""
+    Raises AssertionError if a cell does not recover in time or its fault could not be caused.
+    """
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(root / "disk", 1024)) if store is None else None
         folder = (disk.path if disk else root) if store is None else store.bucket / root.name

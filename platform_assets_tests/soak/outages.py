@@ -1,7 +1,8 @@
 """Outages as a user meets them: a live producer, the real daemon, a service or the disk unavailable for minutes, and no
 intervention.
 
-The output of `platform-assets status` during each outage is recorded, because that is what a user sees."""
+The output of `platform-assets status` during each outage is recorded, because that is what a user sees.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def run(
     """Cause one outage of a platform below `root`, which lasts `minutes` and begins `before` minutes after the first
     record.
 
-    Raises AssertionError if the windows are not all loaded in time after its end."""
+    Raises AssertionError if the windows are not all loaded in time after its end.
+    """
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(root / "disk", _DISK_MEGABYTES)) if name == "disk" else None
         if name == "disk" and disk is None:

@@ -2,7 +2,8 @@
 
 The product has no hooks: in a process whose code location is `soak.location`, `install` wraps some methods in
 functions of this module. Orders, files in the folder `orders` of the data folder, define what happens at a point;
-each is executed once, by the process that takes it first."""
+each is executed once, by the process that takes it first.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Master, workers, Connect server, code server, webserver and daemon are processes started with the manifests'
 commands, with free ports and this machine's addresses instead of the pods'. A supervisor restarts each process that
-ends, as Kubernetes does, and does nothing else."""
+ends, as Kubernetes does, and does nothing else.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,8 @@ def healed(
 ) -> float:
     """Wait until all records of `topics` are loaded and no run is in progress; return the seconds that this took.
 
-    Raises AssertionError if it takes longer than `seconds`: a user would have had to intervene."""
+    Raises AssertionError if it takes longer than `seconds`: a user would have had to intervene.
+    """
     began = time.monotonic()
     while not (all(is_covered(platform, t) for t in topics) and progress(platform, topics).complete):
         alive()

@@ -18,7 +18,8 @@ _CHUNK: Final = 1 << 16
 class Proxy:
     """Forward connections from `port` to `target`, a loopback port, which need not be open yet.
 
-    `delay` is the time in seconds for which each chunk of up to 64 KiB is held back."""
+    `delay` is the time in seconds for which each chunk of up to 64 KiB is held back.
+    """
 
     target: int
     port: int = 0

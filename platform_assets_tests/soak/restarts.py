@@ -1,7 +1,8 @@
 """Kills each part of the production setup under load; after some seconds, its supervisor starts it again.
 
 Nobody intervenes. For each part, the time is measured until all windows that had closed are loaded, every check of
-them has passed, the UI has the code, and `status` reports nothing."""
+them has passed, the UI has the code, and `status` reports nothing.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Restart:
     """A part that was down for `away` seconds, everything recovered `after` seconds later, and what happened in
     between.
 
-    `windows` closed in that time; `failed` of the `runs` requested in that time failed."""
+    `windows` closed in that time; `failed` of the `runs` requested in that time failed.
+    """
 
     part: Part
     away: float
@@ -103,7 +105,8 @@ def run(
 ) -> Outcome:
     """Restart each of `parts` once, in random order, on a platform below `root`.
 
-    Raises AssertionError if recovery from one takes longer than `bound` seconds."""
+    Raises AssertionError if recovery from one takes longer than `bound` seconds.
+    """
     rng = random.Random(seed)
     order = rng.sample(list(parts), len(parts))
     platform = Production(root, root / "lake")

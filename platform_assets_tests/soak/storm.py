@@ -2,7 +2,8 @@
 and the result is verified.
 
 There are proxies between client, broker and Spark. Two producers are at work all the time; the checker of the random
-histories judges the result."""
+histories judges the result.
+"""
 
 from __future__ import annotations
 

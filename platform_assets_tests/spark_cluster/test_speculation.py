@@ -1,7 +1,8 @@
 """Spark runs a second copy of a slow task: there are never two sets of rows, and no file of the losing copy stays.
 
 A slow task is one whose executor, or whose Python process, is frozen while it writes. If the window is a single
-task, the copy runs on an executor that has no data of the window yet."""
+task, the copy runs on an executor that has no data of the window yet.
+"""
 
 from __future__ import annotations
 

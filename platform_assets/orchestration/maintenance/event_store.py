@@ -39,7 +39,7 @@ _evaluations: Any = AssetCheckExecutionsTable.c
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of an asset: its storage id, run, type, asset as Dagster stores its key, and partition."""
+    """An asset event: its storage id, run, type, asset in the form of Dagster's store, and partition."""
 
     id: int
     run_id: str
@@ -50,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Row of a check evaluation, its status, and the storage id of its event, which old rows lack."""
+    """Row id of a check evaluation, its status, and the storage id of its event, which old rows lack."""
 
     id: int
     run_id: str
@@ -107,7 +107,8 @@ class EventStore:
         return [Evaluation(*row) for row in self._rows(query)]
 
     def newest_by_partition(self, asset: str, kind: str, partitions: Collection[str | None]) -> dict[str | None, int]:
-        """Return the id of the newest event of this kind, by partition; the key None is for events without a partition."""
+        """Return the id of the newest event of this kind by partition; the key None is for events without a
+        partition."""
         of_asset = [_events.asset_key == asset, _events.dagster_event_type == kind]
         newest = db.func.max(_events.id)
         found: dict[str | None, int] = {}
@@ -137,7 +138,7 @@ class EventStore:
     def delete(
         self, run_id: str, kept: Collection[int], kept_evaluations: Collection[int], *, dry_run: bool = False
     ) -> Deleted:
-        """Delete the events and evaluations of a run except those with these ids, and SQLite's file of its log."""
+        """Delete the events and evaluations of a run except those with these ids, and SQLite's log file of the run."""
         with self.storage.index_connection() as conn:
             events = db.select(_events.id).where(_events.run_id == run_id)
             rows = db.select(_evaluations.id).where(_evaluations.run_id == run_id)

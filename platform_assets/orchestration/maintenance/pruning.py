@@ -1,8 +1,8 @@
-"""Deletion of old runs from Dagster's store that keeps what Dagster shows of partitions, assets and checks.
+"""Deletion of old runs from Dagster's store without losing what Dagster shows of partitions, assets and checks.
 
-Dagster deletes a run's materializations with the run and then treats the partitions as missing. So pruning keeps a run's newest events
-of each kind: the last materialization of each partition and the last evaluations of each check. Their run no longer exists. It deletes
-the run's record, its log, and the events that later runs have reported again.
+Dagster deletes a run's materializations with the run and then treats the partitions as missing. So pruning keeps a
+run's newest events of each kind: the last materialization of each partition and the last evaluations of each check,
+without their run. It deletes the run's record, its log, and the events that later runs have reported again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ DEFAULT_KEEP: Final = timedelta(days=30)
 DEFAULT_SECONDS: Final = 600.0
 
 PROTECTED: Final = timedelta(days=1)
-"""Minimum age of a run before it is deleted: for that long an interrupted tick may request it again by its id."""
+"""Minimum age at which a run may be deleted: until then, an interrupted tick may request it again by its id."""
 FAILURES_ASKED: Final = events.LOOKED_BACK
-"""Minimum age of a failed run before it is deleted: for that long ticks query what it loaded and did not report."""
+"""Minimum age at which a failed run may be deleted: until then, ticks query which windows it loaded without
+reporting them."""
 _PAGE: Final = 100
 
 _FAILED: Final = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
@@ -101,7 +102,7 @@ class _Page:
 
 
 def label_of(location: str) -> str:
-    """How Dagster marks the runs of a code location; a name with an @ would be mistaken for such a mark."""
+    """Return the tag by which Dagster marks the runs of a code location; a name that contains @ would be ambiguous."""
     return location if "@" in location else f"__repository__@{location}"
 
 
@@ -189,14 +190,14 @@ def _newest(store: EventStore, events: Sequence[Event]) -> dict[tuple[str, str],
 
 
 def ended_at(record: dg.RunRecord) -> datetime:
-    """Return when the run ended."""
+    """Return the time at which the run ended."""
     if record.end_time is not None:
         return datetime.fromtimestamp(record.end_time, UTC)
     return record.update_timestamp.replace(tzinfo=UTC)
 
 
 def _is_current(event: Event, newest: Mapping[tuple[str, str], Mapping[str | None, int]]) -> bool:
-    """Return true if no later event replaces this one for its partition; a materialization replaces a plan."""
+    """Return True if no later event replaces this one for its partition; a materialization replaces a plan."""
     if newest[event.asset, event.kind].get(event.partition) != event.id:
         return False
     return event.kind != PLANNED or newest[event.asset, MATERIALISED].get(event.partition, -1) < event.id
@@ -204,7 +205,7 @@ def _is_current(event: Event, newest: Mapping[tuple[str, str], Mapping[str | Non
 
 @dataclass
 class _Judge:
-    """Decides which runs have to stay."""
+    """Decides which runs must be kept."""
 
     instance: dg.DagsterInstance
     store: EventStore
@@ -221,7 +222,7 @@ class _Judge:
         self._newest = frozenset([*newest, self.store.newest_run(), self.but])
 
     def spares(self, record: dg.RunRecord, page: _Page) -> str | None:
-        """Return why the run has to stay; None if it can be deleted."""
+        """Return the reason why the run must be kept; None if it can be deleted."""
         run = record.dagster_run
         age, failed = self.now - ended_at(record), run.status in _FAILED
         if run.run_id in self._newest or age < PROTECTED:
@@ -239,7 +240,8 @@ class _Judge:
         return None
 
     def _is_open_try(self, run: dg.DagsterRun, page: _Page) -> bool:
-        """Return true if the run should have loaded a partition that was not loaded since: retries and `status` count such runs."""
+        """Return True if the run should have loaded a partition that was not loaded since: retries and `status`
+        count such runs."""
         planned = [e for e in page.events.get(run.run_id, []) if e.kind == PLANNED]
         if any(_is_current(e, page.newest) for e in planned):
             return True
@@ -256,7 +258,7 @@ class _Judge:
         return not listed <= dagster_records.reported_partitions(self.instance, asset, sorted(listed))
 
     def _counted(self, table: str) -> frozenset[str]:
-        """Return the failed runs of a table that retries look at."""
+        """Return the failed runs of a table that the retry logic takes into account."""
         if table not in self._failures:
             found = dagster_records.newest_failed(self.instance, [table])
             self._failures[table] = frozenset(record.dagster_run.run_id for record in found)

@@ -1,4 +1,5 @@
-"""The job `upkeep`: merges small files of the lake's tables, with its schedule, and reports what it did on each table's page."""
+"""The job `upkeep`, with its schedule: it merges small files of the lake's tables and reports the result on each
+table's page."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Callable, Mapping
@@ -44,7 +45,7 @@ class UpkeepConfig(dg.Config):
 
 
 def definitions(declarations: Declarations = dict) -> dg.Definitions:
-    """Build the job and its schedule, which is on by default once new tables have files to merge.
+    """Build the job and its schedule, which is enabled by default once new tables have files to merge.
 
     `declarations` returns the declared topics by name, whose settings the job uses.
     """
@@ -115,7 +116,7 @@ def _is_flat(lake: Lake, table: TableRef) -> bool:
 
 
 def _upkeep(context: dg.OpExecutionContext, upkeep: TableUpkeep, *, dry_run: bool) -> bool:
-    """Do the upkeep of a table, log and report it; return false if it found damage."""
+    """Run the upkeep of a table, log and report it; return False if it found damage."""
     name, now = upkeep.table.name, datetime.now(UTC)
     if dry_run:
         plan = upkeep.plan(now)
@@ -138,7 +139,7 @@ def _upkeep(context: dg.OpExecutionContext, upkeep: TableUpkeep, *, dry_run: boo
 
 
 def metadata_of(done: LastUpkeep) -> dict[str, Any]:
-    """Return what a table's page shows of an upkeep."""
+    """Return the metadata of an upkeep for a table's page."""
     return {
         "upkeep": line(upkeep_text.done_text(done)),
         "files": done.files,

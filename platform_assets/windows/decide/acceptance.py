@@ -51,7 +51,8 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
     the brokers have neither a record nor a reason.
 
     Offsets that the table has, or that were already accepted, are omitted. A damaged window has no losses here,
-    since it may be repaired; the same holds for rows without a receipt. Raises what `sealing.checked_state` raises."""
+    since it may be repaired; the same holds for rows without a receipt. Raises what `sealing.checked_state` raises.
+    """
     known = _known(sealed, ledger)
     if known is None:
         return []

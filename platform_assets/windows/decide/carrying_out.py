@@ -1,7 +1,8 @@
 """Carrying out operators' decisions about a topic's log: `accept-generation` and `accept-cluster`.
 
 A decision names all of its effects and is recorded first. It takes effect when exactly the cut that starts the new
-generation is recorded. Then the command itself, the next sensor tick or the next load carries out the rest."""
+generation is recorded. Then the command itself, the next sensor tick or the next load carries out the rest.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +118,8 @@ def _empty(window: SealedWindow, ledger: Ledger) -> None:
     recorded.
 
     If a load from the former cluster is still in progress, this commit makes it fail: its rows are loaded with the
-    new generation, each once."""
+    new generation, each once.
+    """
     began, table = time.monotonic(), TableRef.raw(window.topic)
     raw_table.create(ledger.lake.table(table), window.topic)
     metadata = LoadMetadata(

@@ -4,7 +4,8 @@ Offsets alone cannot prove that. What can be proved is checked: the log has at l
 statement starts a new generation of the topic's log at the newest edge, so cuts identify their cluster. If the topic
 has kept its id, as on restored disks, windows that were sealed before are loaded from the new cluster as usual. If
 its id is new, as with a mirror, waiting windows are loaded without rows, and their offsets are loaded with the first
-window of the new generation."""
+window of the new generation.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
 
     Raises ConfigurationError for a topic without any recorded cut, or if a waiting window that would have to be
     moved precedes a loaded one; TruncationError if the log does not have all offsets that were cut;
-    BrokerUnreachableError if a partition has no leader; and what describing a topic raises."""
+    BrokerUnreachableError if a partition has no leader; and what describing a topic raises.
+    """
     newest = ledger.newest_cut(topic)
     if newest is None:
         raise ConfigurationError(f"no cut of topic {topic!r} was ever recorded, so there is nothing to decide")
@@ -101,7 +103,8 @@ def accept(found: Continuation, author: Author, ledger: Ledger) -> None:
     The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is
     refused. The moved windows are closed after the cut; if this call is interrupted, `carrying_out.carry_out` closes
     them. Raises LedgerConflictError if another process has recorded cuts since, or has loaded a window that would be
-    moved."""
+    moved.
+    """
     topic = found.newest.topic
     waiting = unloaded.find(ledger, TableRef.raw(topic), found.newest.edge).windows
     loaded = [w.key for w in found.moved if w.key not in waiting and w.ranges.size]

@@ -1,6 +1,7 @@
 """Operators' decisions about a topic or a window: report the facts, ask for confirmation, then act.
 
-Shell commands and Dagster jobs take the same steps; they differ in how they report and confirm."""
+Shell commands and Dagster jobs take the same steps; they differ in how they report and confirm.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class Deciding:
     """Decisions on one topic by `author`; None is a dry run, which only reports what would be decided.
 
     `report` prints a readable line. `confirm` asks the user, and raises its own error if the answer is no.
-    Connections to services are made when needed."""
+    Connections to services are made when needed.
+    """
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -125,7 +127,8 @@ class Deciding:
         """Continue on another cluster with the same offsets; return the continuation, or None if the cluster is
         unchanged.
 
-        Raises what `clusters.find` and `clusters.accept` raise."""
+        Raises what `clusters.find` and `clusters.accept` raise.
+        """
         topic = self.declaration.topic
         found = clusters.find(topic, self.ledger, self.cluster())
         if found is None:
@@ -169,7 +172,8 @@ class Deciding:
         and actions as plain JSON values. Raises what `Erasure` raises; ErasureUnfinishedError if damaged windows
         prevent comparing all of their rows with the keys; and PastVersionsKeptError if the lake's bucket keeps
         deleted files, unless `past_versions_expire` states that the bucket's rules delete them after a time. A dry
-        run skips that check, since it writes a file."""
+        run skips that check, since it writes a file.
+        """
         keeps_versions = self.author is not None and self.ledger.lake.root.keeps_versions()
         if keeps_versions and not past_versions_expire:
             raise PastVersionsKeptError(str(self.ledger.lake))

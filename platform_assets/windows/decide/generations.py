@@ -5,7 +5,8 @@ A generation is one lifetime of a log: within it, an offset of a partition never
 is deleted and created again starts a new generation at its log start, with another topic id. A log that lost its end
 starts a new one at the point of truncation, with the same id; earlier offsets belong to both. Each window belongs to
 one generation. The new generation starts at the newest edge of the old one, so every time is still in exactly one
-window, and records of the new log from before the decision are in its first window."""
+window, and records of the new log from before the decision are in its first window.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class LostOffsets:
     """Offsets of a sealed window that the log no longer has, and for which the table has no row.
 
     `loaded` means that the window is loaded, but it was never determined if the offsets were records or only
-    markers."""
+    markers.
+    """
 
     window: SealedWindow
     ranges: Ranges
@@ -61,7 +63,8 @@ class NewGeneration:
 
     `first` is the cut with which it would start: at the same edge, with the next generation number. `lost` are
     offsets of sealed windows that no table has; records of the old log after `newest` were in no window, and their
-    number is unknown."""
+    number is unknown.
+    """
 
     kind: Change
     newest: RecordedCut
@@ -139,7 +142,8 @@ def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
 
     The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is
     refused. The losses are accepted after the cut; if this call is interrupted, `carrying_out.carry_out` accepts
-    them. Raises LedgerConflictError if another process has recorded cuts since."""
+    them. Raises LedgerConflictError if another process has recorded cuts since.
+    """
     lost = tuple(lost.window.key for lost in found.lost)
     decisions.record(
         ledger.lake, Decision(found.topic, "generation", lost, author.name, author.reason, found.details())
@@ -233,7 +237,8 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
 def _held(folder: Folder, key: str) -> Ranges | None:
     """Return the offsets of a window that the table has; None if one of its files is lost.
 
-    Rows without a receipt count as loaded: the next load of the window writes the receipt."""
+    Rows without a receipt count as loaded: the next load of the window writes the receipt.
+    """
     try:
         found = rows.offsets_of(folder, key)
     except FilesLostError:

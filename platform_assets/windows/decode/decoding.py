@@ -136,7 +136,8 @@ class WindowDecoder:
 
         Raises NotLoadedError if the raw table does not have it; SchemaChangeError, DecodingDiffersError and other
         LoadErrors, which leave both tables unchanged; ConcurrentLoadError if other loads kept committing the same
-        window first."""
+        window first.
+        """
         digest, before = self.declared.digest_of(key), self.receipts(key)
         for attempt in range(_RACES):
             try:
@@ -184,7 +185,8 @@ class WindowDecoder:
         """Create both tables, or change the columns of decoded rows as declared; return the columns that files must
         have.
 
-        Raises SchemaChangeError, and ReplacedRowsError if the new columns would lose rows."""
+        Raises SchemaChangeError, and ReplacedRowsError if the new columns would lose rows.
+        """
         d, lake, declared = self.declaration, self.ledger.lake, self.declared
         key_fields = None if declared.key is None else decoder_of(declared.key).fields
         columns = decoded_table.columns(key_fields, decoder_of(declared.value).fields)
@@ -201,7 +203,8 @@ class WindowDecoder:
         result.
 
         The sample has the oldest window, the newest one, and others evenly between them, `_TRIED` in all. Raises
-        ReplacedRowsError if one of them would have fewer rows."""
+        ReplacedRowsError if one of them would have fewer rows.
+        """
         table = self.declaration.decoded_table
         entries = self.ledger.commit_rows(table, columns=["window", "rows"])
         with_rows = entries.filter(pc.greater(entries["rows"], 0)).group_by("window").aggregate([("rows", "sum")])
@@ -228,7 +231,8 @@ class WindowDecoder:
         again; empty if they would be the same. Neither the tables nor the ledger are changed.
 
         Returns None for a window that was not decoded with today's declaration, or has no offsets. Raises LoadErrors
-        as `decode` does."""
+        as `decode` does.
+        """
         raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self.receipts(key)
         if raw is None or raw.table_version is None or not known.are_of(self.declared.digest_of(key)):
             return None
@@ -296,7 +300,8 @@ class WindowDecoder:
     def open(self, layout: pa.Schema, window: str) -> tuple[WindowCommit, WindowCommit]:
         """Open both tables, dead letters first, before receipts are read: any later commit by others is a conflict.
 
-        Raises ConcurrentLoadError if the decoded table no longer has the columns `layout`."""
+        Raises ConcurrentLoadError if the decoded table no longer has the columns `layout`.
+        """
         letters, rows = self.dead_letters.open(), self.decoded.open()
         if not rows.columns().equals(layout):
             raise ConcurrentLoadError(self.declaration.decoded_table.name, window)
@@ -348,7 +353,8 @@ class WindowDecoder:
         rows.
 
         Rows that were measured against other expectations are kept, and get a receipt with the figures for today's
-        expectations."""
+        expectations.
+        """
         if known.decoded is None or known.dead_letters is None:
             raise AssertionError("unreachable: both have receipts")
         with self._deleted_if_refused(written):

@@ -1,7 +1,8 @@
 """Decoding many windows of a topic: one engine job writes their files; they are committed one by one, in order.
 
 Each window is treated as `decoding` treats a single one, and gets the same commits. A window that needs more than
-its raw rows, for example a comparison with the tables, is decoded individually when it is its turn."""
+its raw rows, for example a comparison with the tables, is decoded individually when it is its turn.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class _Done:
     """A window that is in both tables.
 
     `is_new` is true if its receipts are not recorded yet. `can_wait` is false if the ledger has receipts of earlier
-    rows: an erasure, a concurrent load or a check would compare the tables with these."""
+    rows: an erasure, a concurrent load or a check would compare the tables with these.
+    """
 
     key: str
     window: DecodedWindow
@@ -54,7 +56,8 @@ def decode_many(decoder: WindowDecoder, keys: Sequence[str]) -> Iterator[tuple[s
     recorded.
 
     A window that fails does not block the others. Errors are those of `WindowDecoder.decode`. A killed run leaves
-    complete windows; those without receipts are decoded again, as after a single window."""
+    complete windows; those without receipts are decoded again, as after a single window.
+    """
     rows: dict[str, int] = {}
     if len(keys) > 1:
         # A ledger that cannot be read fails each window when it is its turn.
@@ -162,7 +165,8 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
 
     Omitted: windows with erased records, windows whose raw files are no longer those of their load, windows that
     both tables have by today's declaration, and windows that cannot be decoded. Each of these succeeds or fails when
-    it is its turn."""
+    it is its turn.
+    """
     d, ledger = decoder.declaration, decoder.ledger
     try:
         decided = decisions.version(ledger.lake)

@@ -21,7 +21,8 @@ def send(outbox: Outbox, table: Folder, versions: Mapping[str, int]) -> Sent:
     """Send the dead letters of the windows in `versions`, each from the version of `table` given there.
 
     Dead letters of any window that were sent before are not sent again. Raises what `Outbox.send` raises, and
-    FilesLostError."""
+    FilesLostError.
+    """
     return outbox.send(letters(outbox.source, table, versions))
 
 

@@ -54,7 +54,8 @@ def fence_loads(eraser: WindowEraser) -> None:
 
     A load that has written files by now may have made its last check before the rule was recorded, and may commit
     after the tables are searched. A load without files yet finds the rule in its last check. Raises what committing
-    raises."""
+    raises.
+    """
     ledger, table = eraser.ledger, eraser.declaration.raw_table
     folder, rules = ledger.lake.table(table), erasure_rules.of(ledger, table.topic)
     if not load_log.exists(folder):
@@ -99,7 +100,8 @@ def _of_the_past(
     """Return a mask of the rows that existed when the rule was made; records sent afterwards are not erased.
 
     All records of earlier generations existed then. In a later log, the producer's timestamp decides; if the broker
-    set the timestamp, all records count as copies."""
+    set the timestamp, all records count as copies.
+    """
     if rule.generation in rules.same_log(window.generation):
         partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])
         ends = np.array([rule.until.get(p, 0) for p in range(int(partitions.max(initial=0)) + 1)], np.int64)

@@ -1,7 +1,8 @@
 """Values of erased records in logs and the ledger: bounds of columns, and samples of rows that failed an expectation.
 
 Only data files contain records, but a log has the least and the greatest value of a column if another writer
-recorded them, and a commit of decoded rows and its receipt have up to three failing values of each expectation."""
+recorded them, and a commit of decoded rows and its receipt have up to three failing values of each expectation.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def without(
     deleted if they are new.
 
     `folder` is the table's, and `window_column` is true if files of `window` have a window column. Raises
-    FilesLostError if a past file is lost by now, and LakeNotWritableError."""
+    FilesLostError if a past file is lost by now, and LakeNotWritableError.
+    """
     # Imported here because compiled kernels are slow to load, and a code location does not need them.
     from platform_assets.engines.columnar.digests import measured
 

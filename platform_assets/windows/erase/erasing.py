@@ -2,7 +2,8 @@
 
 Rows come from the tables' own files, since Kafka may no longer have them. Digests show whether they are the
 receipt's rows. The ledger names the offsets before this begins, and each window gets a commit. So a concurrent load
-either omits the offsets, or fails because of that commit, or was committed first and has its rows removed."""
+either omits the offsets, or fails because of that commit, or was committed first and has its rows removed.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ class WindowEraser:
         """Remove rows at `erased` of a window from all tables; return True if there were any. Used by loads after an
         interrupted erasure.
 
-        A damaged window is left to the load: no error is raised for it."""
+        A damaged window is left to the load: no error is raised for it.
+        """
         found = False
         for table in self.tables:
             for outcome in self.erase(table, {window: erased}):
@@ -110,7 +112,8 @@ class WindowEraser:
         decoding that read the records before they were named then fails.
 
         If a window's rows are not those of its receipt, its error is yielded instead: the window has to be loaded
-        again first. Raises what committing raises; running it again continues."""
+        again first. Raises what committing raises; running it again continues.
+        """
         if not load_log.exists(self.ledger.lake.table(table)):
             return
         keys = sorted(windows)
@@ -282,7 +285,8 @@ class _Window:
         """Write new files of the remaining rows; return them, the measure of all rows, and the expectation figures of
         the remaining rows.
 
-        Memory is bounded by one row group, however large the window is. Raises FilesLostError; no file is left then."""
+        Memory is bounded by one row group, however large the window is. Raises FilesLostError; no file is left then.
+        """
         # Imported here because it loads compiled code, which a code location does not need.
         from platform_assets.engines.decoding.rows import by_partition, in_order
 

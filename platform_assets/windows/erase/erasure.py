@@ -1,7 +1,8 @@
 """Erasure: records, selected by offset or by key, are named in the ledger and then removed from every table and file.
 
 Since they are recorded first, every later load omits them, and running an interrupted erasure again continues it.
-Keys are compared and not stored: the ledger has only coordinates."""
+Keys are compared and not stored: the ledger has only coordinates.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class Selected:
     """Offsets of one sealed window to be erased, by partition.
 
     For a loaded window, only offsets that have a row, so each stands for a record; for other windows, all offsets
-    that were named."""
+    that were named.
+    """
 
     sealed: SealedWindow
     ranges: Ranges
@@ -222,7 +224,8 @@ class Erasure:
         """Record `selected`, the result of `of_keys`, and the keys unless they are to be forgotten; return everything
         that was recorded.
 
-        The files of loads that have committed since that search are searched too; loads about to commit will fail."""
+        The files of loads that have committed since that search are searched too; loads about to commit will fail.
+        """
         self.record(selected, author, () if forget else keys)
         if not forget:
             erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
@@ -236,7 +239,8 @@ class Erasure:
         removes them.
 
         With `keys`, the ledger also gets their salted digests: later loads then find records that the raw table does
-        not have yet, or will have at other offsets."""
+        not have yet, or will have at other offsets.
+        """
         known = erased_of(self.ledger, self.topic, [s.sealed.key for s in selected]) if selected else {}
         new = [replace(s, ranges=erasure_rules.without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
         new = [s for s in new if s.offsets]
@@ -267,7 +271,8 @@ class Erasure:
         number of new rules.
 
         Matching records that are already loaded are recorded, so that `run` removes them. Raises ConfigurationError
-        if there are no such rules."""
+        if there are no such rules.
+        """
         theirs = erasure_rules.of(self.ledger, other).keys
         if not theirs:
             raise ConfigurationError(

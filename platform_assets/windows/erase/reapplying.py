@@ -45,7 +45,8 @@ def remember(lake: Lake, before: Sequence[Decision]) -> list[Decision]:
     """Store the erasures of `before`, and those of an interrupted restore, in a file of the lake until `reapply` has
     applied them.
 
-    Returns all of them. Call this before anything is restored."""
+    Returns all of them. Call this before anything is restored.
+    """
     known = {_identity(d): d for d in (*_remembered(lake), *before)}
     _keep(lake, list(known.values()))
     return list(known.values())
@@ -55,7 +56,8 @@ def finish(ledger: Ledger, declaration: TopicDeclaration) -> None:
     """Apply the erasures of a topic that was restored before the restore was interrupted. Cheap if there are none.
 
     Raises what writing to the ledger and the tables raises; the next call continues. An erasure that cannot be
-    finished remains, and `status` names it."""
+    finished remains, and `status` names it.
+    """
     lake, topic = ledger.lake, declaration.topic
     if not _lock.acquire(blocking=False):
         return
@@ -111,7 +113,8 @@ def reapply(
     """Record the decisions of `before` that the restored ledger lacks, and erase the rows of all of them again.
 
     If `topics` is given, only theirs; otherwise the file that `remember` stored is removed. Returns the topics that
-    had something to erase."""
+    had something to erase.
+    """
     erasure_rules.forget()
     known = {_identity(d) for d in decided(lake)}
     for decision in before:

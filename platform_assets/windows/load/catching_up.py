@@ -2,7 +2,8 @@
 
 Each window is treated as `loading` treats a single one. Windows that need more than reading Kafka, for example
 because they were loaded before, are loaded individually when it is their turn. The windows may belong to several
-topics."""
+topics.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def load_group(
 
     Loaders with the same engine must share one engine object. Receipts of up to `RECEIPTS_AT_ONCE` windows are
     recorded together, and a window's outcome is yielded once its receipt is recorded. A run that is killed in
-    between leaves commits without a receipt, which the next run finds, as for a single window."""
+    between leaves commits without a receipt, which the next run finds, as for a single window.
+    """
     yield from _load(wanted, RECEIPTS_AT_ONCE)
 
 
@@ -210,7 +212,8 @@ def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Pre
     """Return the windows that an engine may read together: with offsets, of one generation, and without rows or
     receipt.
 
-    If the brokers no longer have a window's offsets, its value is an error."""
+    If the brokers no longer have a window's offsets, its value is an error.
+    """
     if not windows:
         return {}
     table, topic = loader.declaration.raw_table, loader.declaration.topic

@@ -2,7 +2,8 @@
 
 A machine whose clock is ahead would cut future edges, a thousand at a time, and its topics would then load nothing
 until those times. So before an edge is cut, another machine's clock is read: that of Kafka's controllers or, if they
-do not report it, the lake's. If all of them run on this machine, there is no second clock."""
+do not report it, the lake's. If all of them run on this machine, there is no second clock.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def other_clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
     """Query the time from Kafka's controllers, or write a file to the lake and read its time.
 
     An answer less than a minute old is extrapolated, so topics whose windows close at the same time share one
-    answer, unless `now` is ahead of that. Raises BrokerRefusedError and LakeNotWritableError."""
+    answer, unless `now` is ahead of that. Raises BrokerRefusedError and LakeNotWritableError.
+    """
     key = (cluster.settings.bootstrap_servers, lake)
     with _lock:
         asked_at, seen = _seen.get(key, (0.0, None))

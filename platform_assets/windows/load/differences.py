@@ -1,6 +1,7 @@
 """Explanation for a window whose records in Kafka differ from its receipt: which side changed, and what to do.
 
-Pure. The table decides: its rows are measured too, as long as its files are those of the receipt."""
+Pure. The table decides: its rows are measured too, as long as its files are those of the receipt.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ def explain(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str
     """Explain the difference between `receipt` and the measure of Kafka's records `now`.
 
     `held` is the measure of the table's own rows; None if their files are not those of the receipt or are lost.
-    `gone` names the offsets that only the table has, `new` those that only Kafka has."""
+    `gone` names the offsets that only the table has, `new` those that only Kafka has.
+    """
     seen = _seen(receipt, now)
     if held == now:
         return f"{seen}, but the table's own rows are exactly those in Kafka. {REPAIR_LEDGER}"

@@ -1,7 +1,8 @@
 """Gathering the rows of a damaged window from every source that has some of them: Kafka, and data files of the table's
 versions.
 
-The digests of the receipt prove all of the rows together; nothing proves a part of them."""
+The digests of the receipt prove all of the rows together; nothing proves a part of them.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Gatherer:
     """Gatherer of one window's rows for `replacer`. `window_column` is true if the table is flat: its files then have a
     window column.
 
-    `field_ids` are those of the table's columns."""
+    `field_ids` are those of the table's columns.
+    """
 
     replacer: WindowReplacer
     cluster: Cluster
@@ -81,7 +83,8 @@ class Gatherer:
         left.
 
         Each element of `ways` has offsets that the load may have omitted; the first includes all others, and is
-        omitted now."""
+        omitted now.
+        """
         always = {p: _in_all([way.get(p, ()) for way in ways]) for p in ways[0]}
         try:
             missing = self.not_in_kafka()

@@ -1,7 +1,8 @@
 """Loading one window of a topic into its raw table: seal it, make sure that Kafka has its records, and replace its
 rows.
 
-`replacing` has the steps shared by all tables; this module has the steps of raw tables, which involve Kafka."""
+`replacing` has the steps shared by all tables; this module has the steps of raw tables, which involve Kafka.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ class Loader:
 
         Raises the errors of `sealing.sealed_window`; OffsetsExpiredError, UnreadableTimestampError, TruncationError,
         ReloadDiffersError and other LoadErrors, which leave the table unchanged; ConcurrentLoadError if other runs
-        kept committing the same window first; CommitOutcomeUnknownError if the connection to the engine broke."""
+        kept committing the same window first; CommitOutcomeUnknownError if the connection to the engine broke.
+        """
         deadline = time.monotonic() + 60
         self.ledger.create()
         carrying_out.carry_out(self.ledger, self.declaration.topic)
@@ -209,7 +211,8 @@ class Loader:
     ) -> Loaded:
         """Keep, repair or restore the window with rows from Kafka alone, or from one version of the table.
 
-        Raises LostForGoodError or UnrecordedLoadError if no single source has all of them."""
+        Raises LostForGoodError or UnrecordedLoadError if no single source has all of them.
+        """
         # Retention loses nothing where there are no rows, so Kafka only needs to have the span of the rows.
         spans = {
             p: OffsetRange.closed(part.first_offset, part.last_offset)
@@ -244,7 +247,8 @@ class Loader:
         """Return the losses that the load of the receipt may have omitted: all of `accepted`, or fewer.
 
         The receipt may be older than an erasure, because a damaged window blocks the erasure; once the window is
-        repaired, `_load` continues it."""
+        repaired, `_load` continues it.
+        """
         ways = [accepted]
         if erased := self.erased(sealed):
             unfinished = decisions.unfinished_erasures(self.ledger.lake, sealed.topic).get(sealed.key)
@@ -258,7 +262,8 @@ class Loader:
         oldest.
 
         The receipt may be from any time between two erasures, since an erasure that found no rows does not change
-        it."""
+        it.
+        """
         found, later = list[Losses](), list[Sequence[int]]()
         for decision in reversed(decisions.decisions(self.ledger.lake, sealed.topic, ("erase",))):
             if triples := decision.details["offsets"].get(sealed.key):
@@ -279,7 +284,8 @@ class Loader:
         longer has its records.
 
         Raises `cause` if the table is intact and the log is not the one that was read or has a damaged batch, and
-        LostForGoodError or UnrecordedLoadError if no version has the recorded rows."""
+        LostForGoodError or UnrecordedLoadError if no version has the recorded rows.
+        """
         expired = cause.lost if isinstance(cause, OffsetsExpiredError) else None
         intact = self.replacer.proved(receipt)
         if intact is not None:
@@ -304,7 +310,8 @@ class Loader:
         connector reads by name, and the end of the log, since a new leader may have truncated it in the meantime and
         written other records at these offsets. `accepted` was not read, and `decided` was taken before that: records
         that an operator has erased since then must not be committed, because the written files were not searched for
-        those keys. Raises what `bounds` raises, and ConcurrentLoadError."""
+        those keys. Raises what `bounds` raises, and ConcurrentLoadError.
+        """
         rules = erasure_rules.of(self.ledger, sealed.topic).keys_for(sealed)
 
         def check() -> None:
@@ -326,7 +333,8 @@ class Loader:
         """Return the bounds of the topic's log, after checking that it is the ledger's topic and still has everything
         before `needed` as it was cut.
 
-        `needed` has exclusive ends by partition. Raises what `truncation.stable_offsets` raises."""
+        `needed` has exclusive ends by partition. Raises what `truncation.stable_offsets` raises.
+        """
         newest = self.ledger.newest_cut(topic)
         state = sealing.checked_state(self.cluster, topic, newest)
         starts = {p: f.offset for p, f in self.cluster.log_starts(state).items()}
@@ -339,7 +347,8 @@ class Loader:
         """Check before the read that Kafka still has `needed` of a window; return the bounds of the topic's log.
 
         If `bounds` are not given, they are requested from Kafka, unless the log was replaced and nothing of the
-        window can be read."""
+        window can be read.
+        """
         inside = generations.within_log(self.ledger, sealed)
         gone = {p: wanted.minus([inside[p], *accepted.get(p, ())]) for p, wanted in needed.items()}
         if any(gone.values()):
@@ -395,7 +404,8 @@ class Loader:
         """Return `written` if no rule by key erases a record in it.
 
         Otherwise record those records in the ledger, delete the written files, and raise ConcurrentLoadError, so
-        that the load begins again."""
+        that the load begins again.
+        """
         if erased_keys.record_found(self.ledger, self.table, (quote(f.path) for f in written.files), sealed):
             self.replacer.delete(written)
             raise ConcurrentLoadError(self.declaration.raw_table.name, sealed.key)

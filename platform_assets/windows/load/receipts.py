@@ -46,7 +46,8 @@ def receipt_of(
     As many rows as offsets, with the digest of exactly these offsets, prove that the window is dense and has no
     duplicates. Any other window without a `proof` is read back to find duplicates, and stays open until the brokers
     account for its holes. `opened` is a version of the table that has the window as `commit` left it. Raises
-    LoadError if Spark observed a different number of rows than the files contain."""
+    LoadError if Spark observed a different number of rows than the files contain.
+    """
     m, path = commit.metadata, lake.table(table)
     files, statistics = load_log.added_files(commit) or holdings.files_at(path, m.window.key, commit.version)
     # These are all of the window's files, so the table, which may be large, is not opened again.

@@ -1,7 +1,8 @@
 """Replacing one window of a table: new files are written, compared with the receipt, and committed or deleted.
 
 It does not depend on the source of the rows, so it serves every kind of table. Every reason to refuse a load is
-checked before the commit; if the load is refused, no commit names the files written so far, and they are deleted."""
+checked before the commit; if the load is refused, no commit names the files written so far, and they are deleted.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ class WindowReplacer:
     ) -> Loaded:
         """Load a window that has no receipt. `before_commit` raises if the load has to be refused at the last moment.
 
-        Raises UnprovedRowsError if the table has rows of the window that the load would not restore."""
+        Raises UnprovedRowsError if the table has rows of the window that the load would not restore.
+        """
         made = self.committed(commit, metadata, write, before_commit)
         self._record(made.receipt)
         return made
@@ -139,7 +141,8 @@ class WindowReplacer:
 
         Raises ReloadDiffersError if the rows are not those of `receipt` and the table's are not damaged;
         LostForGoodError if the table's are damaged and no past version has them; UnrecordedLoadError instead if a
-        rebuilt ledger found the rows, and they may not be all that was loaded. The table is then unchanged."""
+        rebuilt ledger found the rows, and they may not be all that was loaded. The table is then unchanged.
+        """
         began = time.monotonic()
         written = self._written(commit, metadata, write, loaded=True)
         with self._deleted_if_refused(written):
@@ -214,7 +217,8 @@ class WindowReplacer:
         such commit.
 
         `opened` is the table before anything was decided. `metadata` has the window and the offsets that the commit
-        must have. Also returns None if the commit's files are lost: its rows can then come only from their source."""
+        must have. Also returns None if the commit's files are lost: its rows can then come only from their source.
+        """
         key = metadata.window.key
         if not opened.holds(key):
             return None
@@ -243,7 +247,8 @@ class WindowReplacer:
     def proved(self, receipt: Receipt) -> Receipt | None:
         """Return the receipt of a window whose rows in the table are still those of `receipt`; None if they are not.
 
-        If other files contain them by now, the receipt names those files, and is recorded."""
+        If other files contain them by now, the receipt names those files, and is recorded.
+        """
         held = self._held(receipt)
         return self._proved(receipt, held) if held.has(receipt) else None
 
@@ -312,7 +317,8 @@ class WindowReplacer:
         """Raise UnprovedRowsError if the table has rows of a window without a receipt that `written` lacks.
 
         Nothing proves the origin of these rows, and they may be the only copies. Erased records do not count as
-        missing."""
+        missing.
+        """
         key = metadata.window.key
         if not commit.holds(key):
             return

@@ -1,7 +1,8 @@
 """Retention forecast of a table: how far it lags behind its topic's log, what holds it back, and when retention
 overtakes it.
 
-It loads and decides nothing. Facts that the brokers do not report, or not to this client, are named and omitted."""
+It loads and decides nothing. Facts that the brokers do not report, or not to this client, are named and omitted.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class RetentionForecast:
     """All partitions of a topic, ascending, and the open transactions in partitions with offsets held back.
 
     `retention` is None if the brokers do not report it. `unknown` names the facts that could not be determined, and
-    why."""
+    why.
+    """
 
     topic: str
     partitions: tuple[PartitionForecast, ...]
@@ -85,7 +87,8 @@ def look(
     """Query the brokers for the lag and retention of the topic's raw table, within the cluster's deadline.
 
     Ages are measured at `now`, by default the time of the call. Raises what describing a topic, listing its offsets
-    and reading the ledger raise."""
+    and reading the ledger raise.
+    """
     topic = declaration.topic
     state = cluster.topic(topic)
     stable = {p: f.offset for p, f in cluster.last_stable_offsets(state).items()}

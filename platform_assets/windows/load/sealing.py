@@ -2,7 +2,8 @@
 
 The newest closed edge is cut at the last stable offset if a tick occurs within one sensor interval of it; every
 other edge by timestamp look-up; the first edge at the log start. Cuts only grow and never exceed the last stable
-offset."""
+offset.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ class StartMovedError(ConfigurationError):
 class Sealing:
     """Result of one attempt: the edges recorded by this call, and True if closed edges are left for the next one.
 
-    `before` is the newest cut before them; None if they are the first ones."""
+    `before` is the newest cut before them; None if they are the first ones.
+    """
 
     recorded: tuple[RecordedCut, ...]
     more: bool
@@ -99,7 +101,8 @@ def seal(
 
     Raises one of these without recording anything: ClockAheadError, StartMovedError, BrokerUnreachableError,
     TopicMissingError, ClusterChangedError, TopicRecreatedError, EndMovedBackError, TruncationError and
-    LedgerLostError."""
+    LedgerLostError.
+    """
     topic = declaration.topic
     bounded = cluster.with_deadline(deadline)
     other: OtherClock | None = None
@@ -139,7 +142,8 @@ def propose(
     """Return the cuts that `seal` would record, using calls to a `cluster` bounded by `deadline`; None if no edge is to
     be cut.
 
-    `other` is the time of another clock, if it was already requested. Raises what `seal` raises."""
+    `other` is the time of another clock, if it was already requested. Raises what `seal` raises.
+    """
     topic = declaration.topic
     newest = ledger.newest_cut(topic)
     check_ledger_knows_table(declaration.raw_table, ledger.lake, newest)
@@ -210,7 +214,8 @@ def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
     """Raise StartMovedError if `start` is earlier than it was when the first window was cut.
 
     A later `start` does not change sealed windows. A `start` less than one window length before the first window
-    does not count as moved: an earlier schedule had no edge in between."""
+    does not count as moved: an earlier schedule had no edge in between.
+    """
     first = cut_ranges.first_edge(ledger, declaration.topic)
     if first is None or declaration.first_edge >= first:
         return
@@ -350,7 +355,8 @@ def seal_group(
     """Return what `sealing.seal` returns or raises for each topic reached before `taking_until`, by topic, in order.
 
     Both times are values of `time.monotonic`; the first topic is always reached. A topic that fails does not block
-    the others."""
+    the others.
+    """
     found: dict[str, Sealing | PlatformError] = {}
     for at in range(0, len(declarations), _AT_ONCE):
         if at and time.monotonic() >= taking_until:

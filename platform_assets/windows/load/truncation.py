@@ -2,7 +2,8 @@
 
 A log that was truncated and has grown again may end where expected, but with other records. One leader writes all
 records of a leader epoch, and a cut records its epoch: if that epoch now ends before the cut, the records in between
-come from a later leader."""
+come from a later leader.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ class LastUpkeep:
     It merged `merged_files` of `merged_bytes` into `new_files` of `new_bytes`; the table then had `files` of
     `bytes`, and before that `files_before`. Later runs merge `left_bytes` bytes of files. `damaged` are the first
     windows whose rows are not those of their receipts, with the ids of their loads. `deleted_files` of
-    `deleted_bytes` were in no version that is kept; `vacuumed_at` is the time at which such files were last deleted."""
+    `deleted_bytes` were in no version that is kept; `vacuumed_at` is the time at which such files were last deleted.
+    """
 
     at: datetime
     seconds: float

@@ -3,7 +3,8 @@
 Nothing else is merged: a difference is damage, and is reported. The merged files are proved before the commit, and
 their contents are recorded, so that nobody has to read them to know that their windows have the rows of their
 receipts. Each group of files is a separate commit: a run that dies leaves finished groups, and the next run plans
-the others again."""
+the others again.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ class MergedFiles:
     """The outcome for a group of files: either merged in `version` into `files` with `bytes`, or not merged.
 
     `damaged` are windows whose rows are not those of their receipts. If there are none and no version, another
-    commit came first."""
+    commit came first.
+    """
 
     group: Group
     version: int | None
@@ -95,7 +97,8 @@ class Upkeep:
         """Return what a run merges: files of windows that have receipts and end before the key `before`, up to `budget`
         bytes but at least one group.
 
-        None for a table that does not exist or is partitioned."""
+        None for a table that does not exist or is partitioned.
+        """
         if not load_log.exists(self.folder):
             return None
         handle = self.folder.delta()
@@ -224,7 +227,8 @@ class Upkeep:
         moved them.
 
         The result of the read is current only if the newest version still names the files: the writer that removed
-        one may have deleted it."""
+        one may have deleted it.
+        """
         found: contents.Digests = {}
         unread, columns = set[str](), data_files.columns_of(self.folder)
         for file in group.files:

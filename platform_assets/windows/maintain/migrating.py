@@ -2,7 +2,8 @@
 
 A window whose rows are not those of its receipt, or cannot be read, is damage: nothing is committed until a load has
 repaired it. Rows that no receipt proves are copied unchanged and stay unproved: those of a load whose receipt is
-still missing, of windows without a receipt, and of another writer."""
+still missing, of windows without a receipt, and of another writer.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ Digests = Mapping[str, Mapping[str, Measured]]
 class Planned:
     """Work of a migration.
 
-    `copied` of the table's `bytes` bytes are already copied. The migration is done if the table `is_flat`."""
+    `copied` of the table's `bytes` bytes are already copied. The migration is done if the table `is_flat`.
+    """
 
     is_flat: bool
     windows: int = 0
@@ -199,7 +201,8 @@ class Migration:
         """Record receipts of windows whose copies are not shared with others, so that nobody reads the files to find
         out what they contain.
 
-        The contents of shared files are recorded before the commit."""
+        The contents of shared files are recorded before the commit.
+        """
         if not copies:
             return
         receipts = self.ledger.receipts(self.table)

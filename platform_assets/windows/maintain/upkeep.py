@@ -4,7 +4,8 @@ version names.
 Each step is either complete or leaves the table unchanged, so a run may end anywhere, and two runs at once do no
 harm: see `merging`. Files are deleted after the table's own retention, a week by default, on which readers of past
 versions, backups and loads in progress rely; only files that are older and that the newest version does not name are
-deleted."""
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ class TableUpkeep:
     def run(self, now: datetime, progress: Progress = lambda done, all, merged: None) -> LastUpkeep | None:
         """Run the upkeep and return its result; None as in `plan`.
 
-        Raises the platform's errors; what was merged before stays merged."""
+        Raises the platform's errors; what was merged before stays merged.
+        """
         began = time.monotonic()
         before = recall(self.ledger.lake, self.table)
         plan = self.plan(now)
@@ -121,7 +123,8 @@ class TableUpkeep:
     def _keep_bounds(self) -> None:
         """Put the columns `cluster_by` into the table's property, so that Spark skips files by their bounds.
 
-        If another commit comes first, the next run does this."""
+        If another commit comes first, the next run does this.
+        """
         handle = self._folder.delta()
         columns = handle.metadata().configuration.get(_STATISTICS)
         held = {field.name for field in handle.schema().fields}

@@ -2,7 +2,8 @@
 exist, and the others are accepted as lost.
 
 Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still
-be read. Rows from files are used as they are: a digest proves only a whole window, not a part of it."""
+be read. Rows from files are used as they are: a digest proves only a whole window, not a part of it.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ class Remains:
 
         The decision names everything and is recorded first. It takes effect with the commit, and not at all if the
         commit is refused, for example because the window was repaired meanwhile. If this is interrupted after the
-        decision, the window is still damaged, and the decision can be made again. Raises what committing raises."""
+        decision, the window is still damaged, and the decision can be made again. Raises what committing raises.
+        """
         began, ledger, table = time.monotonic(), self.loader.ledger, self.receipt.table
         details = {
             "rows_gone": self.rows_gone,

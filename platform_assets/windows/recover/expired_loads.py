@@ -2,7 +2,8 @@
 
 The rows are those of the oldest version that the log still reaches: later changes were not loads. Any cut between
 the last row of a window and the first of the next results in the same rows, unless rows were deleted there before;
-so a load reconstructed here is marked as `found`."""
+so a load reconstructed here is marked as `found`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class _SurvivingRows:
     """The rows of a window whose commit has left the log.
 
     `stand` is its oldest known version. `whole` is true if `bounds` covers all rows; rows of lost files may be
-    missing."""
+    missing.
+    """
 
     stand: Stand
     files: WindowFiles
@@ -120,7 +122,8 @@ def _logs_of(
     row are omitted.
 
     Without any known load, the first window belongs to generation 1. An id that no load names belongs to an earlier
-    generation."""
+    generation.
+    """
     known = {load.metadata.topic_id: load.metadata.generation for load in reversed(loads)}
     whole = [key for key, each in found.items() if each.whole]
     ids: dict[str, str] = {}

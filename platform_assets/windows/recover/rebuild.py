@@ -2,7 +2,8 @@
 
 The cuts between loaded windows are in the commits' metadata. Windows whose commits have left the log are restored
 from the rows: any cut between the last row of a window and the first of the next results in the same rows. Edges
-between two loaded windows without offsets in between belonged to windows without offsets. No new cut is taken."""
+between two loaded windows without offsets in between belonged to windows without offsets. No new cut is taken.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def rebuild(
 
     Receipts are recorded as they are restored, so another call continues after an interruption. `progress` is called
     with what is being read. Raises LedgerCorruptError if the table's commits contradict each other or the rest of
-    the ledger, and what reading the table raises, except for lost files."""
+    the ledger, and what reading the table raises, except for lost files.
+    """
     ledger.create()
     table = ledger.lake.table(declaration.raw_table)
     newest = ledger.newest_cut(declaration.topic)

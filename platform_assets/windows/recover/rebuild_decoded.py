@@ -38,7 +38,8 @@ def rebuild_decoded(
     """Record the receipts that the ledger lacks and the tables prove; return the number of windows.
 
     The ledger must already have the receipts of the raw table. Raises what reading the tables raises, except for
-    lost files."""
+    lost files.
+    """
     tables = (declaration.decoded_table, declaration.dead_letter_table)
     raw = ledger.receipts(declaration.raw_table)
     known = [ledger.receipts(table) for table in tables]

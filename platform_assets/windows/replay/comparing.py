@@ -82,7 +82,8 @@ class WindowComparison:
     """One window in both tables. `problem` explains why it could not be compared, or names another fault of it.
 
     `left_out` are offsets that Kafka no longer has, or that were accepted as lost: the fresh table cannot have them.
-    The live table has `rows_left_out` rows at these offsets."""
+    The live table has `rows_left_out` rows at these offsets.
+    """
 
     window: str
     partitions: tuple[PartitionComparison, ...]

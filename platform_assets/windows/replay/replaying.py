@@ -98,7 +98,8 @@ def plan(loader: Loader, windows: Sequence[SealedWindow]) -> tuple[PlannedWindow
 
     Raises TopicRecreatedError, TruncationError, ClusterChangedError, TopicMissingError: a log that is no longer the
     ledger's is not replayed before an operator has decided. Raises BrokerUnreachableError, also if a partition has
-    no leader."""
+    no leader.
+    """
     topic, ledger, table = loader.declaration.topic, loader.ledger, loader.declaration.raw_table
     keys = [w.key for w in windows]
     receipts, accepted = ledger.receipts(table, keys), ledger.accepted_losses_of(table, keys)
@@ -227,7 +228,8 @@ def _with_timestamps(selection: ByTimestamps, topic: str, ledger: Ledger) -> Ite
     """Yield windows with such a record, according to the statistics of the table's files, and windows of that time
     without a file.
 
-    Any window may contain any timestamp; if nothing was loaded, only the window's own time is known."""
+    Any window may contain any timestamp; if nothing was loaded, only the window's own time is known.
+    """
     folder = ledger.lake.table(TableRef.raw(topic))
     spans: dict[str, bool] = {}
     if load_log.exists(folder):
@@ -258,7 +260,8 @@ class Replay:
     ledger.
 
     An interrupted replay is continued by starting it again with the same name: windows that it has are read again
-    and proved."""
+    and proved.
+    """
 
     live: Loader
     fresh: Loader
@@ -300,7 +303,8 @@ class Replay:
         """Load each of the windows, as far as Kafka has their offsets; yield the outcomes in their order.
 
         Offsets that Kafka no longer has are recorded in the replay's ledger. `forget_session` is called if the
-        connection to Spark broke, so that the next window gets a new session."""
+        connection to Spark broke, so that the next window gets a new session.
+        """
         by_key = {w.key: w for w in windows}
         for key, outcome in load_many(self.fresh, list(by_key)):
             for _ in range(_OVERTAKEN):

@@ -1,6 +1,7 @@
 """A check's page in Dagster's UI: a headline, a heatmap, the worst windows, and what to do.
 
-If `PLATFORM_SCREENSHOTS` is set, screenshots of each page, light and dark, are kept there."""
+If `PLATFORM_SCREENSHOTS` is set, screenshots of each page, light and dark, are kept there.
+"""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ def test_differences_that_the_codec_does_not_shrink_have_none(columns: dict[str,
 def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp_path: Path) -> None:
     """Every other column keeps the codec, down to the leaves of the headers, and later rows follow the first ones.
 
-    Except numbers written as differences: a constant step takes only a handful of bytes."""
+    Except numbers written as differences: a constant step takes only a handful of bytes.
+    """
     series = FileSeries(
         files_at(str(tmp_path)), "w", "0", 1, row_group_bytes=200_000, measure=lambda _: Measured.of_nothing()
     )

@@ -1,7 +1,8 @@
 """A user's own Spark server that shows as much as possible: Connect's page in the UI, event logs, the REST interface.
 
 It has none of the platform's redaction settings, only Spark's defaults and one pattern set by its operator. Loads
-send Kafka's password to it."""
+send Kafka's password to it.
+"""
 
 from __future__ import annotations
 

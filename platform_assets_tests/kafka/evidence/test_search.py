@@ -37,7 +37,8 @@ def any_log(rng: random.Random) -> tuple[list[bytes], int]:
     """Return a log of batches with one record or many, some of them compacted, with markers and holes between them, and
     the log's end.
 
-    Timestamps are offsets."""
+    Timestamps are offsets.
+    """
     batches, offset = [], rng.choice((0, 7))
     for _ in range(rng.randrange(1, 40)):
         if rng.random() < 0.4:
