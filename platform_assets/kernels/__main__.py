@@ -10,7 +10,7 @@ _MODULES: Final = ("arrow", "avro", "conversion", "csv", "hashing", "json_texts"
 
 
 def main() -> None:
-    """Print where the kernels are kept, or why there are none; without them, loads use Spark's connector."""
+    """Print where the kernels are stored, or why there are none; without them, loads use Spark's connector."""
     try:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:

@@ -25,7 +25,7 @@ LARGEST = (1 << 31) - 1
 
 @kernel(INTS)
 def total_size(sizes: Ints) -> int:
-    """Return the sum of sizes that are not negative, that is, of values that are not null."""
+    """Return the sum of the sizes that are not negative, that is, of the values that are not null."""
     total = 0
     for size in sizes:
         if size > 0:
@@ -71,7 +71,8 @@ def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
 
 @kernel(FILLED_LONGS)
 def to_microseconds(milliseconds: Longs) -> int:
-    """Convert in place. Returns the first index whose microseconds do not fit 64 bits, or -1; values after it are left unchanged."""
+    """Convert in place. Return the first index whose microseconds do not fit 64 bits, or -1; values after it are
+    unchanged."""
     for index in range(milliseconds.size):
         value = milliseconds[index]
         if value > 9223372036854775 or value < -9223372036854775:

@@ -49,8 +49,8 @@ on, of which a negative one is refused. UNION (first, count): likewise, and the 
 (level of its items): begins one, and ITEMS (level of its items, least size of one, step behind the list) comes next; ITEM_END (level
 of the items, step of ITEMS) ends each. JUMP (step). EMPTY_ITEMS: blocks whose items take no bytes. END: of the value."""
 FRAME = 5
-"""Numbers on the stack for each list being read: items left in the block, its end or -1, first item, the step that began it, and
-the position of that step."""
+"""Numbers on the stack for each list being read: items left in the block, its end or -1, first item, the step that
+began the list, and the position of that step."""
 
 _FAILED = np.int64(-1)
 _LAST_SHIFT = np.uint64(63)
@@ -102,7 +102,7 @@ def _decimal(data: Bytes, at: Whole, size: Whole) -> tuple[Whole, np.uint64]:
 
 @inlined
 def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> None:
-    """Undo the value at which `levels` are: nothing was read of it."""
+    """Undo the value that is being read at these `levels`, as if nothing had been read of it."""
     for column in range(columns.size // 3):
         begin, level, room = columns[3 * column], columns[3 * column + 1], columns[3 * column + 2]
         for item in range(levels[3 * level + 1], min(levels[3 * level] + 1, room)):
@@ -112,7 +112,8 @@ def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> Non
 
 @kernel(BYTES, INT, INT, LONGS, INT)
 def _is_within(data: Bytes, at: Whole, size: Whole, table: Longs, limit: Whole) -> Truth:
-    """Return true if `limit` is negative, or the decimal at `at` has 1 to 16 bytes and a magnitude within the table's entry."""
+    """Return True if `limit` is negative, or the decimal at `at` has 1 to 16 bytes and a magnitude within the
+    table's entry."""
     if limit < 0:
         return True
     if size == 0 or size > 16:
@@ -121,7 +122,7 @@ def _is_within(data: Bytes, at: Whole, size: Whole, table: Longs, limit: Whole) 
     if upper < 0:
         lower = ~lower + np.uint64(1)
         upper = np.int64(~np.uint64(upper) + np.uint64(1 if lower == 0 else 0))
-    # The magnitude of the smallest number is negative again.
+    # The magnitude of the smallest number is also negative.
     high = table[limit + 1]
     return bool(0 <= upper < high or (upper == high and lower <= np.uint64(table[limit])))
 

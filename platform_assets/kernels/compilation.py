@@ -34,18 +34,19 @@ FILLED_BYTES, FILLED_INTS, FILLED_LONGS, SUMS, FILLED_DOUBLES = (
 """Arrays that a kernel fills or adds to."""
 
 Whole = int | np.int64
-"""A whole number inside a kernel, where both are the same."""
+"""Integer inside a kernel, where Python's and numba's types are the same."""
 Truth = bool | np.bool_
-"""A truth value inside a kernel."""
+"""Boolean inside a kernel."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(*arguments: Any) -> Callable[[F], F]:
-    """Return a decorator: compiled for these argument types, cached, and running without Python's global lock.
+    """Return a decorator that compiles for these argument types, caches the result, and releases Python's global lock.
 
-    A kernel allocates nothing; the caller provides outputs and scratch memory. So numba counts no references, which it would do at
-    each inlined call with instructions that the processor cannot overlap: they took 40 % of a record's digest.
+    A kernel allocates nothing; the caller provides outputs and scratch memory. So numba counts no references;
+    otherwise it would do so at each inlined call, with instructions that the processor cannot overlap: they took 40
+    % of a record's digest.
     """
 
     def compiled(function: F) -> F:
@@ -64,7 +65,7 @@ def kernel(*arguments: Any) -> Callable[[F], F]:
 
 
 def inlined(function: F) -> F:
-    """Decorator: compiled into the kernels that call it."""
+    """Decorator for functions that are compiled into the kernels that call them."""
     made: F = numba.njit(inline="always", error_model="numpy")(function)
     return made
 
@@ -96,7 +97,7 @@ def cache_folder() -> Path | None:
 
 @lru_cache(maxsize=1)
 def sources_digest() -> str:
-    """Digest of the code of all kernels; it changes when any file of this package does."""
+    """Return a digest of the code of all kernels; it changes when any file of this package does."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -124,7 +125,8 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _copy(filled: Path, folder: Path) -> None:
-    """Copy `filled` to `folder`, which appears complete or not at all; in that case kernels are compiled there."""
+    """Copy `filled` to `folder`, which appears completely or not at all; in the latter case kernels are compiled
+    there."""
     try:
         own = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     except OSError:

@@ -90,8 +90,8 @@ def booleans(data: Bytes, starts: Ints, sizes: Ints, values: Bytes, undecided: B
 def mark_unlike_numbers(
     data: Bytes, starts: Ints, sizes: Ints, before: int, behind: int, exponents: int, undecided: Bytes
 ) -> None:
-    """Mark what is not a decimal number with at most `before` digits (without leading zeros) before the point and `behind` after
-    it.
+    """Mark what is not a decimal number with at most `before` digits (without leading zeros) before the point and
+    `behind` after it.
 
     A sign is allowed and, if `exponents` is 1, an exponent. Nothing is converted.
     """

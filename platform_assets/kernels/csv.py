@@ -27,12 +27,14 @@ def split(
     field_sizes: Ints,
     undecided: Bytes,
 ) -> Whole:
-    """Split the values `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null. Field c of value i gets number c * n + i.
+    """Split the values `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null. Field c of value i gets
+    number c * n + i.
 
-    `quote` and `escape` are bytes, or -1 for none; with `trim` 1, spaces and tabs around a field without quotes are left
-    out. Fields are copied to `content` (as long as `data`), without their quotes and escapes; a field without quotes that
-    is written as `null` has the size -1. A value that is not plainly one row of `width` fields is marked in `undecided`,
-    and its fields have the size -1, as those of a null have. Returns the bytes of `content` that are used.
+    `quote` and `escape` are bytes, or -1 for none; with `trim` 1, spaces and tabs around an unquoted field are
+    removed. Fields are copied to `content` (as long as `data`), without their quotes and escapes; an unquoted field
+    that equals `null` has the size -1. A value that is not clearly one row of `width` fields is marked in
+    `undecided`, and its fields have the size -1, like those of a null. Returns the number of bytes used in
+    `content`.
     """
     number = sizes.size
     used = np.int64(0)

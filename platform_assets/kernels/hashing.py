@@ -35,7 +35,7 @@ _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 ROWS_AT_A_TIME = 1024
-"""Number of rows whose hashes stay in the processor's first cache; callers give kernels room for as many."""
+"""Number of rows whose hashes fit into the processor's first-level cache; callers give kernels room for as many."""
 _SEED = np.uint64(42)
 _NO_HEADERS = -1
 _LOW = np.uint64(0xFFFFFFFF)
@@ -117,7 +117,7 @@ def hash_bytes(data: Bytes, at: Whole, size: Whole, seed: Hash) -> Hash:
 
 @inlined
 def _tagged(data: Bytes, offsets: Ints, validity: Bytes, index: int, seed: Hash) -> Hash:
-    """Hash whether a value is null, then the value; an empty `validity` means that none is null."""
+    """Hash a null flag, then the value; an empty `validity` means that nothing is null."""
     if validity.size and not validity[index >> 3] >> (index & 7) & 1:
         return hash_int(1, seed)
     h = hash_int(0, seed)
@@ -143,8 +143,9 @@ def add_content_hashes(
 ) -> None:
     """Add the hashes of (partition, offset) to `sums[0:2]` and those of whole records to `sums[2:4]`, by halves.
 
-    `headers` holds the hash of each record's headers; timestamps are in microseconds. The hash of a record is a chain, in which
-    each step waits for the one before; column by column, over as many records as `room` is for, the processor has many to do.
+    `headers` contains the hash of each record's headers; timestamps are in microseconds. The hash of a record is a
+    chain in which each step waits for the previous one; with column-by-column processing of as many records as
+    `room` allows, the processor can overlap the chains.
     """
     for first in range(0, offsets.size, room.size):
         hashes = room[: min(offsets.size - first, room.size)]

@@ -1,7 +1,7 @@
 """Kernel that finds the declared fields of JSON objects, in one pass that also checks their grammar.
 
-It returns numbers, and the positions of values without a fixed width. A row that is not as declared is marked, and Python's exact path
-decides it.
+It returns numbers, and the positions of values without a fixed width. A row that differs from the declaration is
+marked, and Python's exact path decides it.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ Ints = npt.NDArray[np.int32]
 Doubles = npt.NDArray[np.float64]
 
 TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST, MAP = range(9)
-"""Kinds of fields. WHOLE is a number of 64 bits times a power of ten."""
+"""Kinds of fields. WHOLE is a 64-bit integer after scaling by a power of ten."""
 NULL: Final = -1
-"""Start of a null text, object or list."""
+"""Start that stands for a null text, object or list."""
 PRESENT, ABSENT, PENDING = 0, 1, 2
-"""State of a field of a row: it has a value, it has none, or it is a number to read LATER."""
+"""State of a field in a row: it has a value, it has none, or it is a number to read LATER."""
 MOST_EXTRAS: Final = 64
 """Maximum fields of one object that the schema lacks; an object with more is left to the exact path."""
 MOST_PENDING: Final = 1 << 12
-"""Greater than the size of any PENDING number, whose position is kept as `place * MOST_PENDING + size` in place of the number."""
+"""Greater than the size of any PENDING number, whose position is stored as `place * MOST_PENDING + size` in place of
+the number."""
 EXTRA_SIZE: Final = 5
-"""Numbers kept for each: its row, start and size of its name, start and size of its value."""
+"""Numbers stored for each extra field: its row, start and size of its name, start and size of its value."""
 
 _NULL_WORD = np.uint32(0x6C6C756E)
 _TRUE_WORD = np.uint32(0x65757274)
@@ -64,7 +65,7 @@ _FALSE_WORD = np.uint32(0x736C6166)
 
 @kernel(BYTES, INT, BYTES, INT, INT)
 def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> Truth:
-    """Return true if the `size` bytes at `at` equal those at `name`; whole words of both are read."""
+    """Return True if the `size` bytes at `at` equal those at `name`; whole words of both are read."""
     while size >= 8:
         if load64(data, at) != load64(names, name):
             return False
@@ -78,7 +79,7 @@ def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> Tru
 
 @kernel(BYTES, INT, INT, INT, FILLED_INTS)
 def _is_extra_twice(data: Bytes, at: Whole, size: Whole, count: Whole, extras: Ints) -> bool:
-    """Return true if the name at `at` is among the last `count` of `extras`; the newest one is still incomplete."""
+    """Return True if the name at `at` is among the last `count` of `extras`; the newest one is still incomplete."""
     end = extras.size
     for index in range(count):
         base = end - EXTRA_SIZE * (index + 1)
@@ -122,18 +123,20 @@ def find_fields(
     recent: Ints,
     stack: Bytes,
 ) -> int:
-    """Find the fields of the objects `data[starts[i]:ends[i]]`, or with `bare` of values of one field; a start of NULL is a null.
+    """Find the fields of the objects `data[starts[i]:ends[i]]`, or with `bare` of values of one field; a start of NULL
+    is a null.
 
-    Of each field: its name as `"name":` in `names`, its kind, which of the columns of its kind it fills, the power of ten
-    and the bounds of a number, whether it is required. `levels` are those that an object's values may have.
+    For each field, the inputs are: its name as `"name":` in `names`, its kind, the index of its column among those of
+    its kind, the power of ten and the bounds of a number, and if it is required. An object's values may have `levels`
+    levels.
 
     Columns of n rows follow each other in `wholes`, `reals`, `places` and `sizes`; the size of a text with escapes is
-    `-2 - size`. `states` has n for each field; `tallies` two numbers for each, of rows without a value, and of texts with
+    `-2 - size`. `states` has n for each field; `tallies` has two numbers for each: rows without a value, and texts with
     escapes or numbers PENDING. `undecided` is set to 1 for rows that are left to the exact path.
 
-    Returns the number of fields that the schema lacks. `extras` receives them as far as it has room: if it is too small, call again
-    with more room. If it has no room at all, objects with such fields are left to the exact path. `followers`, `stamps`, `recent`
-    (room for MOST_EXTRAS) and `stack` (for `levels`) are scratch.
+    Returns the number of fields that the schema lacks. `extras` receives as many of them as fit: if it is too small,
+    call again with more room. If it has no room at all, objects with such fields are left to the exact path.
+    `followers`, `stamps`, `recent` (room for MOST_EXTRAS) and `stack` (for `levels`) are scratch.
     """
     rows, count = starts.size, kinds.size
     room = extras.size // EXTRA_SIZE
@@ -226,7 +229,7 @@ def find_fields(
                 others += 1
                 before = count + min(others, MOST_EXTRAS)
             else:
-                place = np.uint64(field)  # numba checks for each signed index whether it is negative.
+                place = np.uint64(field)  # for each signed index, numba would check if it is negative
                 if stamps[place] == row:
                     good = False
                     break

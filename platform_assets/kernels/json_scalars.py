@@ -1,7 +1,8 @@
 """Kernels that find the end of a JSON value, and read numbers (RFC 8259; docs/json-dialect.md).
 
-Every function may read up to `PADDING` bytes after `end`, so the data must have that many; none reads further. A position of `BAD`
-means that there is no such value at `at`, or that it is undecided here: then Python's exact path decides.
+Every function may read up to `PADDING` bytes after `end`, so the data must have that many; none reads further. The
+position `BAD` means that there is no such value at `at`, or that the kernel cannot decide: then Python's exact path
+does.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ Bytes = npt.NDArray[np.uint8]
 PADDING: Final = 64
 BAD: Final = -1
 ESCAPED, LONE = 1, 2
-"""Flags of a text: it has escapes; one of them is half of a surrogate pair."""
+"""Flags of a text: it has escapes; it has an escape for half of a surrogate pair."""
 READ, LATER = 0, 1
-"""State of a number: it was read; it is a number, to be read with all of its digits."""
+"""State of a number: it was read; it has to be read later, with all of its digits."""
 
 _ONES = np.uint64(0x0101010101010101)
 _HIGH = np.uint64(0x8080808080808080)
@@ -60,7 +61,8 @@ def _hex4(data: Bytes, at: Whole) -> Whole:
 
 @inlined
 def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Return the first quote, backslash or control character from `at` on; `end` or more if there is none before."""
+    """Return the position of the first quote, backslash or control character from `at` on; `end` or more if there is
+    none before."""
     while at < end:
         word = load64(data, at)
         quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
@@ -76,7 +78,8 @@ def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def text_end(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
-    """Return the position of the closing quote of a text whose first character is at `at`, or BAD; and ESCAPED, LONE."""
+    """Return the position of the closing quote of the text whose first character is at `at`, or BAD; and its flags
+    ESCAPED and LONE."""
     flags = 0
     while at < end:
         at = plain_end(data, at, end)
@@ -282,9 +285,10 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
 
 @kernel(BYTES, INT, INT)
 def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
-    """Return the double nearest to the number at `at`, its end or BAD, and whether it was READ or is to be read LATER.
+    """Return the double nearest to the number at `at`, its end or BAD, and its state: READ, or to be read LATER.
 
-    `value` wraps from the 20th digit on, so `significant` counts digits from the first that is not zero, whatever `value` is.
+    `value` wraps from the 20th digit on, so `significant` counts digits from the first one that is not zero,
+    whatever `value` is.
     """
     start = at
     negative = load8(data, at) == 45

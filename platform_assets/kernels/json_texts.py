@@ -96,7 +96,7 @@ def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) ->
 def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes) -> Whole:
     """Write the texts found by `find_fields` into `values`, one after the other; `offsets` is one longer than `places`.
 
-    `values` has room for all as they are written, and PADDING. Returns how many bytes were filled.
+    `values` has room for the texts before unescaping, and PADDING. Returns the number of bytes filled.
     """
     into: Whole = np.int64(0)
     for row in range(places.size):
@@ -115,7 +115,8 @@ def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: 
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes, undecided: Bytes) -> Whole:
-    """Decode base64 texts into `values`, as `gather_texts` does; rows that are not base64, or have escapes, are marked `undecided`."""
+    """Decode base64 texts into `values`, as `gather_texts` does; rows that are not base64, or have escapes, are
+    marked `undecided`."""
     into: Whole = np.int64(0)
     for row in range(places.size):
         offsets[row] = into
@@ -152,7 +153,7 @@ def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values:
 
 @kernel(INTS)
 def texts_size(sizes: Ints) -> int:
-    """Return the bytes that texts have as written."""
+    """Return the number of bytes that texts have as written."""
     total = 0
     for size in sizes:
         if size >= 0:
@@ -231,8 +232,9 @@ def split_maps(
 def gather_extras(data: Bytes, extras: Ints, count: Whole, offsets: Ints, values: Bytes, validity: Bytes) -> Whole:
     """Write a JSON object of each row's fields that the schema lacks; `find_fields` found `count` of them.
 
-    `offsets` is one longer than there are rows; `validity` has a byte for each, 0 before, and gets a 1 where there is an
-    object. `values` has room for names, values, 3 more bytes for each, and PADDING. Returns how many bytes were filled.
+    `offsets` is one longer than there are rows; `validity` has a byte for each, initially 0, which is set to 1 if
+    there is an object. `values` has room for names, values, 3 more bytes for each, and PADDING. Returns the number
+    of bytes filled.
     """
     into: Whole = np.int64(0)
     at = 0

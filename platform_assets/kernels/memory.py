@@ -1,4 +1,4 @@
-"""Single machine instructions on byte arrays, for kernels; numba's own indexing goes byte by byte.
+"""Single machine instructions on byte arrays, for kernels, since numba's own indexing works byte by byte.
 
 Nothing here checks bounds; the kernels that call it do.
 """
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 @intrinsic  # type: ignore[untyped-decorator]
 def copy_bytes(context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
-    """`target[target_at:target_at + size] = source[source_at:source_at + size]`; the two must not overlap."""
+    """Copy `source[source_at:source_at + size]` to `target[target_at:]`; the two must not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         into = _address(context, builder, signature.args[0], arguments[0], arguments[1])

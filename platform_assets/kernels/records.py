@@ -73,13 +73,14 @@ def find_records(
 ) -> tuple[int, int, int]:
     """Find the records at offsets `[first, end)` of batches whose bodies are `data[starts[i]:ends[i]]`.
 
-    Of each batch: how many records it has, its first and last offset (inclusive), its first and its newest timestamp,
-    and whether the broker set all timestamps to the newest (1) or not (0). The nine arrays that follow are filled;
-    they have room for all records. `headers` is where the first of a record's headers begins.
+    The inputs for each batch are its number of records, its first and last offset (inclusive), its first and its newest
+    timestamp, and 1 if the broker set all timestamps to the newest, otherwise 0. The nine arrays that follow are
+    filled; they have room for all records. `headers` is the position of the first of a record's headers.
 
-    The records of a batch may have `most_headers` headers between them.
+    The records of a batch may have `most_headers` headers in total.
 
-    Returns how many records were found, what is wrong with the batches (see INTACT), and with which of them.
+    Returns the number of records found, what is wrong with the batches (see INTACT), and the index of the batch at
+    fault.
     """
     found = 0
     for index in range(starts.size):
@@ -91,7 +92,7 @@ def find_records(
             if size < 0 or size > stop - at:
                 return found, CUT_OFF, index
             behind = at + size
-            later, at = _varint(data, at + 1, behind)  # After one byte of attributes.
+            later, at = _varint(data, at + 1, behind)  # after one byte of attributes
             delta, at = _varint(data, at, behind)
             offset = bases[index] + delta
             if offset <= previous or offset > lasts[index]:

@@ -1,5 +1,5 @@
-"""Kernels that check whether pieces of text are UTF-8. Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a
-null."""
+"""Kernels that check whether pieces of text are UTF-8. Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative
+size is a null."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ Longs = npt.NDArray[np.int64]
 Totals = npt.NDArray[np.uint64]
 
 NODE = 6
-"""Numbers per node: its kind, start of its validity (or NO_NULLS), index of its first value, start of its values (for a list: of
-its offsets), start of its bytes, and the node after its last descendant."""
+"""Numbers per node: its kind, start of its validity (or NO_NULLS), index of its first value, start of its values
+(for a list: of its offsets), start of its bytes, and the node after its last descendant."""
 NO_NULLS = -1
 BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, SMALL_DECIMAL, DECIMAL, TEXT, STRUCT, LIST = range(12)
-"""Kinds. A SMALL_DECIMAL has at most 18 digits; a TEXT holds characters or bytes."""
+"""Kinds. A SMALL_DECIMAL has at most 18 digits; a TEXT is characters or bytes."""
 
 NO_MARK = -1
-"""In place of a mark, which is a CRC-32 and never negative."""
+"""Used instead of a mark, which is a CRC-32 and never negative."""
 _SEED = np.uint64(42)
 _FLOAT_NAN, _DOUBLE_NAN = 0x7FC00000, 0x7FF8000000000000
 
@@ -129,9 +129,10 @@ def hash_value(memory: Bytes, nodes: Longs, node: Whole, index: Whole, seed: Has
 
 @kernel(BYTES, LONGS, INT, INT, INT, SUMS, FILLED_BYTES)
 def chain_column(memory: Bytes, nodes: Longs, node: int, mark: int, first: int, hashes: Totals, scratch: Bytes) -> None:
-    """Chain the values of a column to `hashes`, one per row from row `first` on; each is preceded by `mark` unless that is NO_MARK.
+    """Chain the values of a column to `hashes`, one per row from row `first` on; each is preceded by `mark` unless that
+    is NO_MARK.
 
-    The most common kinds have loops of their own, without decisions for each value.
+    The most common kinds have separate loops without decisions for each value.
     """
     at = node * NODE
     kind, validity, begin, values = nodes[at], nodes[at + 1], nodes[at + 2] + first, nodes[at + 3]
@@ -178,11 +179,12 @@ def add_row_hashes(
     room: Totals,
     sums: Totals,
 ) -> None:
-    """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and those of whole rows to `sums[2:4]`, by halves.
+    """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and those of whole rows to
+    `sums[2:4]`, by halves.
 
-    The first columns have no children, and no marks before them; `marks` are those of all columns. The hash of a row is a
-    chain, in which each step waits for the one before; column by column, over as many rows as `room` is for, the processor has
-    many to do.
+    The first columns have no children and no marks; `marks` are those of all columns. The hash of a row is a chain
+    in which each step waits for the previous one; with column-by-column processing of as many rows as `room` allows,
+    the processor can overlap the chains.
     """
     count = nodes.size // NODE
     for first in range(0, rows, room.size):

@@ -43,13 +43,13 @@ _SINGLE_NODE: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
-    # An undeclared topic is a mistake, so it is not created.
+    # A topic that was not created is a mistake, so the broker does not create it.
     "auto.create.topics.enable": "false",
     # Kafka's default deletes records with timestamps older than seven days, which would be all of a replayed year.
     "log.retention.ms": "-1",
     "log.retention.bytes": "-1",
     "group.initial.rebalance.delay.ms": "0",
-    # A broker that was killed may come back when its old session is over, which takes 9 s by default.
+    # A broker that was killed can return only when its old session has expired, after 9 s by default.
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "1000",
     # Sized for one small machine.
@@ -60,7 +60,8 @@ _SINGLE_NODE: Final[Mapping[str, str]] = {
 }
 
 _THREE_NODES: Final[Mapping[str, str]] = {
-    # One of three may fail: acknowledged records are on another one, and two remain to acknowledge.
+    # One of three brokers may fail: acknowledged records are also on another one, and two remain to acknowledge new
+    # ones.
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
@@ -68,8 +69,9 @@ _THREE_NODES: Final[Mapping[str, str]] = {
     "transaction.state.log.min.isr": "2",
     "share.coordinator.state.topic.replication.factor": "3",
     "share.coordinator.state.topic.min.isr": "2",
-    # On shutdown, a broker would ask the controllers first, and wait for minutes if they have ended, as when all end at once.
-    # Without that, others lead its partitions once its session is over, and it still closes its logs cleanly.
+    # On shutdown, a broker first contacts the controllers, and waits for minutes if they have ended, for example if all
+    # end at once. Without that, other brokers lead its partitions once its session has expired, and it still closes its
+    # logs cleanly.
     "controlled.shutdown.enable": "false",
     # Clients that name their rack read from the replica in it.
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
@@ -84,8 +86,9 @@ class BrokerSettings:
         heap: Java's maximum heap of each, as `768m`; `KAFKA_HEAP` in the environment wins. None: 768m for one broker,
             512m for each of three.
         properties: server properties that add to or replace the defaults.
-        brokers: how many; None for what the home has, which is one if it is new.
-        secure: how clients authenticate, over TLS; None for what the home has, which is plain text and no login if it is new.
+        brokers: how many; None for the home's number, which is one if it is new.
+        secure: how clients authenticate, over TLS; None for the home's way, which is plain text without login if it is
+            new.
     """
 
     heap: str | None = None
@@ -119,7 +122,7 @@ class Member:
     security: Security | None = None
 
     def answers(self) -> bool:
-        """Return true if it works at its port."""
+        """Return True if the broker works at its port."""
         if self.security is None:
             return answers(LOOPBACK, self.ports[0], self.cluster, self.node)
         return answers_securely(LOOPBACK, self.ports[0], self.cluster, self.node, self.security.librdkafka())

@@ -32,7 +32,7 @@ VARIABLES: Final[Mapping[str, str]] = {
 """Environment variables for each one's client port."""
 
 _QUORUM: Final = 2
-"""Minimum number of three that must run."""
+"""Minimum number of brokers that must run, of three."""
 
 
 def formatted(home: Home) -> tuple[BrokerService, ...]:
@@ -45,10 +45,10 @@ def formatted(home: Home) -> tuple[BrokerService, ...]:
 
 
 def of_home(home: Home, asked: int | None) -> tuple[BrokerService, ...]:
-    """Return the brokers of a home: those that it was formatted for, or else as many as asked for, or else one.
+    """Return the brokers of a home: those that it was formatted for, or else the requested number, or else one.
 
     Raises:
-        ConfigurationError: another number was asked for than the storage was formatted for.
+        ConfigurationError: another number was requested than the storage was formatted for.
     """
     there = formatted(home)
     if not there:
@@ -152,14 +152,15 @@ class Brokers:
         return broker.spec(self._home, self._members[service])
 
     def answers(self, service: BrokerService, record: ProcessRecord) -> bool:
-        """Return true if the process of an earlier start is this broker, and works."""
+        """Return True if the process of an earlier start is this broker and works."""
         found, cluster, node = security_of(self._home), cluster_id(self._home) or "", ALL.index(service) + 1
         if found is None:
             return answers(LOOPBACK, record.ports[0], cluster, node)
         return answers_securely(LOOPBACK, record.ports[0], cluster, node, found.librdkafka())
 
     def client_environment(self) -> dict[str, str]:
-        """Return the variables that clients of these brokers need, made for a new home; empty if brokers are not secured.
+        """Return the variables that clients of these brokers need, creating them for a new home; empty if brokers are
+        not secured.
 
         Raises:
             ConfigurationError: the existing credentials are damaged.

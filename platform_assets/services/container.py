@@ -27,9 +27,9 @@ FORWARDED: Final = (
 )  # fmt: skip
 _PIECE: Final = 1 << 16
 _MOST_LEFT: Final = 64
-"""The number of pieces that are read after the command has ended: more than a pipe can hold."""
+"""Number of pieces that are read after the command has ended: more than a pipe can hold."""
 _STALLED_MS: Final = 3_000
-"""The longest wait for the reader of the output to go on, after the command has ended."""
+"""Maximum wait for a stalled reader of the output, after the command has ended."""
 _KEYS: Final = signal.SIGINT, signal.SIGQUIT
 """Signals that a terminal sends to each process of its foreground group."""
 _NOT_STARTED: Final = 127
@@ -37,7 +37,7 @@ _SIGNALLED: Final = 128
 
 
 class _Stream:
-    """A pipe that the command writes to, and the descriptor of this process that gets its text."""
+    """A pipe to which the command writes, and the descriptor of this process that receives its text."""
 
     def __init__(self, target: int) -> None:
         self.source, self.end = os.pipe()
@@ -47,13 +47,15 @@ class _Stream:
 
     @property
     def next_step(self) -> tuple[int, int] | None:
-        """The descriptor and the event to wait for before `step`; None if every writer has closed the pipe, and all is copied."""
+        """Descriptor and event to wait for before `step`; None if every writer has closed the pipe and everything is
+        copied."""
         if self._waiting:
             return self._target, select.POLLOUT
         return (self.source, select.POLLIN) if self._is_open else None
 
     def step(self) -> None:
-        """Write the text that is waiting or, if there is none, read a piece. Raises BlockingIOError if there is none to read."""
+        """Write the waiting text or, if there is none, read a piece. Raises BlockingIOError if there is none to
+        read."""
         if self._waiting:
             self._write()
             return
@@ -62,7 +64,7 @@ class _Stream:
         self._waiting = self._printable.add(piece)
 
     def finish(self) -> None:
-        """Copy what is left. Processes that outlive the command may still write, so this waits for none of them."""
+        """Copy what is left without waiting, since processes that outlive the command may still write."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_LEFT):
                 if not self._drain():
@@ -74,7 +76,7 @@ class _Stream:
         self._drain()
 
     def _drain(self) -> bool:
-        """Write all text that is waiting; return false if the reader has stalled."""
+        """Write all waiting text; return False if the reader has stalled."""
         ready = select.poll()
         ready.register(self._target, select.POLLOUT)
         while self._waiting:
@@ -84,13 +86,13 @@ class _Stream:
         return True
 
     def _write(self) -> None:
-        # A pipe that is ready takes this many bytes at once, so a descriptor that blocks does not.
+        # A pipe reported as ready takes this many bytes at once, so even a blocking descriptor does not block.
         try:
             written = os.write(self._target, self._waiting[: select.PIPE_BUF])
         except BlockingIOError:
             return
         except OSError:
-            # A log that takes no more text must not stop the service.
+            # A log that accepts no more text must not stop the service.
             written = len(self._waiting)
         self._waiting = self._waiting[written:]
 
@@ -100,7 +102,7 @@ def run(command: Sequence[str]) -> int:
     streams = _Stream(1), _Stream(2)
     # If this signal were ignored, the kernel would forget how the command ended.
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    # A signal between the start of the command and the handlers waits for these.
+    # A signal between the start of the command and the installation of the handlers stays pending.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     try:
         child = _started(command, streams, before)
@@ -120,7 +122,7 @@ def run(command: Sequence[str]) -> int:
 
 
 def _wait_and_step(streams: Sequence[_Stream], woken: int) -> None:
-    """Wait until a stream can go on or a signal has come, and do the next step of each such stream."""
+    """Wait until a stream can continue or a signal has arrived, and do the next step of each ready stream."""
     ready = select.poll()
     ready.register(woken, select.POLLIN)
     steps = {step[0]: (stream, step[1]) for stream in streams if (step := stream.next_step) is not None}
@@ -143,9 +145,9 @@ def _started(command: Sequence[str], streams: Sequence[_Stream], mask: Collectio
 
 @contextmanager
 def _woken(child: int) -> Iterator[int]:
-    """Forward signals to `child`, and yield a descriptor that can be read after each signal, SIGCHLD included.
+    """Forward signals to `child`, and yield a descriptor that becomes readable after each signal, including SIGCHLD.
 
-    A key such as Ctrl-C reaches the command without this process, and what comes twice may end it without its cleanup.
+    A key such as Ctrl-C already reaches the command directly; a second signal might end it without its cleanup.
     """
     reader, writer = os.pipe()
     for end in (reader, writer):
@@ -155,7 +157,7 @@ def _woken(child: int) -> Iterator[int]:
     def forward(number: int, _: object) -> None:
         if number in _KEYS and _is_in_foreground():
             return
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # the command has just ended
             os.kill(child, number)
 
     for number in FORWARDED:
@@ -163,7 +165,7 @@ def _woken(child: int) -> Iterator[int]:
     try:
         yield reader
     finally:
-        # A command that has ended gets no more signals: its id may be another process's.
+        # A command that has ended gets no more signals: another process may have its id.
         for number in FORWARDED:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)

@@ -33,7 +33,7 @@ INSTANCE_FILE: Final = Path(__file__).with_name("dagster.yaml")
 START_TIMEOUT_SECONDS: Final = 240.0
 RELOAD_TIMEOUT_SECONDS: Final = 240.0
 POSTGRES_VARIABLE: Final = "DAGSTER_POSTGRES_URL"
-"""`postgresql://user:password@host:port/database`: where Dagster keeps runs and events, in place of SQLite."""
+"""`postgresql://user:password@host:port/database`: where Dagster stores runs and events, instead of in SQLite."""
 
 # Proxy settings of the environment do not apply to loopback.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -62,7 +62,7 @@ storage:
 """
 
 _FORMER_MODULE: Final = re.compile(r"^(\s*module:\s*)infra\.", re.MULTILINE)
-"""Instance settings of earlier releases name the package of the services, as it was called then."""
+"""In instance settings of earlier releases, the former package name of the services."""
 
 _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 
@@ -182,18 +182,19 @@ def daemon_spec(
 
 
 def fingerprint(addresses: Mapping[str, str]) -> str:
-    """Return a fingerprint that shows which addresses differ without showing them, since one contains a token."""
+    """Return a fingerprint that shows which addresses differ, but not the addresses, since one contains a token."""
     return json.dumps(
         {name: hashlib.sha256(value.encode()).hexdigest()[:16] for name, value in sorted(addresses.items())}
     )
 
 
 def changed(former: str, addresses: Mapping[str, str]) -> str:
-    """Return the names of the variables in which `addresses` differ from the fingerprint `former`; "" if there are none.
+    """Return the names of the variables in which `addresses` differ from the fingerprint `former`; "" if there are
+    none.
 
     Args:
         former: the result of `fingerprint` at the start; that of an earlier release has no names.
-        addresses: those of today.
+        addresses: the present ones.
     """
     now = fingerprint(addresses)
     if now == former:
@@ -235,7 +236,7 @@ def reload(address: str) -> None:
     failures = [found] if entries is None else [entry["locationOrLoadError"] for entry in entries]
     for failure in failures:
         if "message" in failure:
-            # The last of the chain is what the code itself raised.
+            # The last error of the chain is the one that the code itself raised.
             causes = [link["error"]["message"] for link in failure["errorChain"]]
             reason = (causes or [failure["message"]])[-1].strip()
             raise DagsterConfigurationError(
@@ -295,7 +296,7 @@ def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
     os.environ.update(wanted)
     try:
         with failures_named(home.dagster, environ), DagsterInstance.from_config(str(home.dagster)) as instance:
-            # One question to each of its three stores.
+            # One query to each of its three stores.
             instance.get_runs_count()
             instance.all_asset_keys()
             instance.all_instigator_state()

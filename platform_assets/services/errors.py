@@ -24,7 +24,8 @@ __all__ = [
 
 
 class DagsterConfigurationError(ConfigurationError):
-    """Dagster does not take its settings or the project's code; the message may have lines to add, or those of Dagster's error."""
+    """Dagster refuses its settings or the project's code; the message may have lines to add, or those of Dagster's
+    error."""
 
     has_lines = True
 
@@ -40,7 +41,7 @@ class ServiceStartError(Terminal):
 
 
 class ServiceEndedError(Terminal):
-    """An embedded service that was running has ended by itself."""
+    """An embedded service that was running has ended unexpectedly."""
 
     def __init__(self, service: str, log_path: str) -> None:
         self.service, self.log_path = service, log_path
@@ -68,7 +69,7 @@ class PortTakenError(Terminal):
 
 
 class JarMismatchError(Terminal):
-    """A jar differs from the locked one; `expected` and `found` are sha256 in hex."""
+    """A jar differs from the locked one; `expected` and `found` are SHA-256 values in hex."""
 
     def __init__(self, jar: str, expected: str, found: str) -> None:
         self.jar, self.expected, self.found = jar, expected, found

@@ -13,7 +13,7 @@ SYSTEM: Final = (
 """Patterns of variables that any program may need."""
 
 STORE: Final = ("AWS_*", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-"""Patterns of variables to read and write a lake in an object store."""
+"""Patterns of variables needed to read and write a lake in an object store."""
 
 WORKERS: Final = (
     *SYSTEM, "KAFKA_SECURITY_*", "KAFKA_SASL_*", "KAFKA_SSL_*", "KAFKA_CLIENT_*", "SCHEMA_REGISTRY_*",
@@ -21,7 +21,8 @@ WORKERS: Final = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHON*", "PYSPARK_*", "VIRTUAL_ENV", "CONDA_PREFIX", "SPARK_*", "HADOOP_*",
     "NUMBA_*", "OMP_*", "ARROW_*", "MIMALLOC_*", "XDG_*",
 )  # fmt: skip
-"""Patterns for Spark, whose Python workers have the server's environment, read Kafka and ask the schema registry."""
+"""Patterns for Spark, whose Python workers inherit the server's environment, read Kafka and query the schema
+registry."""
 
 EVERYTHING: Final = ("*",)
 """Pattern for services that run a project's code, which may need any variable."""

@@ -24,10 +24,10 @@ _HEADER: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Jar:
-    """One locked jar: its set, its coordinates and the sha256 of its bytes in hex.
+    """One locked jar: its set, its coordinates and the SHA-256 of its bytes in hex.
 
-    The registry is one archive instead of a set of jars, which `registry` names; jars that only benchmarks compare with are
-    in no lock, and no service has them.
+    The registry is one archive instead of a set of jars, named by `registry`. Jars used only by benchmarks for
+    comparison are in no lock, and no service has them.
     """
 
     jar_set: JarSet | Literal["registry", "benchmark"]
@@ -46,7 +46,7 @@ def read_lock(path: Path = LOCK_FILE) -> tuple[Jar, ...]:
     """Read the lock.
 
     Raises:
-        ConfigurationError: the file is missing, or a line is not one of a lock.
+        ConfigurationError: the file is missing, or a line is invalid.
     """
     try:
         text = path.read_text(encoding="utf-8")

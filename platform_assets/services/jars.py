@@ -41,11 +41,11 @@ SHARES_PER_SET: Final = 2
 
 
 REPLACING: Final = frozenset({"lz4-java"})
-"""Names of jars of the Spark set that come before pyspark's own of that name, which have known vulnerabilities."""
+"""Names of jars in the Spark set that precede pyspark's own jars of the same name, which have known vulnerabilities."""
 
 
 def replacements(home: Home) -> tuple[Path, ...]:
-    """Paths of the jars that have to come before pyspark's own on a class path."""
+    """Return paths of the jars that have to precede pyspark's own on a class path."""
     return class_path(home, "spark", [jar for jar in read_lock() if jar.name in REPLACING])
 
 
@@ -115,7 +115,7 @@ def _fetch(home: Home, missing: Sequence[Jar], present: int, report: Reporter, e
 
 
 def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
-    """Verify a fetched jar, then move it into place atomically: a reader never sees half a jar.
+    """Verify a fetched jar, then move it into place atomically: a reader never sees an incomplete jar.
 
     Raises:
         JarMismatchError: it is not the locked jar; nothing is moved.

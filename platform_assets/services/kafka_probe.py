@@ -1,7 +1,7 @@
-"""Ask a broker for its metadata: over a plain socket, or as a client that logs in.
+"""Query a broker for its metadata: over a plain socket, or as a client that logs in.
 
-Over a plain socket it is one request. With TLS and a login, a client library asks, without logging: it would log each refused
-connection while the broker starts.
+Over a plain socket this is one request. With TLS and a login, a client library sends it, without logging, because it
+would log each refused connection while the broker starts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Final
 
 METADATA_KEY: Final = 3
 METADATA_VERSION: Final = 4
-"""Its answer has brokers and cluster id, and it predates the compact encoding. Brokers of version 4 still support it."""
+"""Version of the metadata request: its answer has brokers and cluster id, and it predates the compact encoding.
+Brokers of version 4 still support it."""
 
 _TIMEOUT_SECONDS: Final = 2.0
 _LIMIT_BYTES: Final = 1 << 20
@@ -53,7 +54,7 @@ def metadata(host: str, port: int) -> tuple[frozenset[int], str | None]:
 
     Raises:
         OSError: there is no answer in time.
-        ValueError, struct.error: the answer has another protocol.
+        ValueError, struct.error: the answer is in another protocol.
     """
     client = b"platform-probe"
     # Requests no topics (an empty list), and creates none.

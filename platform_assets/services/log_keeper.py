@@ -1,8 +1,8 @@
 """Write standard input to a log file, and start a new file when it grows too large. Each service has such a process.
 
-It reads until every process that holds the other end has ended, so it needs no request to end. It imports nothing of the project,
-because each process costs memory. A service may log text from records, brokers and registries, in a traceback for example: control
-characters are written as escapes, and colours are left out.
+It reads until every process that holds the other end has ended, so it needs no request to end. It imports nothing of
+the project, because each process costs memory. A service may log text from records, brokers and registries, for
+example in a traceback: control characters are written as escapes, and colors are removed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 
 
 class Printable:
-    """Make text printable piece by piece: a piece may end within a character or a colour."""
+    """Converter of text to printable form, piece by piece: a piece may end within a character or a color sequence."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._kept = ""
 
     def add(self, piece: bytes, *, final: bool = False) -> bytes:
-        """Return what can be written once `piece` is read; after the `final` one, nothing is kept."""
+        """Return the text that can be written after reading `piece`; after the `final` one, nothing is held back."""
         text = self._kept + self._decoder.decode(piece, final)
         cut_off = None if final else _COLOUR_CUT_OFF.search(text)
         self._kept = cut_off[0] if cut_off else ""

@@ -234,7 +234,7 @@ def restart(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """End one service, if it runs, and start it; raises what `up` raises."""
+    """End one service, if it runs, and start it. Raises what `up` raises."""
     place = home or Home.from_environment(environ)
     down(place, services=(service,), report=report)
     start_service(service, place, options, report=report, environ=environ)
@@ -279,7 +279,7 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
     records, theirs = state.read_records(place), given(place, environ=env)
     shown = {*SERVICES, *records, *theirs, *brokers.formatted(place)}
     if brokers.FIRST in theirs:
-        # The address from the environment is that of all of them.
+        # The environment's address covers all of them.
         shown -= {*brokers.ALL} - {brokers.FIRST}
     return tuple(
         _given_state(service, env) if service in theirs else _state_of(service, records.get(service))
@@ -378,7 +378,7 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
 
 
 def _end_in_order(home: Home, records: Mapping[str, ProcessRecord], report: Reporter) -> int:
-    """End services, those that need others first; return how many were running."""
+    """End services, dependent ones first; return how many were running."""
     ended = 0
     for service in reversed(ALL_SERVICES):
         if service in records and service not in brokers.ALL:
@@ -395,7 +395,8 @@ def _sets(home: Home, services: Sequence[Service]) -> list[JarSet]:
 
 
 def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[ProcessRecord], report: Reporter) -> None:
-    """Make a UI that was already running reload its definitions; services that this call started have the present ones."""
+    """Make a UI that was already running reload its definitions; services that this call started have the current
+    ones."""
     fresh = {record.service for record in started}
     if WEBSERVER in wanted and WEBSERVER not in fresh:
         dagster_services.reload(state.read_records(home)[WEBSERVER].address)
@@ -405,7 +406,8 @@ def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[Pr
 
 
 def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) -> None:
-    """Check every requested port before anything starts: if the last one were taken, all others would be ended again."""
+    """Check every requested port before anything starts: if the last one were taken, everything else would have to
+    be ended again."""
     records = state.read_records(home)
     for service in wanted:
         variable = _PORT_VARIABLE.get(service)
@@ -417,20 +419,21 @@ def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) 
 
 
 def _is_own(home: Home, service: Service, value: str, records: Mapping[str, ProcessRecord]) -> bool:
-    """Return true if a variable has the value from `environment` for this home's own service, which may have ended since."""
+    """Return True if a variable has the value that `environment` returns for this home's own service, which may have
+    ended since."""
     if service in (WEBSERVER, DAEMON):
         return value == str(home.root / "dagster")
     own = brokers.formatted(home) or (brokers.FIRST,) if service in brokers.ALL else (service,)
     ports = [port for each in own for port in state.remembered_ports(home, each)[:1]]
     if not ports or value != _own_address(home, service, ports[0]):
         return False
-    # Another user's service may listen on a port by now.
+    # By now, another user's service may listen on that port.
     free = (each for each in own if (record := records.get(each)) is None or not is_alive(record))
     return not any(is_listening(port) for each in free for port in state.remembered_ports(home, each)[:1])
 
 
 def _own_address(home: Home, service: Service, port: int) -> str:
-    """Return the value from `environment` for this home's own service by the ports of its last start."""
+    """Return the value that `environment` returns for this home's own service, using the ports of its last start."""
     if service in brokers.ALL:
         return brokers.remembered_addresses(home)
     if service == "registry":
@@ -442,7 +445,7 @@ def _given_state(service: Service, env: Mapping[str, str]) -> ServiceState:
     if service in (WEBSERVER, DAEMON):
         # Their home is set by the environment; only their owner knows where they listen.
         return ServiceState(service, "given")
-    # What follows the first ";" of a Connect address are parameters, a token among them.
+    # In a Connect address, parameters follow the first ";"; one of them is a token.
     return ServiceState(service, "given", env[_GIVEN_BY[service]].split(";")[0])
 
 
@@ -482,7 +485,7 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
         raise ConfigurationError(f"there is no Dagster workspace file {workspace}: name one that exists.")
 
     def changed(record: ProcessRecord) -> str:
-        # Dagster gets the engines' addresses when it starts; it cannot reach one that moved since.
+        # Dagster receives the engines' addresses when it starts; it cannot reach one that has moved since.
         now = {**environment(home, environ=env), **dagster_services.storage_environment(env)}
         if service == WEBSERVER:
             now |= dagster_services.host_environment(env)

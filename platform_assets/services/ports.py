@@ -1,4 +1,4 @@
-"""Loopback ports: requested ones, those of last time, or free ones."""
+"""Loopback ports: requested ones, those of the last start, or free ones."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ DAGSTER_VARIABLE: Final = "DAGSTER_PORT"
 REGISTRY_VARIABLE: Final = "REGISTRY_PORT"
 
 GIVEN_PORTS: Final = range(20_000, 32_768)
-"""Ports that services get by default: below those that Linux uses for outgoing connections, one of which could take a
-service's port before it listens."""
+"""Default ports of services: below the range that Linux uses for outgoing connections, one of which could otherwise
+take a service's port before it listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PortWish:
     """One port to choose.
 
     Attributes:
-        remembered: the one of last time, used if it is free; 0 for none.
+        remembered: the port of the last start, used if it is free; 0 for none.
         variable: the environment variable that may request another one; None if there is none.
     """
 
@@ -113,9 +113,9 @@ def ensure_free(port: int, setting: str) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Return true if a server could listen on this port of both loopback addresses.
+    """Return True if a server could listen on this port of both loopback addresses.
 
-    `localhost` may mean `::1` first. A listener there would receive the Spark token, so both must be free.
+    `localhost` may resolve to `::1` first. A listener there would receive the Spark token, so both must be free.
     """
     if not _can_bind(socket.AF_INET, LOOPBACK, port):
         return False
@@ -123,7 +123,8 @@ def is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str | None:
-    """Name the process that listens on a port, such as `java (pid 4711)`; None if the system does not report it."""
+    """Return the name of the process that listens on a port, for example `java (pid 4711)`; None if the system does
+    not report it."""
     try:
         for connection in psutil.net_connections("tcp"):
             if not connection.laddr or connection.status != psutil.CONN_LISTEN:
@@ -136,7 +137,7 @@ def holder_of(port: int) -> str | None:
 
 
 def is_listening(port: int) -> bool:
-    """Return true if something accepts connections on this port of 127.0.0.1."""
+    """Return True if something accepts connections on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((LOOPBACK, port)) == 0
@@ -145,7 +146,7 @@ def is_listening(port: int) -> bool:
 def _can_bind(family: socket.AddressFamily, host: str, port: int) -> bool:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # As servers do: lingering connections of a former server do not count.
+            # Like servers: lingering connections of a former server are ignored.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:

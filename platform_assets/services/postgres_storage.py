@@ -1,4 +1,5 @@
-"""Dagster's storage in PostgreSQL, whose address may be in a file. Each new connection uses the password that the file has then."""
+"""Dagster's storage in PostgreSQL, whose address may be in a file. Each new connection uses the file's current
+password."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from platform_assets.services.secret_files import SUFFIX, secret
 
 
 class _Password(PgTokenProvider):
-    """The password of the address, read again for each connection."""
+    """The password in the address, read again for each connection."""
 
     def _fetch_token(self) -> tuple[str, float]:
-        # As if it had expired long ago, so that it is never kept.
+        # Always expired, so that it is never cached.
         return unquote(urlsplit(_address()).password or ""), 0.0
 
 
@@ -29,7 +30,7 @@ class PostgresStorage(DagsterPostgresStorage):
 
     @classmethod
     def config_type(cls) -> Mapping[str, Any]:
-        """Nothing: the address is in the environment, or in the file that it names."""
+        """Return an empty schema: the address is in the environment, or in the file named there."""
         return {}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The platform's own code, loaded in the process that runs are forked from, and read again by a run if it has changed.
+"""The platform's own code, loaded in the process from which runs are forked, and read again by a run if it has changed.
 
 Importing this module loads it, which `multiprocessing`'s fork server does. Nothing else imports this module.
 """
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 MODULES: Final = ("platform_assets.definitions", "platform_assets.kafka.batches.fetching")
 """Modules that import everything that a load's run needs."""
 PACKAGES: Final = ("platform_assets",)
-"""Packages whose modules a run reads as they are on disk when it begins."""
+"""Packages whose modules a run uses as they are on disk when it begins."""
 
 Stamp = tuple[int, int]
 """A file's modification time in nanoseconds and its size in bytes, which are enough for Python's own caches too."""
@@ -41,7 +41,7 @@ def sources(packages: Iterable[str]) -> dict[str, Stamp | None]:
 
 
 def load(modules: Iterable[str]) -> None:
-    """Import modules. One that cannot be imported is left to the run, whose failure people see."""
+    """Import modules. One that cannot be imported is left to the run, whose failure users see."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -50,7 +50,7 @@ def load(modules: Iterable[str]) -> None:
 
 
 def is_as_loaded(packages: Iterable[str], files: Mapping[str, Stamp | None]) -> bool:
-    """Return true if each loaded module of these packages comes from a file with the stamp in `files`."""
+    """Return True if each loaded module of these packages comes from a file with its stamp in `files`."""
     return all(
         path in files and stamp(Path(path)) == files[path]
         for name, module in list(sys.modules.items())

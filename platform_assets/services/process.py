@@ -34,8 +34,8 @@ CANCELLED: Final = "starting was cancelled"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 _keepers: dict[int, subprocess.Popen[bytes]] = {}
-# Held so that a child which outlives this program is not warned about, and so that a dead one is reaped by `poll`. Keepers of logs by
-# the id of their service.
+# Held so that a child that outlives this program causes no warning, and so that `poll` reaps a dead one. Log keepers
+# are held by the id of their service.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,20 @@ class ServiceSpec:
     """The specification to start one service and to know that it is ready.
 
     Attributes:
-        name: as people read it, and the stem of its log file.
+        name: the readable name, and the stem of its log file.
         command: the argument list. Arguments are public: no secret may be among them.
-        environment: added to what it inherits, or taken from that where the value is None; may hold secrets.
+        environment: added to the inherited variables, or removed from them if the value is None; may hold secrets.
         directory: the working directory.
-        log: stdout and stderr go here; each start begins a new file, and so does one that is too large. A few former ones are kept.
-        address: what others reach it by, without secrets.
+        log: stdout and stderr go here; each start begins a new file, and so does one that is too large. A few former
+            ones are kept.
+        address: its address for others, without secrets.
         ports: the loopback ports it listens on.
         timeout: seconds within which it must be ready.
         ready: returns true if it answers; must not block for more than a second or two, or raise.
-        fingerprint: another text for other settings, so that a process with older ones is found; no secrets.
+        fingerprint: text that differs for other settings, so that a process with older ones is found; no secrets.
         inherits: patterns of the names of variables that it inherits from this process.
-        umask: of the files that it makes; -1 for that of this process.
-        log_bytes: the size of a log from which a new one is begun.
+        umask: for the files that it creates; -1 for this process's.
+        log_bytes: the size at which a new log is begun.
     """
 
     name: str
@@ -83,7 +84,7 @@ class ProcessRecord:
         started: opaque text by which this process differs from a later one with the same pid.
         mark: random text in its environment and that of its descendants.
         log: its log file.
-        address: what others reach it by, without secrets.
+        address: its address for others, without secrets.
         ports: the ports it listens on.
         ready: true if it has answered once.
         fingerprint: the spec's.
@@ -133,7 +134,7 @@ def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
     """Start the process in its own session, so that a Ctrl-C in the terminal does not reach it.
 
     Returns:
-        The plan with pid and start filled in.
+        The plan with pid and start time.
 
     Raises:
         ServiceStartError: the program cannot be started.
@@ -238,14 +239,14 @@ def family(record: ProcessRecord) -> list[psutil.Process]:
 
 
 def terminate(record: ProcessRecord, grace: float) -> bool:
-    """End a service and its descendants: ask first, then kill.
+    """End a service and its descendants: first by SIGTERM, then by SIGKILL.
 
     Args:
         record: which.
         grace: seconds from the request to end until the kill.
 
     Returns:
-        Whether anything had to be ended. Nothing that carries the record's identity runs afterwards.
+        True if anything had to be ended. Nothing with the record's identity runs afterwards.
     """
     members = family(record)
     found = bool(members)
@@ -287,7 +288,7 @@ def _tail_text(log: Path) -> str:
 
 
 def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
-    """Start the program that writes the service's output; it ends with the last process that may print."""
+    """Start the program that writes the service's output; it ends with the last process that may write output."""
     # Created immediately, so that messages can name it.
     os.close(created(spec.log))
     return subprocess.Popen(
@@ -301,7 +302,7 @@ def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
 
 
 def _await_log(pid: int) -> None:
-    """Return once the whole output of a service of this program is in its log, or after a few seconds."""
+    """Return once the complete output of a service of this program is in its log, or after a few seconds."""
     if (keeper := _keepers.pop(pid, None)) is None:
         return
     try:
@@ -313,7 +314,7 @@ def _await_log(pid: int) -> None:
 def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
     for process in processes:
         try:
-            # psutil checks the start time before it signals.
+            # psutil checks the start time before it sends a signal.
             process.kill() if kill else process.terminate()
         except psutil.NoSuchProcess:
             continue
@@ -322,7 +323,7 @@ def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
 def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
     """Return once none of them runs, or after `timeout` seconds.
 
-    A process that has ended counts as gone even while its parent, another program, has not collected its exit status.
+    A process that has ended counts as gone even if its parent, another program, has not collected its exit status.
     """
     deadline = time.monotonic() + timeout
     left = list(processes)

@@ -17,10 +17,11 @@ def is_project(folder: Path) -> bool:
 
 
 def adopt(environ: MutableMapping[str, str], folder: Path) -> None:
-    """If a folder is a project, set what its `.env` sets, `PLATFORM_DEFS` and `PLATFORM_HOME`, each unless it is set already.
+    """If a folder is a project, apply its `.env`, and set `PLATFORM_DEFS` and `PLATFORM_HOME`; variables that are
+    already set stay.
 
-    Dagster's own commands read `.env` in the same way. Does nothing in any other folder, or if `PLATFORM_DEFS` names other
-    declarations: their data are not in this project.
+    Dagster's own commands read `.env` in the same way. Does nothing in any other folder, or if `PLATFORM_DEFS` names
+    other declarations, whose data is not in this project.
     """
     defs = environ.get(DEFS_VARIABLE)
     if not is_project(folder) or (defs and Path(defs).resolve() != (folder / "defs").resolve()):

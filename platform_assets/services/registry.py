@@ -1,4 +1,4 @@
-"""One schema registry on loopback, Apicurio, with its data in its own file. It starts only on request."""
+"""One schema registry on loopback, Apicurio, with its data in a separate file. It starts only on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAP_VARIABLE: Final = "REGISTRY_HEAP"
 START_TIMEOUT_SECONDS: Final = 180.0
 MINIMUM_JAVA: Final = 21
 BASE_PATH: Final = "/apis/ccompat/v7"
-"""Path of its API that is compatible with Confluent's registry."""
+"""Path of the API that is compatible with Confluent's registry."""
 ARCHIVE: Final = Jar(
     "registry",
     "io.apicurio",
@@ -63,7 +63,7 @@ def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str
             os.replace(unpacked, folder)
         except BaseException:
             shutil.rmtree(unpacked, ignore_errors=True)
-            if not program.exists():  # else another process was first
+            if not program.exists():  # otherwise another process was first
                 raise
     log.unlink(missing_ok=True)
     return program
@@ -90,7 +90,7 @@ def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> Se
             "-XX:+ExitOnOutOfMemoryError",
             f"-Dquarkus.http.host={LOOPBACK}",
             f"-Dquarkus.http.port={port}",
-            # Its own health and metrics pages: by default at port 9000 of every address.
+            # Its own health and metrics pages, by default at port 9000 of every address.
             f"-Dquarkus.management.host={LOOPBACK}",
             f"-Dquarkus.management.port={management}",
             "-Dapicurio.storage.sql.kind=h2",

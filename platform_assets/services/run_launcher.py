@@ -1,10 +1,11 @@
 """Dagster runs in processes forked from one with the code loaded: they start in half a second instead of three.
 
-Such a run has this process's environment. A code server that somebody else started may have another one, which says where its
-tables are; so the runs of its code are left to it, unless the settings say that it has this one.
+Such a run has this process's environment. A code server that was started separately may have another environment, which
+determines where its tables are; so that server starts the runs of its code, unless the settings say that it has this
+environment.
 
-Starting a run so leans on names that Dagster does not promise to keep. They are all asked for in `_order` and `_health`:
-where one has moved, a warning says so, and the run starts as it does with Dagster's own launcher.
+Starting a run this way depends on Dagster names that are not a stable API. `_order` and `_health` use all of them:
+if one has moved, a warning is logged, and the run starts as with Dagster's own launcher.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PROCESS_TAG: Final = "platform_assets/process"
-"""Of a run: id of its process, and when that began, as `platform_assets.services.process.start_of` returns it: `pid@start`."""
+"""Tag of a run: the id and start time of its process, the latter as returned by
+`platform_assets.services.process.start_of`, in the form `pid@start`."""
 
 LIBRARIES: Final = (
     "alembic.command",
@@ -57,18 +59,19 @@ LIBRARIES: Final = (
     "tomlkit",
     "upath.implementations.local",
 )
-"""Loaded before a run is asked for; one that is not there is passed over, and the run loads what it needs by itself.
+"""Modules to load before a run is requested; a missing one is skipped, and the run then loads what it needs.
 
-The project's own code is not among them: a run has it as it is on disk then. So it has the platform's (`preloaded`).
+The project's own code is not included: a run uses it as it is on disk at that time. For the platform's code, see
+`preloaded`.
 """
 PLATFORM: Final = "platform_assets.services.preloaded"
 """The module that loads the platform's code. It comes last, since that code needs the libraries."""
 
 SERVERS_SHARE_ENVIRONMENT: Final = "servers_share_environment"
-"""A setting of the launcher: whether code servers that were not started by Dagster itself have this process's environment."""
+"""Launcher setting: true if code servers that Dagster itself did not start have this process's environment."""
 
 _MOVED: Final = (ImportError, AttributeError, TypeError)
-"""How a name shows that is gone, or a call that takes other arguments now."""
+"""Errors that show that a name is gone, or that a call now takes other arguments."""
 _REMEDY: Final = (
     "Install the version of Dagster that requirements.lock names, or correct platform_assets/services/run_launcher.py."
 )
@@ -83,25 +86,25 @@ class PreloadedRunLauncher(DefaultRunLauncher):
     def __init__(
         self, inst_data: ConfigurableClassData | None = None, *, servers_share_environment: bool = False
     ) -> None:
-        """As Dagster makes it from its settings.
+        """Create the launcher as Dagster does.
 
         Args:
-            inst_data: those settings.
-            servers_share_environment: whether code servers that Dagster did not start have this process's environment.
+            inst_data: Dagster's settings.
+            servers_share_environment: true if code servers that Dagster did not start have this process's environment.
         """
         self._servers_share_environment = servers_share_environment
         super().__init__(inst_data)
 
     @classmethod
     def config_type(cls) -> dict[str, Field]:
-        """The settings in `dagster.yaml`."""
+        """Return the schema of the settings in `dagster.yaml`."""
         return {SERVERS_SHARE_ENVIRONMENT: Field(bool, is_required=False, default_value=False)}
 
     @classmethod
     def from_config_value(
         cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]
     ) -> PreloadedRunLauncher:
-        """As Dagster asks for it."""
+        """Create the launcher from Dagster's settings."""
         return cls(inst_data, **config_value)
 
     def launch_run(self, context: LaunchRunContext) -> None:
@@ -115,8 +118,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         run_id = context.dagster_run.run_id
         forked = multiprocessing.get_context("forkserver")
         hears, tells = forked.Pipe(duplex=False)
-        # Without the tag nobody would know that the process has ended. So it waits until the tag is written, and where that
-        # fails, or this process ends before, it ends too.
+        # Without the tag, nothing could detect that the process has ended. So the process waits until the tag is
+        # written; if writing fails, or this process ends before, it ends too.
         with tells:
             with hears:
                 process = forked.Process(target=execute, args=(order, hears), name=f"run {run_id}")
@@ -126,7 +129,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
                 tells.send_bytes(TAGGED)
 
     def terminate(self, run_id: str) -> bool:
-        """Interrupt the process of a run, from any process of this machine; return true if there was one."""
+        """Interrupt the process of a run, from any process of this machine; return True if there was one."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False
@@ -164,7 +167,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         """Return the serialized command of the run's process; None if the code server has to start the run."""
         run = context.dagster_run
         try:
-            # The run's process needs this command; checking it there would be too late to use the other launcher.
+            # The run's process needs this command; if it were checked there, it would be too late to use the other
+            # launcher.
             from dagster._cli.api import execute_run_command as _command  # noqa: F401
             from dagster._grpc.types import ExecuteRunArgs
 
@@ -182,7 +186,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
 @functools.cache
 def _can_answer_monitoring() -> bool:
-    """Return true if run monitoring can be answered. Called at each round; warns only once."""
+    """Return True if run monitoring can be answered. Called in each monitoring round; warns only once."""
     try:
         _health(alive=True)
     except _MOVED as moved:
@@ -199,7 +203,8 @@ def _health(*, alive: bool, message: str | None = None) -> CheckRunHealthResult:
 
 
 def _of_run(run: DagsterRun) -> psutil.Process | None:
-    """Return the live process that `run` was started in: not another one with its id, or one that no launcher started."""
+    """Return the live process in which `run` was started: neither another process with its id, nor one that no
+    launcher started."""
     pid, _, began = run.tags[PROCESS_TAG].partition("@")
     if not pid.isdecimal() or start_of(int(pid)) != began:
         return None

@@ -14,9 +14,9 @@ TAGGED: Final = b"tagged"
 
 
 class PrintableStream(io.TextIOWrapper):
-    """Text to a file descriptor of this process, with control characters as escapes and without colours.
+    """Text stream to a file descriptor of this process, with control characters as escapes and without colors.
 
-    Dagster keeps what a run prints in a file of its own, tracebacks with text from records among it.
+    Dagster stores the output of a run in a separate file; it may include tracebacks with text from records.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -29,14 +29,14 @@ class PrintableStream(io.TextIOWrapper):
 
 
 def execute(arguments: str, launcher: Connection) -> None:
-    """Execute the run that these serialised arguments name, as `dagster api execute_run` in a new process would.
+    """Execute the run that these serialized arguments name, as `dagster api execute_run` would in a new process.
 
-    It does so once `launcher` has said TAGGED, and not at all where that has ended before.
+    It starts once `launcher` has sent TAGGED, and not at all if the launcher ends before.
     """
     from dagster._cli.api import execute_run_command
 
     sys.stdout, sys.stderr = PrintableStream(1), PrintableStream(2)
-    # Not imported: where the fork server did not load it, there is nothing to let go.
+    # Not imported here: if the fork server did not load it, there is nothing to release.
     if preloaded := sys.modules.get("platform_assets.services.preloaded"):
         preloaded.forget_if_changed()
     with launcher:

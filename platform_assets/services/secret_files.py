@@ -1,4 +1,4 @@
-"""Reading of secrets from files, by the platform's own function, for the rest of `services`."""
+"""Secrets read from files, using the platform's own function, for the rest of `services`."""
 
 from __future__ import annotations
 

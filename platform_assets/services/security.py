@@ -1,8 +1,9 @@
 """Credentials of secured brokers and their clients: the home's own authority, its certificates, and passwords.
 
-All of it is in the home's folder `security`, which its owner alone can open, in files that its owner alone can read. Passwords are
-random; none is on an argument list. Controllers always know each other by certificate, since Kafka keeps logins in the very log that
-controllers agree on. Brokers and clients come by the same listener, and in the same way.
+Everything is in the home's folder `security`, which only its owner can open, in files that only its owner can read.
+Passwords are random; none is on an argument list. Controllers always identify each other by certificate, since Kafka
+stores logins in the very log on which controllers agree. Brokers and clients use the same listener, and authenticate
+in the same way.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _AUTHORITY_DAYS: Final = 3650
 _DAYS: Final = 397
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""So that a new certificate is valid even for a clock that was set back a little."""
+"""Margin that makes a new certificate valid even for a clock that is slightly slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Security:
         state.write_private(made.authority, _pem(certificate))
         if kind == "certificate":
             state.write_private(made.client, issued(key, certificate, USER))
-        # Last, so that existing credentials are complete.
+        # Written last, so that existing credentials are complete.
         passwords = {USER: secrets.token_urlsafe(32), _BROKERS_USER: secrets.token_urlsafe(32)}
         state.write_private(_file(made.folder), json.dumps({"kind": kind, "passwords": passwords}) + "\n")
         return made
@@ -90,11 +91,11 @@ class Security:
 
     @property
     def client(self) -> Path:
-        """A client's key and certificate, of the kind `certificate`."""
+        """A client's key and certificate, for authentication of the kind `certificate`."""
         return self.folder / "client.pem"
 
     def client_environment(self) -> dict[str, str]:
-        """The variables that clients of the platform need. They hold the password: never print them."""
+        """Return the variables that clients of the platform need. They contain the password: never print them."""
         found = {"KAFKA_SSL_CA_LOCATION": str(self.authority)}
         if self.kind == "certificate":
             return found | {
@@ -117,7 +118,8 @@ class Security:
         }
 
     def broker_properties(self, service: str) -> dict[str, str]:
-        """A broker's own, passwords among them; its certificate is made anew, so that none expires that starts now and then."""
+        """Return a broker's own properties, including passwords; its certificate is renewed, so that it does not
+        expire as long as the broker is restarted now and then."""
         stored = self.folder / f"{service}.pem"
         key = serialization.load_pem_private_key((self.folder / "authority.key").read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -146,7 +148,8 @@ class Security:
         }
 
     def format_arguments(self) -> tuple[str, ...]:
-        """Arguments of Kafka's format tool for logins: the name of a file, since everybody can see arguments."""
+        """Return arguments of Kafka's format tool for logins: the name of a file, since every user can see
+        arguments."""
         if self.kind == "certificate":
             return ()
         lines = (

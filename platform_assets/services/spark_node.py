@@ -46,7 +46,8 @@ _OF_ONE_MACHINE: Final = frozenset({"spark.sql.shuffle.partitions", "spark.datab
 
 
 def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command of a master or a worker: `main` is its class below `org.apache.spark.deploy`, `settings` are Spark's."""
+    """Return the command of a master or a worker: `main` is its class in `org.apache.spark.deploy`, `settings` are
+    Spark's."""
     return (
         str(java.executable.resolve()), *SPARK_OPTIONS, f"-Xmx{DAEMON_HEAP}", "-XX:+ExitOnOutOfMemoryError",
         f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
@@ -82,7 +83,7 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
     """Return settings of a Connect server on a cluster: executors reach it at `host`, clients only on loopback.
 
     Raises:
-        ConfigurationError: it would serve whoever asks.
+        ConfigurationError: it would accept requests from anyone.
     """
     if not environ.get(TOKEN_VARIABLE):
         raise ConfigurationError(
@@ -103,7 +104,7 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Become the process that the command line names; returns only where that cannot be, with an exit code."""
+    """Become the process that the command line names; return an exit code only if that is not possible."""
     chosen = parser().parse_args(arguments)
     try:
         secret_files.take(os.environ, secret_files.STORE)
@@ -147,7 +148,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m platform_assets.services.spark_node",
         description=(__doc__ or "").splitlines()[0],

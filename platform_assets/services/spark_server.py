@@ -1,4 +1,4 @@
-"""One Spark Connect server on loopback, with the Kafka and Delta jars, that asks for a token."""
+"""One Spark Connect server on loopback, with the Kafka and Delta jars, that requires a token."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.databricks.delta.skipRecordingEmptyCommits": "false",
     "spark.redaction.regex": f"(?i){SECRET_NAMES}",
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
-    # Sessions of the platform set this and the one before by themselves; for others, and servers that forbid it.
+    # The platform's sessions set this option and the previous one themselves; here they are for other sessions, and for
+    # servers that forbid setting them.
     "spark.sql.redaction.string.regex": f'(?i)key:[ ]"[^"]*(?:{SECRET_NAMES})[^"]*"[^"]*value:.*',
     "spark.sql.session.timeZone": "UTC",
-    # Each load has a consumer group of its own, so what Spark keeps for the next one of the same group is never used
-    # again: records fetched beyond a range's end, for five minutes, fill the heap when windows are loaded in a row.
+    # Each load has a separate consumer group, so Spark never reuses what it caches for the next read of the same group:
+    # records fetched after a range's end stay for five minutes and would fill the heap when windows are loaded in a
+    # row.
     "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
     "spark.kafka.consumer.cache.timeout": "5s",
@@ -51,7 +53,7 @@ CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.kafka.consumer.cache.capacity": "16",
     "spark.ui.enabled": "false",
     "spark.scheduler.mode": "FAIR",
-    # Tables of one machine are small: a task costs more than it saves.
+    # Tables on one machine are small: a parallel task would cost more than it saves.
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
@@ -65,28 +67,28 @@ GUARDED: Final[Mapping[str, str]] = {
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
     "spark.network.crypto.saslFallback": "false",
 }
-"""Settings by which Spark's processes talk only to those that know their secret. A server that runs its tasks itself makes one up and
-tells nobody; otherwise the secret has to be given."""
+"""Settings that make Spark's processes communicate only with those that know their secret. A server that runs its
+tasks itself generates a secret; otherwise the secret has to be given."""
 
 CLIENT_VARIABLES: Final[Mapping[str, None]] = dict.fromkeys(
     ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "MASTER")
 )
-"""A client's, of pyspark in this very process among them: they would make a server behave as a client."""
+"""Client variables, including those of pyspark in this process: they would make a server behave as a client."""
 
 PURGE_VARIABLE: Final = "MIMALLOC_PURGE_DELAY"
 PURGE_MILLISECONDS: Final = "1000"
-"""How long Arrow's allocator keeps memory that a Python worker has freed. By its default of 10 ms it hands the memory of each block
-back to the system, which has to clear it for the next one: up to a tenth of a load's processor time."""
+"""How long Arrow's allocator keeps memory that a Python worker has freed. With its default of 10 ms, it returns the
+memory of each block to the system, which has to clear it for the next one: up to a tenth of a load's processor time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """Settings that a server is started with.
+    """Settings with which a server is started.
 
     Attributes:
-        heap: Java's maximum heap, as `3g`; `SPARK_HEAP` in the environment wins.
-        master: where tasks run, as `local[*]`.
-        configuration: Spark settings that add to or replace the defaults; no secrets, they are kept in a file.
+        heap: Java's maximum heap, for example `3g`; `SPARK_HEAP` in the environment wins.
+        master: where tasks run, for example `local[*]`.
+        configuration: Spark settings that add to or replace the defaults; no secrets, since they are stored in a file.
     """
 
     heap: str = "3g"
@@ -103,8 +105,8 @@ def spark_spec(
 ) -> ServiceSpec:
     """Write the server's options and token, and return the spec to start it.
 
-    It is started as a Java class and not by spark-submit, whose launcher asks for a Java module that a bundled
-    runtime lacks.
+    It is started as a Java class and not by spark-submit, whose launcher needs a Java module that a bundled runtime
+    lacks.
 
     Args:
         home: where scratch, logs and the token go.
@@ -122,7 +124,7 @@ def spark_spec(
     (port,) = choose_ports(1, SPARK_VARIABLE, remembered=state.remembered_ports(home, SERVICE), environ=env)
     state.remember_ports(home, SERVICE, (port,))
     token = ensure_token(home)
-    # Left behind by a server that was killed: no other runs in this home while one is being started.
+    # Left by a server that was killed; no other server runs in this home while one is being started.
     shutil.rmtree(_scratch(home), ignore_errors=True)
     configuration = {
         **CONFIGURATION,
@@ -184,7 +186,7 @@ def server_command(java: Java, home: Home, configuration: Mapping[str, str], hea
         f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
         *(f"-D{key}={value}" for key, value in configuration.items()),
         "-cp",
-        # pyspark's own before the added ones: if both contain a class, Spark's is the one it was built with.
+        # pyspark's own jars precede the added ones: if both contain a class, the one that Spark was built with is used.
         os.pathsep.join([*map(str, replacements(home)), str(pyspark_jars() / "*"), *map(str, added_jars(home))]),
     ]
     arguments = home.run / "spark.arguments"
@@ -210,17 +212,18 @@ def _scratch(home: Home) -> Path:
 
 
 def object_store(environ: Mapping[str, str]) -> dict[str, str]:
-    """Settings by which Spark reads and writes files in the object store that the environment names; no secret is among them.
+    """Return settings with which Spark reads and writes files in the object store that the environment names; they
+    contain no secrets.
 
-    Credentials are those of the environment of Spark's own processes. Spark never commits there: no LogStore of Delta's for Spark is
-    safe next to other writers.
+    Credentials come from the environment of Spark's own processes. Spark never commits there: none of Delta's
+    LogStores for Spark is safe with concurrent writers.
     """
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     found = {
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": region,
-        # As delta-rs does: a bucket of one's own store has no host name.
+        # As in delta-rs: a bucket of a self-hosted store has no host name.
         "spark.hadoop.fs.s3a.path.style.access": "true" if endpoint else None,
         "spark.hadoop.fs.s3a.connection.ssl.enabled": "false" if (endpoint or "").startswith("http://") else None,
         "spark.hadoop.fs.s3a.attempts.maximum": "4",

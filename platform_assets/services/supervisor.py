@@ -29,7 +29,7 @@ from platform_assets.services.process import (
 Reporter = Callable[[str], None]
 
 GRACE_SECONDS: Final = 30.0
-"""Seconds that a service may take to end by itself; a killed broker checks its logs at the next start."""
+"""Seconds that a service may take to end after a request; a killed broker checks its logs at the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRAC
 
 
 def end_all(home: Home, records: Sequence[ProcessRecord], report: Reporter, grace: float = GRACE_SECONDS) -> int:
-    """End services, asking all of them at once, and remove them from the run state; return how many were running.
+    """End services, sending the request to all of them at once, and remove them from the run state; return how many
+    were running.
 
     Brokers need that: each hands over to the others while it ends, and would wait for those that have already ended.
     """
@@ -113,11 +114,12 @@ def end_all(home: Home, records: Sequence[ProcessRecord], report: Reporter, grac
 
 @contextmanager
 def signals_end_in_order() -> Iterator[None]:
-    """Turn a request to end this program into an exception, so that what it started is ended too.
+    """Turn a request to end this program into an exception, so that the processes that it started are ended too.
 
-    Without this, SIGTERM and SIGHUP end Python on the spot. What the shell has this program ignore (SIGINT in the
-    background of a script, SIGHUP under nohup) is ignored still, but not by what it starts: programs inherit that, and
-    Dagster's then ignore SIGTERM as well. Only the main thread may set handlers; elsewhere nothing is changed.
+    Without this, SIGTERM and SIGHUP end Python immediately. Signals that the shell made this program ignore (SIGINT
+    in the background of a script, SIGHUP under nohup) are still ignored here, but not by the programs that it
+    starts: these would inherit that, and Dagster's would then ignore SIGTERM as well. Only the main thread may set
+    handlers; in other threads, nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

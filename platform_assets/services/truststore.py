@@ -1,6 +1,6 @@
 """A Java trust store with the certificates that Python trusts, for the Java inside a Python package.
 
-That Java has its own list, so it does not know certificates that this machine is set up to trust.
+That Java has its own list, so it does not know the certificates that this machine was configured to trust.
 """
 
 from __future__ import annotations

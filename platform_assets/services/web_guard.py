@@ -1,8 +1,8 @@
 """Filter of requests to the Dagster UI: accepts its own pages and programs, not other pages in the same browser.
 
-Dagster runs a mutation that comes by GET or as a form, from any Origin and for any Host. A page on another site, or one whose
-name was rebound to this machine's address, could so start runs. `Guard` is an ASGI application around Dagster's that answers
-such requests itself.
+Dagster executes a mutation that arrives by GET or as a form, from any Origin and for any Host. A page on another
+site, or one whose name was rebound to this machine's address, could thus start runs. `Guard` is an ASGI application
+around Dagster's that answers such requests itself.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from urllib.parse import unquote_plus
 from platform_assets.services.errors import ConfigurationError
 
 HOSTS_VARIABLE: Final = "PLATFORM_UI_HOSTS"
-"""Names by which browsers reach the UI, in addition to those of loopback: `ui.example.com,ui.example.com:8443`."""
+"""Variable with names by which browsers reach the UI, in addition to loopback names:
+`ui.example.com,ui.example.com:8443`."""
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 CONTENT_TYPES: Final = ("application/json", "application/graphql")
-"""Content types that a page of another origin cannot send without asking first, which Dagster never grants."""
+"""Content types that a page of another origin cannot send without a preflight request, which Dagster never grants."""
 
 POLICY: Final = (
     "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; frame-ancestors 'self'; object-src 'none'"
 )
-"""In addition to Dagster's: nothing that a page shows is fetched from, sent to or framed by another site."""
+"""Content security policy, in addition to Dagster's: a page may not fetch from other sites, send to them, or be
+framed by them."""
 
 _ENTRY: Final = re.compile(
     r"(?P<name>[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?"
@@ -86,13 +88,13 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
     """Decide on one request; None if it may pass.
 
     Args:
-        method: of HTTP; `WEBSOCKET` for one.
-        path: decoded, without the query.
-        headers: as ASGI has them, names in lower case.
-        allowed: whose requests are taken.
+        method: the HTTP method; `WEBSOCKET` for a websocket.
+        path: the decoded path, without the query.
+        headers: in ASGI's form, with names in lower case.
+        allowed: hosts and origins to accept.
     """
     if _CONTROL.search(path):
-        # Starlette's routes end in `$`, which matches before a line feed too.
+        # Starlette's routes end in `$`, which also matches before a line feed.
         return Refusal(400, "Refused: the address has a control character. Remove it.")
     found: dict[bytes, list[str]] = {}
     for name, value in headers:
@@ -136,8 +138,8 @@ class Guard:
     """An ASGI application that passes on requests that `refusal` allows, and adds `POLICY` to the answers.
 
     Attributes:
-        application: Dagster's.
-        allowed: whose requests are taken.
+        application: Dagster's application.
+        allowed: hosts and origins to accept.
     """
 
     application: Application
@@ -156,7 +158,8 @@ class Guard:
         if method in _READING:
             scope = {**scope, "query_string": _without_query(scope["query_string"])}
         if method == "GET" and _is_graphql(scope["path"]):
-            # Dagster looks for text/html in this header to answer with its page in place of running what the address says.
+            # If this header contains text/html, Dagster answers with its page instead of executing the query in the
+            # address.
             headers = [(name, value) for name, value in scope["headers"] if name != b"accept"]
             scope = {**scope, "headers": [*headers, (b"accept", b"text/html")]}
 
@@ -187,18 +190,18 @@ def _refused_read(method: str, path: str, found: dict[bytes, list[str]]) -> Refu
 
 
 def _is_graphql(path: str) -> bool:
-    """Return true if Dagster runs GraphQL at this path, also below a path prefix."""
+    """Return True if Dagster executes GraphQL at this path, also below a path prefix."""
     return path.rstrip("/").rsplit("/", 1)[-1] == "graphql"
 
 
 def _without_query(query_string: bytes) -> bytes:
-    """The part of an address after `?` without GraphQL, whatever its path: only pages' own scripts read it there."""
+    """Return the query part of an address without GraphQL, whatever its path: only scripts of pages read it there."""
     parts = query_string.split(b"&")
     return b"&".join(part for part in parts if unquote_plus(part.partition(b"=")[0].decode("latin-1")) != "query")
 
 
 def _is_own(origin: str, host: str, allowed: AllowedHosts) -> bool:
-    """Return true if an Origin is the UI's: the called address, or a configured one."""
+    """Return True if an Origin is the UI's: the requested address, or a configured one."""
     for scheme, port in _DEFAULT_PORT.items():
         if origin.lower().startswith(scheme):
             place = origin.lower().removeprefix(scheme).removesuffix(port)
@@ -209,7 +212,7 @@ def _is_own(origin: str, host: str, allowed: AllowedHosts) -> bool:
 async def _refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await receive()
-        # Before it is accepted, this is status 403.
+        # Before the websocket is accepted, this becomes status 403.
         await send({"type": "websocket.close", "code": 1008, "reason": ""})
         return
     body = f"{refused.text}\n".encode()
@@ -225,5 +228,5 @@ async def _refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send) 
 
 
 def _shown(text: str) -> str:
-    """Return untrusted text, bounded and in ASCII, without anything that a terminal or page would interpret."""
+    """Return untrusted text, shortened and in ASCII, without anything that a terminal or page would interpret."""
     return ascii(text[:_SHOWN_LENGTH]) if text else "nothing"

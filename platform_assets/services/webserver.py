@@ -28,7 +28,7 @@ def main() -> None:
     def guarded(*args: Any, **options: Any) -> Guard:
         return Guard(build(*args, **options), allowed)
 
-    # Dagster has no hook for this. It looks the name up when it serves, and a test asks the running server.
+    # Dagster has no hook for this. It looks the name up when it serves, and a test queries the running server.
     setattr(cli, _BUILDER, guarded)
     cli.dagster_webserver(auto_envvar_prefix="DAGSTER_WEBSERVER")
 
