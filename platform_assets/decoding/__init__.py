@@ -1,1 +1,2 @@
-"""Decoding of bytes to typed columns: one decoder per format, each a pure function of a declaration and values."""
+"""Decoding of bytes to typed columns: one decoder for each format, which is a pure function of a declaration and
+values."""

@@ -1,6 +1,7 @@
-"""Conversion of texts to typed values: rules that all text formats share (described in docs/csv-dialect.md).
+"""Conversion of texts to typed values: rules shared by all text formats (described in docs/csv-dialect.md).
 
-Kernels and Arrow convert columns, and leave unclear texts undecided; `Conversion.value` decides on these, one text at a time.
+Kernels and Arrow convert columns, and leave unclear texts undecided; `Conversion.value` decides these, one text at a
+time.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ _EPOCH: Final = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Conversion of the texts of one column to values of `type`; times have the format `times`. Made by `conversion`."""
+    """Conversion of the texts of one column to values of `type`; times have the format `times`. The function
+    `conversion` creates it."""
 
     type: pa.DataType
     times: TimeFormat = ISO_TIME
 
     @property
     def name(self) -> str:
-        """The type's name in Spark's DDL."""
+        """The type's name in Spark DDL."""
         return type_name(self.type)
 
     def column(self, pieces: Pieces) -> tuple[pa.Array, Marks]:
@@ -117,7 +119,7 @@ class Conversion:
         if found is None:
             raise DecodeFault("wrong_type", "digits were expected, with or without a sign")
         limits = np.iinfo(self.type.to_pandas_dtype())
-        # Python refuses to convert thousands of digits, and 20 or more digits never fit.
+        # Python refuses to convert thousands of digits, and a number of 20 or more digits never fits.
         value = int(found[1] + found[2]) if len(found[2]) < 20 else _UNBOUNDED << 40
         if not limits.min <= value <= limits.max:
             raise DecodeFault("out_of_range", f"from {limits.min} to {limits.max} was expected")
@@ -146,7 +148,7 @@ class Conversion:
         significant = digits.rstrip("0")
         if not significant:
             return Decimal(0)
-        # Nothing larger fits, however many digits the text has.
+        # No larger exponent fits, however many digits the text has.
         power = int(exponent or "0") if len(exponent) < 10 else 10**10 + len(text)
         lowest = (-power if exponent_sign == "-" else power) - len(behind) + len(digits) - len(significant)
         precision, scale = self.type.precision, self.type.scale
@@ -159,7 +161,7 @@ class Conversion:
 
 
 def conversion(field: pa.Field, times: TimeFormat | None = None) -> Conversion:
-    """Return the conversion of one column. Raises ConfigurationError for a type that a single text cannot express."""
+    """Return the conversion of one column. Raises ConfigurationError for a type that no text can express."""
     if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
         raise ConfigurationError(
             f"column {field.name!r}: a text cannot become {type_name(field.type)}; declare it as STRING, a number, BOOLEAN, "

@@ -30,7 +30,7 @@ _LINE_ENDS: Final = "\n\r"
 
 
 def decoder(spec: FormatSpec) -> CsvDecoder:
-    """Raises ConfigurationError."""
+    """Return the decoder. Raises ConfigurationError."""
     options = Options(spec, ("schema", "delimiter", "quote", "escape", "null", "trim", "timestamps", "max_bytes"))
     dialect = Dialect(
         delimiter=_character(options, "delimiter", ",", required=True),
@@ -59,7 +59,7 @@ def _character(options: Options, name: str, default: str, *, required: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Separators of fields; `quote` and `escape` are empty if there is none."""
+    """Special characters; `quote` and `escape` are empty if there is none."""
 
     delimiter: str = ","
     quote: str = '"'

@@ -1,6 +1,6 @@
-"""The interface of a decoder: it turns the values of a block of records into typed columns and dead letters.
+"""The interface of a decoder, which turns the values of a block of records into typed columns and dead letters.
 
-A decoder is a pure function of its declaration and the values: the same input gives the same columns and the same dead
+A decoder is a pure function of its declaration and the values: the same input leads to the same columns and dead
 letters, today and when a window is decoded again in a year.
 """
 
@@ -19,11 +19,11 @@ Reason = Literal[
     "malformed", "wrong_type", "out_of_range", "missing", "too_deep", "too_large", "unmatched", "unknown_schema", "bad_schema",
     "not_admitted", "failed",
 ]  # fmt: skip
-"""Reason of a dead letter. malformed: not in the format; wrong_type: in the format, but not in the schema; out_of_range: the right
-type, but larger or more precise than its column; missing: a required field is absent or null; too_deep and too_large: beyond the
-declared bounds; unmatched: no pattern fits; unknown_schema: names a schema that the registry has never had; bad_schema: names a
-schema that cannot be read, or not into the declared columns; not_admitted: does not match the schema that it names; failed: the
-decoder raised an error for it, which is a defect."""
+"""Reason of a dead letter. malformed: not in the format; wrong_type: in the format, but not in the schema;
+out_of_range: the right type, but larger or more precise than its column; missing: a required field is absent or
+null; too_deep and too_large: beyond the declared bounds; unmatched: no pattern fits; unknown_schema: names a schema
+that the registry has never had; bad_schema: names a schema that cannot be read, or not into the declared columns;
+not_admitted: does not match the schema that it names; failed: the decoder raised an error for it, which is a defect."""
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 MOST_DETAIL: Final = 300
 """Maximum characters of a dead letter's detail; a longer one is cut."""
@@ -42,8 +42,9 @@ DEAD_LETTER_FIELDS: Final = pa.schema(
 class DeadLetter:
     """One value that could not be decoded.
 
-    `place` is the column or path at fault, such as `$.legs[2].carrier`; None for the value as a whole. `detail` tells people what was
-    found and what was expected; it never has the whole value. Both are cut if they are longer than `MOST_PLACE` and `MOST_DETAIL`.
+    `place` is the column or path at fault, for example `$.legs[2].carrier`; None for the value as a whole. `detail`
+    describes what was found and what was expected; it never has the whole value. Both are cut if they are longer
+    than `MOST_PLACE` and `MOST_DETAIL`.
     """
 
     row: int
@@ -58,7 +59,8 @@ class DeadLetter:
 
 
 def _utf8(text: str) -> str:
-    """The text with surrogates escaped, which JSON may name and UTF-8 cannot: a registry's schema can have them in its names."""
+    """Return the text with surrogates escaped: JSON can express them and UTF-8 cannot, and names in a registry's
+    schema may contain them."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -81,7 +83,7 @@ class Decoder(Protocol):
 
     @property
     def fields(self) -> pa.Schema:
-        """The columns of decoded values; a field that is not nullable has a value in each row that is not dead."""
+        """Columns of decoded values; a field that is not nullable has a value in each row that is not dead."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a block by vectorized code, which passes values that it cannot decide to the exact path.
@@ -122,8 +124,9 @@ _OF_NO_VALUE: Final = (
 def decode_each(fields: pa.Schema, decode: Callable[..., Decoded], values: pa.Array, *others: pa.Array) -> Decoded:
     """Decode a block with `decode`, which turns values, and `others` with a row for each, into `fields`.
 
-    A value for which it raises an error of its own becomes a dead letter, `failed`. Errors that do not depend on a value are raised:
-    those that a null causes too, and errors of the platform, the operating system or a missing module.
+    A value for which `decode` raises an unexpected error becomes a dead letter, `failed`. Errors that do not depend
+    on a value are raised: those that a null causes too, and errors of the platform, the operating system or a
+    missing module.
     """
     block = [values, *others]
     found = _attempted(decode, block)

@@ -16,7 +16,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.expectations import Expectation, Value
 
 Failing = Callable[[pa.Array], pa.BooleanArray]
-"""Maps a column to marks of its failing values, without nulls."""
+"""Function from a column to marks of its failing values, without nulls."""
 
 _WHOLE: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
@@ -115,7 +115,7 @@ def _outside(values: pa.Array, least: pa.Scalar | None, most: pa.Scalar | None) 
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Return true if values of the type have an order, and are equal if they are written alike."""
+    """Return True if values of the type are ordered, and are equal exactly if they are written alike."""
     return (
         kind in _WHOLE
         or bool(pa.types.is_decimal(kind))

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format. `module`, below this package, has the function `decoder(spec)`; it is imported on first use.
+    """One format. The `module` in this package has the function `decoder(spec)`; it is imported on first use.
 
-    Values of a `binary` format cannot be written as text. With `registry`, values may name their schema; `registry/__init__` has the
-    readers. `other_reader` is the reader of `checks/other_readers` that shares no code with ours, and supports only `its_options`.
+    Values of a `binary` format cannot be written as text. With `registry`, values may name their schema;
+    `registry/__init__` has the readers. `other_reader` names the reader of `checks/other_readers` that shares no
+    code with ours, and supports only `its_options`.
     """
 
     module: str
@@ -60,14 +61,14 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
     }
 )
 _REGISTRY: Final = "registry"
-"""The option of any format whose values name their schema."""
+"""The option, in any format, for values that name their schema."""
 
 
 def decoder_of(spec: FormatSpec, schemas: Schemas | None = None, registry: str = "") -> Decoder:
     """Return the decoder of one side of a record. Raises ConfigurationError, which names the option at fault.
 
-    `schemas` returns the files that keep schemas read from a registry; without it, the registry is asked each time. `registry` is its
-    address, used if the environment of the decoding process has none.
+    `schemas` returns the files that store schemas read from a registry; without it, the registry is queried each
+    time. `registry` is its address, used if the environment of the decoding process has none.
     """
     if spec.format not in FORMATS:
         raise ConfigurationError(f"{spec.format!r} is not a format; use one of: {', '.join(sorted(FORMATS))}")

@@ -13,7 +13,7 @@ VALUE: Final = "value"
 
 
 def map_type(value: pa.Field) -> pa.DataType:
-    """Return the type of a map from text to `value`, whose name is ignored."""
+    """Return the type of a map from text to `value`, whose field name is ignored."""
     return pa.map_(pa.string(), value.with_name(VALUE))
 
 

@@ -14,7 +14,8 @@ _LARGEST: Final = 1 << 30
 
 
 class Options:
-    """Options of one side of a record. Each method reads one and raises ConfigurationError, which names the allowed values."""
+    """Options of one side of a record. Each method reads one option and raises ConfigurationError, which names the
+    allowed values."""
 
     def __init__(self, spec: FormatSpec, known: Iterable[str]) -> None:
         self._spec = spec
@@ -73,6 +74,6 @@ class Options:
         return found
 
     def wrong(self, name: str, wanted: str) -> ConfigurationError:
-        """Return the error with the value of `name` and the allowed values."""
+        """Return the error that names the value of `name` and the allowed values."""
         what = f"is {self._spec.options[name]!r}" if name in self._spec.options else "is missing"
         return ConfigurationError(f"option {name!r} of format {self._spec.format!r} {what}; it must be {wanted}")

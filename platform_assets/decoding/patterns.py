@@ -1,4 +1,4 @@
-"""Format `patterns`: lines of logs, by named regular expressions. The rules are in docs/log-patterns.md.
+"""Format `patterns`: log lines, by named regular expressions. The rules are in docs/log-patterns.md.
 
 Expressions are RE2's, which match any line in linear time. Options: `patterns`, `timestamps`, `max_bytes`.
 """
@@ -37,9 +37,9 @@ from platform_assets.model.decoding import FormatSpec
 _MOST_PARTS: Final = 40
 """Maximum parts of an expression; those of a longer one are merged."""
 _MOST_CHARACTERS: Final = 1000
-"""Characters of a line that count."""
+"""Maximum number of characters of a line that are compared."""
 _ONE_TEXT: Final = pa.array([""])
-"""One line to match, because an expression is compiled only if there is one."""
+"""A column with one line, since Arrow compiles an expression only if there is something to match."""
 _PART: Final = re.compile(
     r"""(?: \\Q.*?(?:\\E|$) | \\[pP]\{\^?\w+\} | \\[pP]. | \\x\{[0-9A-Fa-f]+\} | \\x[0-9A-Fa-f]{2} | \\.
           | \[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\] | (?P<group>\() | . )""",
@@ -56,7 +56,7 @@ class Nearness:
 
     @classmethod
     def of(cls, patterns: Sequence[tuple[str, str]]) -> Nearness:
-        """Make it from names and valid RE2 expressions."""
+        """Create it from names and valid RE2 expressions."""
         return cls(tuple((name, parts_of(regex)) for name, regex in patterns))
 
     def details(self, lines: pa.StringArray) -> list[str]:
@@ -137,7 +137,7 @@ def _share(parts: Sequence[str], first: np.ndarray[Any, Any], last: np.ndarray[A
 
 @lru_cache(maxsize=256)
 def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
-    """Return, for each number of parts from 0 on, how many of the first ones count."""
+    """Return, for each number of parts from 0 on, how many of the leading parts count."""
     empty = pa.array([""])
     counts = [0]
     for part in parts:
@@ -147,7 +147,7 @@ def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _fitting(lines: pa.StringArray, parts: Sequence[str], *, from_end: bool = False) -> np.ndarray[Any, Any]:
-    """Return the number of parts that each line fits, from the first one on, or from the last one back."""
+    """Return the number of parts that each line fits, from the first part onwards, or from the last one backwards."""
     numbers = np.zeros(len(lines), np.int64)
     rows = np.arange(len(lines))
     for number in range(1, len(parts) + 1):
@@ -166,7 +166,7 @@ _MOST_PATTERNS: Final = 100
 
 
 def decoder(spec: FormatSpec) -> PatternsDecoder:
-    """Raises ConfigurationError."""
+    """Return the decoder. Raises ConfigurationError."""
     options = Options(spec, ("patterns", "timestamps", "max_bytes"))
     timestamps = TIMESTAMPS[options.one_of("timestamps", TIMESTAMPS, "iso8601")]
     declared = options.items("patterns")
@@ -203,7 +203,7 @@ def _pattern(item: Any, place: int, timestamps: TimeFormat) -> Pattern:
     if not isinstance(name, str) or not name or not isinstance(regex, str) or not isinstance(types, Mapping):
         raise ConfigurationError(f"{where}: name and regex must be texts, and types a mapping of groups to types")
     try:
-        # Compiled alone first: inside another expression, an invalid one may become valid.
+        # Compiled separately first: inside another expression, an invalid one may become valid.
         groups = tuple(field.name for field in pc.extract_regex(pa.array([], pa.string()), regex).type)
     except pa.ArrowInvalid as error:
         raise ConfigurationError(
@@ -242,7 +242,7 @@ def _conversion(group: str, declared: Any, where: str, timestamps: TimeFormat) -
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of line: the groups of `regex` become columns by `conversions`, one per group."""
+    """One kind of line: the groups of `regex` become columns by `conversions`, one for each group."""
 
     name: str
     regex: str
@@ -251,13 +251,13 @@ class Pattern:
 
     @property
     def whole(self) -> str:
-        """An expression that matches a whole line."""
+        """Expression that matches a whole line."""
         return rf"\A(?:{self.regex})\z"
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Lines that one pattern matched: their rows in the block, and the groups' texts of each as a struct."""
+    """Lines that one pattern matched: their rows in the block, and the texts of the groups of each line as a struct."""
 
     pattern: Pattern
     rows: np.ndarray[Any, Any]
@@ -271,7 +271,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class PatternsDecoder:
-    """Decodes lines of logs: the first pattern that matches the whole line determines its columns."""
+    """Decoder of log lines: the first pattern that matches the whole line determines its columns."""
 
     fields: pa.Schema
     patterns: tuple[Pattern, ...]
@@ -326,7 +326,7 @@ class PatternsDecoder:
         return Decoded(batch, pa.nulls(len(values), pa.string()), dead_letters([dead[row] for row in sorted(dead)]))
 
     def _matches(self, lines: pa.StringArray, rows: np.ndarray[Any, Any]) -> tuple[list[Match], np.ndarray[Any, Any]]:
-        """Return what each pattern matched first in the `rows` of `lines`, and the remaining rows."""
+        """Return, for each pattern, the `rows` of `lines` that it is the first to match, and the remaining rows."""
         matches = []
         for pattern in self.patterns:
             if not rows.size:

@@ -13,7 +13,7 @@ from platform_assets.kernels import arrow, text
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Marks = npt.NDArray[np.bool_]
-"""A truth value for each row of a block."""
+"""A boolean for each row of a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Pieces:
 
     @property
     def nulls(self) -> Marks:
-        """Mark the nulls."""
+        """Return marks of the nulls."""
         marks: Marks = self.sizes < 0
         return marks
 
@@ -40,7 +40,7 @@ class Pieces:
         return Pieces(self.data, self.starts, np.where(marks, np.int32(-1), self.sizes))
 
     def invalid_utf8(self) -> Marks:
-        """Mark the pieces that are not UTF-8."""
+        """Return marks of the pieces that are not UTF-8."""
         marks = np.zeros(len(self), np.uint8)
         text.mark_invalid_utf8(self.data, self.starts, self.sizes, marks)
         return marks.view(np.bool_)

@@ -21,9 +21,9 @@ RESERVED: Final = (
 )  # fmt: skip
 """Columns that every decoded table has."""
 ELEMENT: Final = "element"
-"""The name of an array's elements in Arrow and Parquet, as written by Spark."""
+"""The name of an array's elements in Arrow and Parquet, as Spark writes it."""
 MOST_LEVELS: Final = 50
-"""Maximum nesting of types, since a schema is read by recursion."""
+"""Maximum nesting of types, since schemas are read by recursion."""
 
 _TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
     {
@@ -67,7 +67,7 @@ _NULL: Final[Mapping[str, Any]] = MappingProxyType({"type": "null"})
 
 
 def schema_of_ddl(ddl: str) -> pa.Schema:
-    """Return the columns of a Spark DDL text such as `id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT>>`.
+    """Return the columns of a Spark DDL text, for example `id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT>>`.
 
     Columns without NOT NULL are nullable. Raises ConfigurationError, which names the place.
     """
@@ -155,7 +155,7 @@ def _field_ddl(field: pa.Field, colon: str) -> str:
 
 
 class _Reader:
-    """Reads a DDL text from left to right."""
+    """Reader of a DDL text from left to right."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -189,7 +189,7 @@ class _Reader:
         return token
 
     def _accept(self, *words: str) -> bool:
-        """Skip `words` if they come next; return true if they do."""
+        """Skip `words` if they come next; return True if they do."""
         there = [token.upper() for token, _ in self._tokens[self._at : self._at + len(words)]]
         if there == list(words):
             self._at += len(words)
@@ -293,13 +293,14 @@ _TEXTS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
 
 
 class _JsonSchema:
-    """One document, to whose definitions `$ref` may refer."""
+    """One document; `$ref` may refer to its definitions."""
 
     def __init__(self, document: Any) -> None:
         self._document = document
 
     def kind(self, node: Any, path: str, followed: tuple[str, ...], level: int = 0) -> tuple[pa.DataType, bool]:
-        """Return the type that the schema at `path` declares, and true if it allows null. `followed` are the `$ref`s so far."""
+        """Return the type that the schema at `path` declares, and True if it allows null. `followed` are the `$ref`s
+        so far."""
         if level > MOST_LEVELS:
             raise ConfigurationError(f"json_schema: {path}: more than {MOST_LEVELS} nested types: flatten it")
         if not isinstance(node, Mapping):

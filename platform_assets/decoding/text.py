@@ -19,7 +19,7 @@ from platform_assets.model.decoding import FormatSpec
 
 
 def decoder(spec: FormatSpec) -> TextDecoder:
-    """Raises ConfigurationError."""
+    """Return the decoder. Raises ConfigurationError."""
     options = Options(spec, ("charset", "column", "max_bytes"))
     options.one_of("charset", ["utf-8"], "utf-8")
     return TextDecoder(options.text("column", "value"), options.max_bytes())
@@ -27,14 +27,14 @@ def decoder(spec: FormatSpec) -> TextDecoder:
 
 @dataclass(frozen=True, slots=True)
 class TextDecoder:
-    """Decodes UTF-8 into one text column. An empty value is an empty text."""
+    """Decoder of UTF-8 into one text column. An empty value becomes an empty text."""
 
     column: str
     max_bytes: int
 
     @property
     def fields(self) -> pa.Schema:
-        """One column."""
+        """The single column."""
         return pa.schema([pa.field(self.column, pa.string(), nullable=False)])
 
     def decode(self, values: pa.BinaryArray) -> Decoded:

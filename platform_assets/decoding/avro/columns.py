@@ -48,14 +48,15 @@ _PLAIN: Final[Mapping[PlainKind, pa.DataType]] = {
 
 
 def fields_of(schema: AvroType) -> pa.Schema:
-    """Return the columns for the fields of a record, or one column `value`. Raises BadSchema for a type that has no column."""
+    """Return the columns for the fields of a record, or the single column `value` for any other type. Raises
+    BadSchema for a type that has no column."""
     if isinstance(schema, Record):
         return pa.schema(_Columns().fields(schema, "$"))
     return pa.schema([_Columns().field(SINGLE, schema, "$")])
 
 
 def plain_type(kind: PlainKind) -> pa.DataType:
-    """Arrow types by kind of value; `null` has none."""
+    """Arrow types by type name in Avro; `null` has none."""
     return _PLAIN[kind]
 
 
@@ -140,13 +141,13 @@ class _Columns:
 
 
 def default_of(field: Field, place: str) -> Any:
-    """Return the reader's default for `field`, which the writer lacks, in pyarrow's form. Raises BadSchema if its type does not
-    allow it."""
+    """Return the reader's default for `field`, which the writer lacks, in pyarrow's form. Raises BadSchema if its
+    type does not allow it."""
     return _default(field.type, field.default, f"default of {place}")
 
 
 def _default(schema: AvroType, given: Any, place: str) -> Any:
-    """Convert a default from JSON by the specification; for a union, by the branch that it fits."""
+    """Convert a default from JSON as the specification requires; for a union, by the branch that it fits."""
     wrong = BadSchema(place, f"{given!r} is no {described(schema)}")
     if isinstance(schema, Union):
         kept, has_null = nullable(schema, place)
@@ -230,9 +231,10 @@ def _encodes(text: str) -> bool:
 
 
 def as_json(value: Any) -> Any:
-    """Return a part of a value for JSON, None if it is empty: bytes as base64, numbers that JSON lacks as text.
+    """Return a part of a value in a form that JSON supports, None if it is empty: bytes as base64, numbers that JSON
+    lacks as text.
 
-    Null and empty parts of objects are left out.
+    Null and empty parts of objects are omitted.
     """
     if isinstance(value, dict) and list(value) == [JSON]:
         return None if value[JSON] is None else json.loads(value[JSON])

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 
 def columns_of(plan: Struct, read: pa.StructArray) -> list[pa.Array]:
-    """Return the reader's columns, in its order: null in each row that is null in `read`, which has the type of `plan`."""
+    """Return the reader's columns, in its order: null in each row that is null in `read`, whose type is that of
+    `plan`."""
     return _outputs(plan, read, read.flatten())
 
 
 def rescued_of(plan: Struct, read: pa.StructArray) -> pa.StringArray:
-    """Return, for each row, a JSON object with what the reader lacks; null if there are only nulls."""
+    """Return, for each row, a JSON object with the fields that the reader lacks; null if there are only nulls."""
     if not _rescues(plan):
         return pa.nulls(len(read), pa.string())
     return pa.array([_text(row) for row in _rescued(plan, read).to_pylist()], pa.string())
@@ -82,7 +83,7 @@ def _filled(output: Output, read: pa.StructArray) -> pa.Array:
 
 
 def _rescues(node: Node) -> bool:
-    """Return true if the reader lacks any part of it."""
+    """Return True if the reader lacks any part of the node."""
     if isinstance(node, Struct):
         return any(part.type is not None and (name.startswith(RESCUED) or _rescues(part)) for name, part in node.parts)
     if isinstance(node, Either):
@@ -91,7 +92,7 @@ def _rescues(node: Node) -> bool:
 
 
 def _rescued(node: Node, read: pa.Array) -> pa.Array:
-    """Return what the reader lacks of a node that `_rescues`, under its names there."""
+    """Return the parts of a node that the reader lacks, for a node that `_rescues`, under their names in the node."""
     if isinstance(node, Either):
         return _rescued(node.main, read)
     if isinstance(node, Repeated):
@@ -111,9 +112,10 @@ def _rescued(node: Node, read: pa.Array) -> pa.Array:
 def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int) -> tuple[list[DeadLetter], Marks]:
     """Return dead letters, in ascending order of rows, and marks of the values to decode from the beginning.
 
-    The kernel reads the parts of a value in the exact path's order and stops at the first that it cannot read, so the exact path would
-    reach the same part at the same byte: its result for that part is its result for the value. If it can read the part (a branch that
-    the kernel does not follow, a decimal of many bytes), it decodes the whole value.
+    The kernel reads the parts of a value in the same order as the exact path, and stops at the first part that it
+    cannot read. So the exact path would reach the same part at the same byte, and its result for that part is its
+    result for the value. If the exact path can read the part (a branch that the kernel does not follow, a decimal of
+    many bytes), it decodes the whole value.
     """
     dead: list[DeadLetter] = []
     undecided = np.zeros(len(values), np.bool_)

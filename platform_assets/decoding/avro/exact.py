@@ -1,4 +1,4 @@
-"""The exact path: one value at a time, in plain Python. Its errors are the texts of dead letters.
+"""The exact path: one value at a time, in plain Python. Its errors become the texts of dead letters.
 
 It recurses into nested types, of which a schema has at most `MOST_LEVELS`, whatever a value contains.
 """
@@ -35,7 +35,7 @@ from platform_assets.decoding.avro.plan import (
 from platform_assets.decoding.decoder import DecodeFault
 
 MOST_AGAIN: Final = 64
-"""Maximum nesting of records of one kind; code that reads them recurses for each."""
+"""Maximum nesting of records of one type; the code that reads them recurses for each."""
 _LONG_BITS: Final = 64
 _WHOLE: Final = ("int", "long")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -44,7 +44,8 @@ _WIDE: Final = Context(prec=100)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a value: how it is read, None for the end of the value, and the steps to it, such as `.legs.carrier`."""
+    """A part of a value: its reader, None for the end of the value, and the steps to it, for example
+    `.legs.carrier`."""
 
     node: Node | None
     place: str
@@ -72,9 +73,10 @@ def too_large(size: int, max_bytes: int) -> DecodeFault:
 
 
 def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
-    """Return the fault that `read` would raise for `value`, if nothing before the byte `at` is wrong and `part` begins there.
+    """Return the fault that `read` would raise for `value`, if nothing before the byte `at` is wrong and `part` begins
+    there.
 
-    None if that part can be read, which says nothing about the rest of the value.
+    None if that part can be read; the rest of the value may still be wrong.
     """
     reader = _Reader(value, at)
     try:
@@ -89,7 +91,7 @@ def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
 
 
 def step_to(name: str) -> str:
-    """Return the step to a part of that name, as in places."""
+    """Return the step to a part with that name, in the form used in places."""
     return "." + name.lstrip(RESCUED)
 
 
@@ -102,12 +104,13 @@ class _Reader:
         self.again = 0
 
     def placed(self, outside: str) -> str | None:
-        """Return the place of the fault, as in dead letters; the value being read is at the steps `outside`."""
+        """Return the place of the fault, in the form used in dead letters; the value being read is at the steps
+        `outside`."""
         inside = "".join(reversed(self.place))
         return f"${outside}{inside}" if outside or inside else None
 
     def end(self) -> None:
-        """Check that nothing follows."""
+        """Check that no bytes follow."""
         if self.at < len(self.data):
             raise DecodeFault(
                 "malformed", f"{len(self.data) - self.at} bytes follow the datum, which ends at byte {self.at}"
@@ -290,7 +293,7 @@ class _Reader:
                 raise self._malformed(f"a block that should end at byte {end} ends elsewhere")
 
     def once_more(self, node: Again) -> Any:
-        """Read a nested record of its own type, as JSON; return its text for the outermost one."""
+        """Read a nested record of the same type as JSON; return its text if it is the outermost one."""
         self.again += 1
         if self.again > MOST_AGAIN:
             raise DecodeFault("too_deep", f"more than {MOST_AGAIN} records {node.name} within each other")
@@ -311,7 +314,7 @@ class _Reader:
                 return
 
     def _block(self) -> tuple[int, int | None]:
-        """Return how many items follow, 0 at the end; and the position after them, if the block gives it."""
+        """Return the number of items that follow, 0 at the end; and the position after them, if the block states it."""
         count = self._long("the items of a block")
         if count >= 0:
             return count, None

@@ -1,4 +1,5 @@
-"""The fast path: a block at a time, by the kernel. It names the values that it cannot decode and leaves them to the exact path."""
+"""The fast path: the kernel reads a block at a time. It marks the values that it cannot decode and leaves them to
+the exact path."""
 
 from __future__ import annotations
 
@@ -37,12 +38,12 @@ _PLAIN: Final = {
 }
 _NO_LIMIT: Final = -1
 REFUSED: Final = -1
-"""Table entry for what the exact path has to decide."""
+"""Table entry for values that the exact path has to decode."""
 
 
 @dataclass(slots=True)
 class Column:
-    """A column to fill; its slots are allocated for each block. `inner` is the level of a list's items."""
+    """A column to fill; its slots are allocated for each block. For a list, `inner` is the level of its items."""
 
     number: int
     level: int
@@ -111,7 +112,7 @@ class _Compiler:
         return len(self.steps) - 1
 
     def node(self, node: Node, level: int, column: Column | None = None) -> Column | None:
-        """Add the steps of a node, which fill `column` if given; return what they fill."""
+        """Add the steps of a node, which fill `column` if it is given; return the columns that they fill."""
         if isinstance(node, Empty):
             return None
         self.part = self._outermost or Part(node, "".join(self._place))
@@ -126,7 +127,7 @@ class _Compiler:
         elif isinstance(node, Choice):
             self._choice(node, made)
         elif isinstance(node, Again):
-            self.emit(steps.ENUM, made)  # An empty range, so that values with a symbol are left to the exact path.
+            self.emit(steps.ENUM, made)  # an empty range, so that values with a symbol are left to the exact path
         elif isinstance(node, Repeated):
             self._repeated(node, made)
         elif isinstance(node, Struct):
@@ -163,7 +164,7 @@ class _Compiler:
         return tuple(each for each in made if each is not None)
 
     def _either(self, node: Either, level: int, column: Column | None) -> Column | None:
-        """Read the main branch; null jumps to the step after it; the exact path decides all others."""
+        """Read the main branch; for null, jump to the step after it; the exact path decides all other branches."""
         main = node.main
         first = self._reserve(len(node.branches))
         self.emit(steps.UNION, None, first, len(node.branches))
@@ -225,8 +226,8 @@ _FEW = 64
 class Block:
     """Values read from a block: an array of the plan's type, null where the kernel stopped.
 
-    `rows` ascend and are the rows where it stopped; for each, `steps` has the program's step that failed, or `TOO_LARGE`, and `places`
-    the byte of the value at which it begins.
+    `rows` are the rows where it stopped, ascending; for each, `steps` has the step of the program that failed, or
+    `TOO_LARGE`, and `places` the byte of the value at which that step begins.
     """
 
     read: pa.StructArray
@@ -258,7 +259,7 @@ class _Reading:
         self._begins, self._slots, self._valid = self._made()
 
     def run(self, max_bytes: int) -> None:
-        """Read all values, with more room for levels that need it."""
+        """Read all values, enlarging levels that need more room."""
         row = 0
         starts, sizes = (np.ascontiguousarray(each, np.int32) for each in (self._values.starts, self._values.sizes))
         while True:
@@ -295,7 +296,7 @@ class _Reading:
         old_rooms = self._rooms[self._program.column_levels]
         full = 2 * self._levels[0::3] >= self._rooms
         full[0] = False
-        if not full.any():  # The value that needs it was the first of its kind.
+        if not full.any():  # the value that needs more room is the first of its kind
             full[1:] = True
         self._rooms = np.where(full, 2 * self._rooms, self._rooms)
         self._begins, self._slots, self._valid = self._made()
@@ -307,7 +308,7 @@ class _Reading:
         return len(self._values) if level == 0 else int(self._levels[3 * level])
 
     def array(self, column: Column) -> pa.Array:
-        """Values that were read for a column."""
+        """Return the values that were read for a column."""
         size = self._size(column.level)
         begin = int(self._begins[column.number])
         slots, valid = self._slots[begin : begin + size], self._valid[begin : begin + size]

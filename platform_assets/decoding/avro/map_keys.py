@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def has_map_columns(node: Node) -> bool:
-    """Return whether a MAP is made of any part of a node."""
+    """Return True if any part of a node becomes a MAP."""
     if isinstance(node, Struct):
         return any(has_map_columns(part) for _, part in node.parts)
     if isinstance(node, Either):
@@ -30,7 +30,7 @@ def has_map_columns(node: Node) -> bool:
 
 
 def check_keys(plan: Struct, row: dict[str, Any]) -> None:
-    """Raise DecodeFault for the first map in `row`, which the exact path read, that has a key twice."""
+    """Raise DecodeFault for the first map in `row`, read by the exact path, that contains a key twice."""
     _check(plan, row, "$")
 
 
@@ -59,14 +59,14 @@ def _check(node: Node, value: Any, place: str) -> None:
 
 
 def rows_with_repeated_keys(plan: Struct, read: pa.StructArray) -> Marks:
-    """Return which rows of what the fast path read have a map with a key twice."""
+    """Return marks of the rows, read by the fast path, that have a map with a duplicate key."""
     marks = np.zeros(len(read), np.bool_)
     _mark(plan, read, np.arange(len(read)), marks)
     return marks
 
 
 def _mark(node: Node, read: pa.Array, rows: npt.NDArray[np.int64], marks: Marks) -> None:
-    """Set `marks` of the rows at fault; item `i` of `read` belongs to row `rows[i]`."""
+    """Set `marks` of the faulty rows; item `i` of `read` belongs to row `rows[i]`."""
     if isinstance(node, Either):
         _mark(node.main, read, rows, marks)
     elif isinstance(node, Struct):

@@ -1,7 +1,7 @@
 """Plan for reading a value of one schema as another: a tree that both paths follow, in the writer's order.
 
-Each node has the Arrow type of what it reads, None if that takes no bytes. Parts that the reader lacks are read too, for the column
-`rescued`: in a struct, their names have the prefix `RESCUED`.
+Each node has the Arrow type of the value that it reads, None if the value takes no bytes. Parts that the reader
+lacks are read too, for the column `rescued`: in a struct, their names have the prefix `RESCUED`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from platform_assets.decoding.decoder import Reason
 
 RESCUED: Final = "\0"
 JSON: Final = "\0json"
-"""Name of a text that is already JSON."""
+"""Name of a text that is JSON already."""
 Wire = Literal["boolean", "int", "long", "float", "double", "bytes", "fixed"]
-"""Encodings in the bytes; a string is bytes."""
+"""Encodings of plain values; a string is encoded like bytes."""
 Column = Literal["boolean", "whole", "float", "double", "bytes", "text", "decimal"]
-"""Values that they become; dates and timestamps are whole numbers."""
+"""Types that the values become; dates and timestamps are integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One plain value. `size` is that of fixed.
+    """One plain value. `size` is the size of a fixed type.
 
-    `factor` is 1,000 to make microseconds from milliseconds; `divisor` makes them from nanoseconds, which have to be whole
+    `factor` is 1,000 to convert milliseconds to microseconds; `divisor` converts nanoseconds, which have to be whole
     microseconds.
     """
 
@@ -57,7 +57,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A field of the reader: the number of the child that was read, or a default."""
+    """A field of the reader: the index of the child that was read, or a default."""
 
     column: pa.Field
     child: int | None
@@ -66,7 +66,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Consecutive parts, each with a name and how it is read. `outputs` is None if the reader has none of them."""
+    """Consecutive parts, each with a name and a node. `outputs` is None if the reader has none of them."""
 
     parts: tuple[tuple[str, Node], ...]
     type: pa.DataType
@@ -75,7 +75,8 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A union whose branches all become the same type. None is null; `Refused` is a branch that the reader cannot have."""
+    """A union whose branches all become the same type. None is null; `Refused` is a branch that the reader does not
+    accept."""
 
     branches: tuple[Node | Refused | None, ...]
     type: pa.DataType
@@ -88,7 +89,8 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A union of several types that is rescued: a struct with a part for each, one of which has a value. None is null."""
+    """A union of several types that is rescued: a struct with a part for each type, one of which has a value. None
+    is null."""
 
     branches: tuple[tuple[str, Node] | None, ...]
     type: pa.DataType
@@ -120,7 +122,7 @@ class EmptyItems:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A recursive record that the reader lacks: rescued as the text of its JSON. `plans` has its plan by name."""
+    """A recursive record that the reader lacks: rescued as JSON text. `plans` contains its plan by name."""
 
     name: str
     plans: dict[str, Node] = field(repr=False, compare=False)
@@ -156,7 +158,7 @@ def _column(kind: pa.DataType) -> Column:
 
 
 def least_size(node: Node | Refused | None) -> int:
-    """Minimum number of bytes that it takes."""
+    """Minimum number of bytes of a value."""
     if isinstance(node, Leaf):
         return {"boolean": 1, "int": 1, "long": 1, "bytes": 1, "float": 4, "double": 8, "fixed": node.size}[node.wire]
     if isinstance(node, Struct):

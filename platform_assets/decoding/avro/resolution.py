@@ -104,7 +104,7 @@ class _Resolver:
                 pending += [field.type for field in each.fields]
 
     def node(self, writer: AvroType, reader: AvroType, place: str) -> Node:
-        """Return how a part is read."""
+        """Return the node that reads a part."""
         self._count(place)
         if isinstance(writer, Around):
             writer = self._records[writer.name]
@@ -155,7 +155,8 @@ class _Resolver:
         return Leaf(wire, kind, size)
 
     def _either(self, writer: Union, reader: AvroType, place: str) -> Node:
-        """Read each branch as the reader has it; a branch that it cannot have makes its value a dead letter."""
+        """Read each branch as the reader declares it; a branch that the reader does not accept makes its value a
+        dead letter."""
         wanted, with_null = nullable(reader, place)
         branches: list[Node | Refused | None] = []
         found: Node | None = None
@@ -329,7 +330,7 @@ def _wire(kind: PlainKind) -> Wire:
 
 
 def _branch_name(of: AvroType) -> str:
-    """Return a branch's name as in Avro's JSON encoding."""
+    """Return a branch's name in the form of Avro's JSON encoding."""
     if isinstance(of, Plain):
         return of.kind
     if isinstance(of, Items):

@@ -31,7 +31,7 @@ _LOGICAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 INSTANTS: Final[Mapping[str, int]] = MappingProxyType(
     {"timestamp-millis": 1_000_000, "timestamp-micros": 1_000, "timestamp-nanos": 1}
 )
-"""Nanoseconds per unit of the logical types that mean an instant."""
+"""Nanoseconds per unit of the logical types for instants."""
 
 
 class BadSchema(Exception):
@@ -100,7 +100,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A part of a record. `default` is JSON, and counts only with `has_default`."""
+    """A part of a record. `default` is JSON, and is valid only if `has_default` is true."""
 
     name: str
     aliases: tuple[str, ...]
@@ -131,11 +131,11 @@ AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record | Around
 def parsed(
     document: Any, references: Sequence[Any] = (), *, writes: bool = False, map_columns: bool = False
 ) -> AvroType:
-    """Parse a schema from its JSON. Raises BadSchema, also for a recursive type unless it only `writes`, since columns cannot be
-    recursive.
+    """Parse a schema from its JSON. Raises BadSchema. Recursive types are refused too unless the schema is only used
+    for writing (`writes`), since columns cannot be recursive.
 
-    `references` are schemas that give names which it may use, each of them after those that it uses itself. With `map_columns`,
-    the columns of maps are MAP.
+    `references` are schemas whose names it may use, in dependency order. With `map_columns`, the columns of maps are
+    MAP.
     """
     parser = _Parser(writes=writes, map_columns=map_columns)
     for reference in references:
@@ -144,7 +144,7 @@ def parsed(
 
 
 def described(of: AvroType) -> str:
-    """Return a type's description for people."""
+    """Return a readable description of a type."""
     if isinstance(of, Plain):
         return of.kind if of.logical is None else f"{of.kind} ({of.logical.name})"
     if isinstance(of, Items):
@@ -155,7 +155,7 @@ def described(of: AvroType) -> str:
 
 
 class _Parser:
-    """Knows the names defined so far; None while the type of that name is being read."""
+    """Parser with the names defined so far; the value is None while the type with that name is being read."""
 
     def __init__(self, *, writes: bool, map_columns: bool) -> None:
         self._writes, self._map_columns = writes, map_columns
@@ -289,7 +289,7 @@ def _is_number(found: Any) -> bool:
 
 
 def _union_kind(of: AvroType) -> str:
-    """Return what a union may have only once."""
+    """Return the kind of a type; a union may have each kind only once."""
     if isinstance(of, Plain):
         return of.kind
     if isinstance(of, Items):

@@ -1,4 +1,4 @@
-"""The decoder with its two paths; results of the exact path are merged into the columns of the fast one."""
+"""The JSON decoder and its two paths; results of the exact path are merged into the columns of the fast one."""
 
 from __future__ import annotations
 

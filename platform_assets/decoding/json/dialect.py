@@ -19,7 +19,7 @@ TIMESTAMPS: Final[tuple[Timestamps, ...]] = get_args(Timestamps)
 
 DEFAULT_DEPTH: Final = 100
 MOST_DEPTH: Final = 500
-"""Below Python's recursion limit, which bounds the exact path's parser."""
+"""Maximum nesting, below Python's recursion limit, which limits the exact path's parser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,19 @@ class Dialect:
 
     @property
     def form(self) -> Form:
-        """The accepted text form of timestamps."""
+        """The accepted text format of timestamps."""
         forms: dict[Timestamps, Form] = {"iso8601_or_utc": "or_utc", "iso8601_lenient": "lenient"}
         return forms.get(self.timestamps, "strict")
 
     @property
     def decimals(self) -> int | None:
-        """Decimal digits that turn a number into microseconds; None if timestamps are text."""
+        """Number of decimal digits that turns a number into microseconds; None if timestamps are text."""
         return {"seconds": 6, "milliseconds": 3, "microseconds": 0}.get(self.timestamps)
 
 
 def dialect(spec: FormatSpec) -> Dialect:
-    """Return the dialect that the options of a format `json` declare. Raises ConfigurationError, which names the option."""
+    """Return the dialect declared by the options of the format `json`. Raises ConfigurationError, which names the
+    option."""
     options = Options(spec, ("schema", "json_schema", "columns", "timestamps", "max_depth", "max_bytes"))
     given = spec.options
     if ("schema" in given) == ("json_schema" in given):
@@ -72,7 +73,7 @@ def dialect(spec: FormatSpec) -> Dialect:
 
 
 def _renamed(options: Options, given: Mapping[str, Any]) -> tuple[pa.Schema, tuple[tuple[str, str], ...]]:
-    """Return the fields of values, and those whose columns have another name. Raises ConfigurationError."""
+    """Return the fields of values, and those whose columns have a different name. Raises ConfigurationError."""
     names = given.get("columns", {})
     if not isinstance(names, Mapping) or not all(isinstance(n, str) and n for pair in names.items() for n in pair):
         raise options.wrong("columns", "a mapping of columns to fields of the value, such as {order_key: key}")

@@ -1,4 +1,5 @@
-"""The exact path: one value at a time, with Python's parser and the rules of docs/json-dialect.md. Its result is decisive."""
+"""The exact path: one value at a time, with Python's parser and the rules of docs/json-dialect.md. It decides every
+case."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from platform_assets.decoding.json.scalars import Number, scalar_reader
 _JSON_SPACE: Final = r"[ \t\n\r]*"
 _NAME: Final = re.compile(rf'{_JSON_SPACE}("[^"\\]*+(?:\\.[^"\\]*+)*+"){_JSON_SPACE}:{_JSON_SPACE}')
 _BEHIND: Final = re.compile(rf"{_JSON_SPACE}([,}}\]]){_JSON_SPACE}")
-"""The text after a field or an element: a comma, or the end of the object or array."""
+"""Pattern of the text after a field or an element: a comma, or the end of the object or array."""
 _OPENING: Final = re.compile(rf"[{{\[]{_JSON_SPACE}([}}\]]?)")
 _SCAN: Final = json.JSONDecoder(parse_float=str, parse_int=str).raw_decode
-"""Finds the end of a value, in C. Numbers stay text, since converting many digits takes long."""
+"""Pattern that finds the end of a value, in C. Numbers stay text, since converting many digits is slow."""
 
 Path = tuple[str | int, ...]
 
@@ -87,14 +88,14 @@ def _has_fields(kind: pa.DataType) -> bool:
 
 
 def _opened(text: str, at: int) -> tuple[int, bool]:
-    """Return the start of the first part of the object or array at `at`; or its end, and true, if it is empty."""
+    """Return the start of the first part of the object or array at `at`; or its end, and True, if it is empty."""
     found = _OPENING.match(text, at)
     assert found is not None, "the text is JSON"
     return found.end(), bool(found[1])
 
 
 def _behind(text: str, at: int) -> tuple[int, bool]:
-    """Return the start of the part after the one that ends at `at`; or the end of the object or array, and true."""
+    """Return the start of the part after the one that ends at `at`; or the end of the object or array, and True."""
     found = _BEHIND.match(text, at)
     assert found is not None, "the text is JSON"
     return (found.end(), False) if found[1] == "," else (found.end(1), True)
@@ -110,7 +111,7 @@ _SPACE: Final = " \t\n\r"
 
 
 class _Facts:
-    """Facts found in a value in addition to its columns."""
+    """Facts about a value in addition to its columns."""
 
     __slots__ = ("lacking",)
 
@@ -178,14 +179,14 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
 
 
 def _of_a_registry(value: bytes) -> str:
-    """Return a hint if JSON follows a head with a registry's schema id."""
+    """Return a hint if JSON follows a registry's header with a schema id."""
     if value[:1] != b"\0" or value[5:6] not in (b"{", b" ", b"\n", b"\t", b"\r"):
         return ""
     return f"; it begins with the prefix of schema {int.from_bytes(value[1:5], 'big')} of a registry: declare `registry: true`"
 
 
 def _judge_depth(text: str, most: int) -> None:
-    """Raise DecodeFault if an object or array is nested too deeply, unless the text is malformed before."""
+    """Raise DecodeFault if an object or array is nested too deeply, unless an earlier part of the text is malformed."""
     if text.count("[") + text.count("{") <= most:
         return
     depth = 0

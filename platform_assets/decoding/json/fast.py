@@ -61,12 +61,13 @@ _LONGS: Final = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The fields of one object, or with `bare` one value, in the form of `find_fields`.
+    """The fields of one object, or with `bare` one value, in the form that `find_fields` needs.
 
-    `inner` are the programs of its objects, of its lists' elements and of its maps' values; `keys` those of its maps' keys.
+    `inner` are the programs of its objects, of its lists' elements and of its maps' values; `keys` those of its maps'
+    keys.
 
-    `slots` is the index of a field among the columns of its sort (numbers, doubles, places), and `columns` the number of each
-    sort.
+    `slots` has the index of each field among the columns of its storage kind (numbers, doubles, places), and
+    `columns` the number of columns of each storage kind.
     """
 
     fields: tuple[pa.Field, ...]
@@ -144,7 +145,7 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
 
 
 def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
-    """Return, for a type, the kind of field, the power of ten that makes it whole, and its bounds."""
+    """Return, for a type, the kind of field, the power of ten that makes it an integer, and its bounds."""
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return WHOLE, 0, -bound, bound - 1
@@ -196,7 +197,7 @@ class DecodedBlock:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Values `data[starts[i]:ends[i]]`, null if a start is NULL; some more bytes of `data` may be read."""
+    """Values `data[starts[i]:ends[i]]`, null if a start is NULL; some more bytes of `data` after them are readable."""
 
     data: Bytes
     starts: Ints
@@ -294,7 +295,7 @@ class _Block:
         )
 
     def columns(self) -> list[Any]:
-        """Return the columns, made in an order in which all undecided rows are known before the scalars."""
+        """Return the columns, built in an order such that all undecided rows are known before the scalars."""
         fields = range(len(self.program.fields))
         made: dict[int, Any] = {}
         for field in fields:
@@ -314,7 +315,7 @@ class _Block:
         return [made[field] if field in made else self._scalar(field) for field in fields]
 
     def _void(self, rows: npt.NDArray[np.int64]) -> None:
-        """Set what was found in `rows` to null."""
+        """Set the results in `rows` to null."""
         if rows.size:
             self.states.reshape(-1, self.rows)[:, rows] = ABSENT
             self.tallies[::2] += rows.size
@@ -330,7 +331,7 @@ class _Block:
         return self.states[field * self.rows : (field + 1) * self.rows]
 
     def _validity(self, field: int) -> tuple[int, Any]:
-        """Return the number of nulls and, if there are any, the validity bits."""
+        """Return the number of nulls and, if there are any, the validity bitmap."""
         if not self.tallies[2 * field]:
             return 0, None
         absent = self._states(field) == ABSENT
@@ -338,7 +339,7 @@ class _Block:
         return nulls, pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
 
     def _read_pending(self, field: int) -> None:
-        """Read numbers with more digits than the kernel supports; mark the undecided ones in `undecided`."""
+        """Read numbers with more digits than the kernel supports; mark those that stay undecided in `undecided`."""
         reals = self._column(self.reals, field)
         single = self.program.fields[field].type == pa.float32()
         if self.tallies[2 * field + 1]:

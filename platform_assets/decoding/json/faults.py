@@ -26,7 +26,7 @@ class Fault(DecodeFault):
 
 
 def place(parts: tuple[str | int, ...]) -> str:
-    """Return a path from the outermost object on: `$.legs[2].carrier`, `$["first name"]`. Only ASCII."""
+    """Return a path from the outermost object: `$.legs[2].carrier`, `$["first name"]`. Only ASCII."""
     return "$" + "".join(_step(part) for part in parts)
 
 
@@ -37,7 +37,7 @@ def _step(part: str | int) -> str:
 
 
 def brief(value: object) -> str:
-    """Describe a value for people: short, and in ASCII if it could not be encoded."""
+    """Return a short description of a value, in ASCII if it cannot be encoded."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

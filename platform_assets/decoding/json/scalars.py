@@ -1,7 +1,8 @@
-"""Conversion of a parsed JSON value to a column's value, type by type, in plain Python: the exact path's rules.
+"""Conversion of a parsed JSON value to a column's value, type by type, in plain Python, by the rules of the exact path.
 
-A reader takes the parser's value (str, bool, int, `Number` for numbers with a fraction or an exponent, list, dict) and returns
-pyarrow's value for the column: dates as days and timestamps as microseconds since 1970-01-01. It raises Fault.
+A reader receives the parser's value (str, bool, int, `Number` for numbers with a fraction or an exponent, list,
+dict) and returns pyarrow's value for the column: dates as days and timestamps as microseconds since 1970-01-01. It
+raises Fault.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _LENIENT: Final = re.compile(
 )
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _FAR: Final = 10**12
-"""Exponent beyond which a number does not fit into any column, or is zero."""
+"""Exponent limit: above it a number does not fit into any column, and below its negative it is zero."""
 _MOST_DIGITS: Final = 60
 _DECIMALS: Final = Context(prec=40)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,14 +54,14 @@ LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 Form = Literal["strict", "or_utc", "lenient"]
-"""Accepted text form of a timestamp."""
+"""Accepted text format of a timestamp."""
 
 
 def scalar_reader(kind: pa.DataType, decimals: int | None, form: Form) -> Read:
     """Return the reader of a column of `kind`, which is neither list nor struct.
 
-    `decimals` are the decimal digits that turn a number into a timestamp's microseconds, None if timestamps are text; `form` is
-    the accepted form of such text.
+    `decimals` is the number of decimal digits that turns a number into microseconds, None if timestamps are text;
+    `form` is the accepted format of such text.
     """
     name = type_name(kind)
     if pa.types.is_integer(kind):

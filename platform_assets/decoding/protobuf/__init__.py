@@ -1,4 +1,4 @@
-"""Protobuf: one message per value, of a type from a set of descriptors or a registered schema; see docs/avro.md."""
+"""Protobuf: each value is one message, of a type from a set of descriptors or a registered schema; see docs/avro.md."""
 
 from __future__ import annotations
 

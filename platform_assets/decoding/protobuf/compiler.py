@@ -1,8 +1,8 @@
 """Compilation of .proto texts to descriptors with protoc, which comes with grpcio-tools.
 
-The texts come from a registry, so they are not trusted. protoc runs in its own process, without this one's environment, in its own
-folder, with limits on time and memory; file names are checked before they become paths. It reads only files in that folder, and the
-types that come with Protobuf, and runs nothing.
+The texts come from a registry, so they are not trusted. protoc runs in a separate process and folder, without this
+process's environment, with limits on time and memory; file names are checked before they become paths. protoc reads
+only files in that folder, and the types that come with Protobuf, and runs nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MOST_TEXT: Final = 4 << 20
 """Maximum bytes of a schema, including everything that it refers to."""
 MOST_NAME: Final = 200
 MAIN: Final = "registered.proto"
-"""The file of the schema itself, also in errors; no reference may have this name."""
+"""Name of the schema's own file, also in errors; no reference may have this name."""
 OWN_TYPES: Final = "google/protobuf/"
-"""Prefix of Protobuf's own files: they are taken from the compiler, whatever a registry has under their names."""
+"""Prefix of Protobuf's own files: the compiler's are used, whatever a registry has under their names."""
 WAIT_SECONDS: Final = 120.0
-"""Far more than its limit of processor time, so only a stalled machine makes it wait as long."""
+"""Wall-clock limit, far above the limit of processor time, so that only a stalled machine reaches it."""
 _SECONDS, _MEMORY = 20, 2 << 30
 _DONE, _REFUSED, _MISSING = 10, 11, 12
 _RUN: Final = f"""
@@ -46,18 +46,18 @@ sys.exit({_REFUSED} if protoc.main(["protoc", own, *sys.argv[1:]]) else {_DONE})
 """
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.proto")
 _LOGGED: Final = re.compile(r"WARNING: All log messages|[IWEF][0-9]{4} ")
-"""Lines of the compiler's own logging, between its messages about a schema."""
+"""Pattern of lines from the compiler's own logging, between its messages about a schema."""
 _KILLED: Final = (-9, -15)
-"""Signals from outside, for example from a machine that is short of memory; a crashing compiler ends with others."""
+"""Signals from outside, for example if the machine is short of memory; a crashing compiler ends with others."""
 _NEEDED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
-"""Variables by which Python finds its modules, the only ones passed to the compiler's process."""
+"""Variables by which Python finds its modules; only these are passed to the compiler's process."""
 
 
 def descriptor_set(text: str, references: Mapping[str, str]) -> bytes:
     """Return the files of a schema as a serialized FileDescriptorSet: its imports first, itself last.
 
     Raises:
-        BadSchema: it is not a schema, or lacks a reference; permanent.
+        BadSchema: the text is not a schema, or lacks a reference; permanent.
         SchemaCompilerError: the compiler did not finish; retryable.
         ConfigurationError: there is no compiler.
     """

@@ -42,7 +42,7 @@ _LONGEST: Final = 5
 
 
 def read(value: bytes) -> tuple[Path, int]:
-    """Return the indexes at the beginning of `value`, and the start of the message. Raises DecodeFault."""
+    """Read the indexes at the beginning of `value`; return them and the start of the message. Raises DecodeFault."""
     count, at = _varint(value, 0)
     if count == 0:
         return _FIRST, at
@@ -97,12 +97,13 @@ _AS_THEY_ARE: Mapping[int, Callable[[pa.DataType], bool]] = MappingProxyType(
         FieldDescriptor.CPPTYPE_BOOL: pa.types.is_boolean,
     }
 )
-"""Kinds of fields, and the columns that accept their values unchanged."""
+"""Kinds of fields by the columns that accept their values unchanged."""
 
 
 @dataclass(frozen=True)
 class DeclaredDecoder:
-    """Decodes values that begin with message indexes into the last file of `descriptor_set`, which must lead to the type `message`."""
+    """Decoder of values that begin with message indexes into the last file of `descriptor_set`; the indexes must
+    lead to the type `message`."""
 
     descriptor_set: bytes
     message: str
@@ -116,7 +117,7 @@ class DeclaredDecoder:
 
     @cached_property
     def read(self) -> _Read:
-        """The reader of a message as a row. Raises BadSchema if that is not possible."""
+        """The reader that turns a message into a row. Raises BadSchema if that is not possible."""
         return _structure(self._kind.DESCRIPTOR, self.fields, "$")
 
     @cached_property
@@ -170,7 +171,7 @@ class DeclaredDecoder:
 
 
 def _structure(of: Descriptor, columns: Iterable[pa.Field], place: str) -> _Read:
-    """Return the reader that makes a row of a message. Raises BadSchema."""
+    """Return the reader that turns a message into a row. Raises BadSchema."""
     parts: list[tuple[str, FieldDescriptor | None, bool, _Read]] = []
     for column in columns:
         where, field = f"{place}.{column.name}", of.fields_by_name.get(column.name)
@@ -224,7 +225,7 @@ def _field(field: FieldDescriptor, wanted: pa.DataType, place: str) -> _Read:
 
 
 def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
-    """Return the reader of a map, by ascending key."""
+    """Return the reader of a map, in ascending order of keys."""
     as_map = pa.types.is_map(wanted)
     inner = wanted.value_type if pa.types.is_list(wanted) else None
     if as_map:

@@ -30,7 +30,8 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
 MOST_PARTS: Final = 10_000
-"""Maximum parts of a message with everything in it, since a few lines of descriptors could create billions."""
+"""Maximum number of parts of a message including nested ones, since a few lines of descriptors could create
+billions."""
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """Limits of a Timestamp by its definition: the years 1 to 9999."""
 TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -51,7 +52,7 @@ _TYPES: Final = {
 
 
 def decoder(spec: FormatSpec) -> ProtobufDecoder:
-    """Raises ConfigurationError."""
+    """Return the decoder. Raises ConfigurationError."""
     options = Options(spec, ("descriptor_set", "message", "maps", "max_bytes"))
     name = options.text("message")
     try:
@@ -125,13 +126,13 @@ class ProtobufDecoder:
 
 
 class _Columns:
-    """Makes columns, and counts the parts."""
+    """Builder of columns that counts the parts."""
 
     def __init__(self, map_columns: bool) -> None:
         self._parts, self._map_columns = 0, map_columns
 
     def fields(self, of: Descriptor, place: str, around: tuple[str, ...]) -> list[pa.Field]:
-        """Return the columns of a message, which is inside the messages `around`."""
+        """Return the columns of a message that is nested in the messages `around`."""
         if of.full_name in around:
             raise ConfigurationError(
                 f"descriptor_set: {place}: {of.full_name} contains itself, which columns cannot do"
@@ -217,7 +218,7 @@ def _placed(read: Callable[[Any], Any], value: Any, place: str) -> Any:
 
 
 def symbol_of(field: FieldDescriptor, number: int) -> str:
-    """Return the name of an enum's number. Raises DecodeFault if it has none."""
+    """Return the name of an enum value. Raises DecodeFault if it has none."""
     symbol = field.enum_type.values_by_number.get(number)
     if symbol is None:
         raise DecodeFault("wrong_type", f"{number} is not a number of enum {field.enum_type.full_name}")
@@ -232,7 +233,7 @@ def text_of(value: str | bytes) -> str:
 
 
 def micros_of(value: Any) -> int:
-    """Return microseconds of a Timestamp since 1970. Raises DecodeFault."""
+    """Return the microseconds of a Timestamp since 1970. Raises DecodeFault."""
     micros, rest = divmod(value.seconds * 1_000_000_000 + value.nanos, 1_000)
     if not _FIRST_SECOND <= value.seconds <= _LAST_SECOND or not 0 <= value.nanos < 1_000_000_000 or rest:
         what = "not whole microseconds in the years 1 to 9999"

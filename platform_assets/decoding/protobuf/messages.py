@@ -1,4 +1,4 @@
-"""Shared code of both Protobuf readers: message classes, keys of maps, and rescue of undeclared fields."""
+"""Code shared by both Protobuf readers: message classes, keys of maps, and rescue of undeclared fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from platform_assets.decoding.decoder import DecodeFault
 
 
 def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> Any:
-    """Return the class of messages with that full name, in a pool of only these files, each after its imports.
+    """Return the class of messages with that full name, in a pool of only these files, in dependency order.
 
     Raises TypeError if a file is missing or they do not fit together, KeyError if the message is not in them.
     """
@@ -34,9 +34,10 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of a map, ascending: the library has no order, and rows must be the same each time.
+    """Return the keys of a map in ascending order, since the library has no order and rows must always be the same.
 
-    Raises DecodeFault for a text that is not UTF-8, which proto2 allows: the library returns bytes for it, and finds no value by them.
+    Raises DecodeFault for a text that is not UTF-8, which proto2 allows: the library returns it as bytes, and cannot
+    look up values by it.
     """
     keys = list(entries)
     if any(isinstance(key, bytes) for key in keys):
@@ -51,7 +52,8 @@ def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
 
 
 def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "") -> str | None:
-    """Return the fields of a message that are not in `columns` as JSON; None if there are none. `place` is the message's.
+    """Return the fields of a message that are not in `columns` as JSON; None if there are none. `place` is the
+    message's place.
 
     Raises DecodeFault if a part of it cannot be written as JSON.
     """
@@ -87,7 +89,7 @@ def _name(field: FieldDescriptor) -> str:
 
 
 def _within(field: FieldDescriptor, value: Any, kind: pa.DataType) -> Any:
-    """Return the rescued part of a declared field; only messages can have more than their columns."""
+    """Return the rescued part of a declared field; only messages can have fields without a column."""
     if is_map(field):
         if field.message_type.fields_by_name["value"].message_type is None:
             return None
@@ -108,7 +110,7 @@ def _of_one(message: Message, kind: pa.DataType) -> dict[str, Any]:
 
 
 def _whole(field: FieldDescriptor, value: Any) -> Any:
-    """Return a field that is not declared."""
+    """Return an undeclared field."""
     if is_map(field):
         of = field.message_type.fields_by_name["value"]
         return {str(key): _plain(of, value[key]) for key in keys_of(value)}

@@ -1,7 +1,7 @@
-"""Values that name the schema that they were written with: before the datum, or in a header of the record.
+"""Values that name their writer's schema: before the datum, or in a header of the record.
 
-Options `registry: true` and `id` of formats `avro`, `json` and `protobuf`. The columns are those of the
-declared schema, whatever is registered later.
+Options `registry: true` and `id` of the formats `avro`, `json` and `protobuf`. The columns are those of the declared
+schema, whatever is registered later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ID_OPTION = "id"
 
 
 def decoder(spec: FormatSpec) -> RegistryDecoder:
-    """Raises ConfigurationError."""
+    """Return the decoder. Raises ConfigurationError."""
     if spec.options[OPTION] is not True:
         raise Options(spec, spec.options).wrong(
             OPTION, "true, or left out; SCHEMA_REGISTRY_URL has the registry's address"

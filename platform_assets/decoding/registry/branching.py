@@ -1,7 +1,8 @@
-"""How often a JSON Schema may apply rules to one part of a value: a few lines of references can make that any number.
+"""Limit on the number of rules that a JSON Schema may apply to one part of a value, since a few lines of references can
+multiply them.
 
-A validator resolves every reference each time, so thirty definitions that each refer twice to the next one cost a billion
-steps per value.
+A validator resolves every reference each time, so thirty definitions that each refer twice to the next one cost a
+billion steps for each value.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from urllib.parse import unquote, urljoin
 from platform_assets.decoding.avro.types import BadSchema
 
 NOWHERE: Final = "json-schema:///"
-"""Base address of a schema that does not set one."""
+"""Base address of schemas that do not set one."""
 MOST: Final = 10_000
 """Number of rules for one part of a value, with references expanded."""
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _SAME_PART: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 _ONE_OF_THEM: Final = ("properties", "prefixItems")
-"""Of these, one rule at most applies to one part of a value."""
+"""Keywords of which at most one rule applies to one part of a value."""
 _EACH: Final = (
     "patternProperties", "additionalProperties", "items", "additionalItems", "contains", "propertyNames", "unevaluatedItems",
     "unevaluatedProperties",
@@ -28,7 +29,8 @@ _EACH: Final = (
 
 
 def check(documents: Mapping[str, Any]) -> None:
-    """Raise BadSchema if one of these schemas, by their addresses, branches without end. One that contains itself is counted once."""
+    """Raise BadSchema if one of these schemas, by address, applies too many rules. A schema that contains itself is
+    counted once."""
     index, bases = _indexed(documents)
     counts: dict[int, int] = {}
     begun: set[int] = set()
@@ -59,7 +61,7 @@ def _counted(
 def _parts(
     node: dict[str, Any], name: str, index: Mapping[str, Any], bases: Mapping[int, str]
 ) -> Iterator[dict[str, Any]]:
-    """The schemas that a keyword of `node` applies."""
+    """Yield the schemas that a keyword of `node` applies."""
     found = node.get(name)
     if name in _REFERENCES:
         target = _led_to(found, bases.get(id(node), ""), index) if isinstance(found, str) else None
@@ -72,7 +74,7 @@ def _parts(
 
 
 def _indexed(documents: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, str]]:
-    """The schemas that have an address, by it; and the address by which each one's references are understood."""
+    """Return the schemas that have an address, by address; and, for each schema, the base address of its references."""
     index: dict[str, Any] = dict(documents)
     bases: dict[int, str] = {}
     waiting = [(each, address) for address, each in documents.items()]
@@ -92,7 +94,7 @@ def _indexed(documents: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, st
 
 
 def _led_to(reference: str, base: str, index: Mapping[str, Any]) -> Any:
-    """Return the target of a reference; None if it has none, which the validator reports."""
+    """Return the target of a reference; None if there is none, which the validator reports."""
     address = _joined(base, reference)
     if address in index:
         return index[address]

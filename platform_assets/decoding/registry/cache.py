@@ -1,7 +1,7 @@
-"""Schemas that were read once, kept in files, so that windows can be decoded when their registry is unavailable.
+"""Schemas that were read once, stored in files, so that windows can be decoded while their registry is unavailable.
 
-An id belongs to its registry: each registry has a folder, which names its address. A registry that returns another schema for
-a known id is refused (`decoder`), until `forget` removes the known schema.
+An id belongs to its registry: each registry has a folder, in which its address is recorded. A registry that returns
+another schema for a known id is refused (`decoder`), until `forget` removes the known schema.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LARGEST_ID: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema, with the schemas that it refers to by their names in it; each comes after its own references."""
+    """A schema, and the schemas to which it refers, by the names that it uses, in dependency order."""
 
     kind: str
     text: str
     references: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return it in the form of the cache."""
+        """Return the schema in the form of the cache."""
         return json.dumps({"schemaType": self.kind, "schema": self.text, "references": dict(self.references)})
 
     @property
@@ -63,7 +63,7 @@ def _canonical(text: str) -> str:
 
 
 class UnknownId(Exception):
-    """An id has no schema in the registry or, for the given reason, was not looked up."""
+    """The registry has no schema for an id or, for the given reason, was not queried."""
 
     def __init__(self, number: int | str, reason: str = "the registry does not have this schema") -> None:
         self.number = number
@@ -71,7 +71,7 @@ class UnknownId(Exception):
 
 
 class BadReferences(Exception):
-    """A schema's references have no end: it can never be read."""
+    """A schema's references never end, so it can never be read."""
 
 
 _ORIGIN: Final = "registry.json"
@@ -79,7 +79,7 @@ _ORIGIN: Final = "registry.json"
 
 
 class KeptFiles(Protocol):
-    """The files of one folder, on a file system or in an object store. Failures are OSErrors."""
+    """The files of one folder, on a file system or in an object store. Failures raise OSErrors."""
 
     def files(self, below: str) -> list[str]:
         """Return the names of the files in a folder below this one, "" for this one; none if it is missing."""
@@ -101,7 +101,8 @@ class KeptFiles(Protocol):
 
 
 Schemas = Callable[[str], KeptFiles]
-"""Returns the files of a folder by its name, one per registry; "" is the folder that contains them all."""
+"""Function that returns the files of a folder by its name, one for each registry; "" is the folder that contains
+them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Known:
 
 
 class SchemaCache:
-    """One file per id, in the folder `digest` of one registry, whose address is `url`."""
+    """One file for each id, in the folder `digest` of one registry, whose address is `url`."""
 
     def __init__(self, schemas: Schemas, digest: str, url: str) -> None:
         self._schemas, self._digest, self._url = schemas, digest, url
@@ -127,7 +128,7 @@ class SchemaCache:
         return _read(self._schemas, self._digest, number)
 
     def elsewhere(self, number: int | str) -> Known | None:
-        """Return what the id means in another registry that this lake has asked; None if none of them had it.
+        """Return the id's meaning in another registry from which this lake has read it; None if there is none.
 
         Raises LakeNotWritableError and LakeUnavailableError.
         """
@@ -141,7 +142,7 @@ class SchemaCache:
         return None
 
     def write(self, number: int | str, schema: Registered) -> None:
-        """Keep a schema; its file appears atomically. Raises LakeNotWritableError and LakeUnavailableError."""
+        """Store a schema; its file appears atomically. Raises LakeNotWritableError and LakeUnavailableError."""
         files = self._schemas(self._digest)
         with _named(self._digest):
             files.make()
@@ -162,7 +163,7 @@ def kept(schemas: Schemas, number: int | str) -> list[Registered]:
 
 
 def forget(schemas: Schemas, numbers: Iterable[int | str], dry_run: bool = False) -> list[str]:
-    """Delete the known schemas of these ids, of every registry; return a line for each schema, also with `dry_run`.
+    """Delete the known schemas of these ids in every registry; return a line for each schema, also with `dry_run`.
 
     Raises LakeNotWritableError and LakeUnavailableError.
     """
@@ -191,7 +192,7 @@ def _read(schemas: Schemas, folder: str, number: int | str) -> Registered | None
 
 
 def _origin(schemas: Schemas, folder: str) -> str:
-    """Return the address of a folder's registry; the folder's name for a folder of an earlier release."""
+    """Return the address of a folder's registry; for a folder of an earlier release, its name."""
     try:
         with _named(folder):
             found = json.loads(schemas(folder).read(_ORIGIN))
@@ -209,11 +210,11 @@ def _named(folder: str) -> Iterator[None]:
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) else folder
         reason = error.strerror or str(error)
-        # A file system refuses; a store may also be unreachable.
+        # A file system raises permission errors; a store may also be unreachable.
         unreachable = error.errno == errno.EIO
         raise (LakeUnavailableError if unreachable else LakeNotWritableError)(place, reason) from error
 
 
 def _name(number: int | str) -> str:
-    """Return the file of an id: a number, or a GUID, which is checked where it is made."""
+    """Return the file name of an id: a number, or a GUID, which was checked when it was parsed."""
     return f"{number}.json"

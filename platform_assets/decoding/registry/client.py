@@ -1,6 +1,7 @@
-"""A client that asks a registry for schemas by id, over Confluent's API, which others support too.
+"""A client that reads schemas by id from a registry, using Confluent's API, which others support too.
 
-It uses urllib3, since confluent-kafka's client reads answers of any size, and needs four more packages for one request.
+It uses urllib3, since confluent-kafka's client reads answers of any size, and needs four more packages for one
+request.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from platform_assets.secret_files import basic_login
 MOST_BYTES: Final = 4 << 20
 """Maximum bytes of one answer."""
 MOST_REFERENCES: Final = 100
-"""Maximum references of one schema, including those of its references."""
+"""Maximum number of references of one schema, including indirect ones."""
 ANSWER_SECONDS: Final = 20.0
 """Time limit of one whole answer, even if it arrives slowly."""
 TRIES: Final = 5
 UNKNOWN_SCHEMA: Final = 40403
 UNKNOWN_SUBJECT_VERSION: Final = (40401, 40402, UNKNOWN_SCHEMA)
-"""Codes of a registry's answer that it does not have a subject, one of its versions, or the schema of that version."""
+"""Error codes with which a registry reports that it does not have a subject, one of its versions, or the schema of
+that version."""
 _FIRST_PAUSE: Final = 0.2
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _PIECE: Final = 1 << 16
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Attempts per request, and the time limit in seconds of one answer."""
+    """Number of attempts for a request, and the time limit in seconds of one answer."""
 
     tries: int
     seconds: float
@@ -52,7 +54,7 @@ class Patience:
 
 PATIENT: Final = Patience(TRIES, ANSWER_SECONDS)
 HURRIED: Final = Patience(1, 2.0)
-"""Limits when a known schema is only confirmed, so that an unavailable registry delays a task by no more."""
+"""Limits for confirming a known schema, so that an unavailable registry delays a task only this long."""
 
 
 class _Again(Exception):
@@ -60,7 +62,8 @@ class _Again(Exception):
 
 
 class RegistryClient:
-    """A client of one registry at one address: it follows no redirects, and follows references only through the registry's API."""
+    """A client of one registry at one address. It follows no redirects, and resolves references only through the
+    registry's API."""
 
     def __init__(
         self,
@@ -79,11 +82,12 @@ class RegistryClient:
         self._pool.clear()
 
     def schema(self, number: Key, kind: str = AVRO) -> Registered:
-        """Return the schema of an id, of a GUID in canonical text, or of an Apicurio id, for which `kind` is the kind of schema.
+        """Return the schema of an id, of a GUID in canonical text, or of an Apicurio id; for the latter, `kind` is the
+        kind of schema.
 
-        Raises UnknownId if the registry does not have it; BadReferences if its references have no end, or if it
-        does not have one of them; RegistryUnreachableError
-        (retryable) if no answer came after some attempts; RegistryRefusedError if an answer is not a registry's.
+        Raises UnknownId if the registry does not have it; BadReferences if its references never end, or if it lacks
+        one of them; RegistryUnreachableError (retryable) if no answer came after several attempts;
+        RegistryRefusedError if an answer is not a registry's.
         """
         named = long_id(number)
         if named is not None:
@@ -97,7 +101,8 @@ class RegistryClient:
         )
 
     def _of_apicurio(self, of: str, number: int, key: Key, kind: str) -> Registered:
-        """Ask Apicurio's own API: in its Confluent-compatible API, a registry setting decides which of the two ids counts."""
+        """Query Apicurio's own API: in its Confluent-compatible API, a registry setting decides which of the two ids
+        is meant."""
         base, replaced = _CONFLUENT.subn("/apis/registry/v3", self._settings.url)
         if not replaced:
             raise ConfigurationError(
@@ -111,7 +116,7 @@ class RegistryClient:
         return Registered(kind, text, references)
 
     def _refer_apicurio(self, base: str, place: str, references: dict[str, str], asked: list[int]) -> None:
-        """Add the references of the content at `place`, their own references first."""
+        """Add the references of the content at `place`, in dependency order."""
         found = self._tried(lambda: self._content_of(f"{place.removesuffix('/content')}/references", None))
         try:
             listed = json.loads(found)
@@ -146,7 +151,7 @@ class RegistryClient:
             raise self._refused("a schema is not UTF-8") from error
 
     def _refer(self, found: dict[str, Any], references: dict[str, str], asked: list[int], number: int | str) -> None:
-        """Add the references of `found`, their own references first."""
+        """Add the references of `found`, in dependency order."""
         listed = found.get("references") or []
         if not isinstance(listed, list):
             raise self._refused("its references are not a list")

@@ -29,7 +29,7 @@ from platform_assets.errors import RegistryChangedError, RegistryRefusedError, R
 
 Order = npt.NDArray[np.int64]
 MOST_UNKNOWN: Final = 1_000
-"""Limit of unknown ids that a registry is asked for per decoder, which lives as long as a task."""
+"""Maximum number of unknown ids for which a decoder queries the registry; a decoder lives as long as a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,13 @@ class _Readable:
 
 @dataclass(frozen=True)
 class RegistryDecoder:
-    """Groups a block's values by the ids that they begin with, and decodes each group with its schema.
+    """Groups a block's values by the ids with which they begin, and decodes each group with its schema.
 
-    `schemas` returns the files in which read schemas are kept; with None, none is kept. The registry is asked for each id once per
-    object, even for kept ones: if it answers with another schema, nothing is decoded (RegistryChangedError); if it does not answer,
-    the kept schema is used. Settings come from the environment of the decoding process; none of them is part of this object except
-    `url`, which is used if that environment has no address.
+    `schemas` returns the files in which schemas are stored; with None, none is stored. The registry is queried once
+    for each id and object, even for stored ones: if it returns another schema, nothing is decoded
+    (RegistryChangedError); if it does not answer, the stored schema is used. Settings come from the environment of
+    the decoding process; none of them is part of this object except `url`, which is used if that environment has no
+    address.
     """
 
     reader: Reader
@@ -71,7 +72,7 @@ class RegistryDecoder:
         return self.reader.fields
 
     def at(self, schemas: Schemas | None, url: str) -> RegistryDecoder:
-        """Return a copy with schemas kept in these files, and the registry at this address."""
+        """Return a copy that stores schemas in these files and uses the registry at this address."""
         return replace(self, schemas=schemas, url=url, _known={}, unknown=[])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,7 +115,7 @@ class RegistryDecoder:
         if len(numbers) == 1 and isinstance(known := self._known.get(heads.key(numbers[0])), _Readable):
             return way(known.decoder)(wire.data_of(values, heads.key(numbers[0])))
         groups, dead = [self._nothing()], []
-        order = np.zeros(len(values), np.int64)  # row 0 of all groups is the empty row, until a row was read
+        order = np.zeros(len(values), np.int64)  # row 0 of all groups is an empty row, used until a value was read
         begin = 1
         for number in numbers:
             rows = np.flatnonzero(ids == number)
@@ -147,7 +148,7 @@ class RegistryDecoder:
         )
 
     def _nothing(self) -> Decoded:
-        """Return one row of nulls."""
+        """Return a row of nulls."""
         columns = pa.RecordBatch.from_arrays([pa.nulls(1, each.type) for each in self.fields], schema=self.fields)
         return Decoded(columns, pa.nulls(1, pa.string()), dead_letters([]))
 
@@ -188,7 +189,7 @@ class RegistryDecoder:
 
 
 class _Asking:
-    """Look-up of one block's new ids in the lake's files and the registry; `unknown` has ids without a schema."""
+    """Look-up of one block's new ids in the lake's files and the registry; `unknown` are ids without a schema."""
 
     def __init__(
         self, settings: RegistrySettings, cache: SchemaCache | None, unknown: list[wire.Key], kind: str
@@ -204,9 +205,10 @@ class _Asking:
                 client.close()
 
     def schema(self, number: wire.Key) -> Registered:
-        """Return the schema of an id, which is kept from now on.
+        """Return the schema of an id, and store it.
 
-        Raises UnknownId, BadReferences, RegistryChangedError, and what `RegistryClient.schema` and `SchemaCache` raise.
+        Raises UnknownId, BadReferences, RegistryChangedError, and what `RegistryClient.schema` and `SchemaCache`
+        raise.
         """
         kept = None if self._cache is None else self._cache.read(number)
         if kept is not None:
@@ -231,9 +233,10 @@ class _Asking:
         return found
 
     def _confirmed(self, number: wire.Key) -> Registered | None:
-        """Return the registry's present schema of a kept id; None if it does not answer, and then do not ask it again.
+        """Return the registry's present schema of a stored id; None if it does not answer, and from then on do not
+        query it.
 
-        If the registry is unavailable or has lost the id, windows are still decoded with the kept schema.
+        If the registry is unavailable or has lost the id, windows are still decoded with the stored schema.
         """
         if self._hurried is None:
             return None

@@ -1,4 +1,4 @@
-"""Readers of registered schemas into the declared columns, one class per format."""
+"""Readers of registered schemas into the declared columns, one class for each format."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from platform_assets.decoding.registry import branching
 from platform_assets.decoding.registry.branching import NOWHERE
 from platform_assets.decoding.registry.cache import AVRO, JSON, PROTOBUF, Registered
 
-# JSON checked by its writer's schema: the declaration decides what is read, and the schema decides if a value is
-# admitted.
-#
-# The validator is in Rust: `jsonschema` takes hundreds of times as long, and a registry's patterns could block it
-# forever. This one takes linear time, and it does not fetch what a `$ref` names.
+# JSON is checked by its writer's schema: the declaration decides what is read, and the schema decides whether a value
+# is admitted. The validator is in Rust: `jsonschema` takes hundreds of times as long, and a registry's patterns could
+# block it forever. This one takes linear time, and it does not fetch the target of a `$ref`.
 
 _VALUES_PER_BATCH: Final = 512
-"""Values that are parsed together."""
+"""Number of values that are parsed together."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class AdmittedDecoder:
 
 
 def _alive(values: pa.BinaryArray, found: Decoded) -> list[int]:
-    """Return the rows that have a value and are not dead."""
+    """Return the rows that are neither null nor dead."""
     alive = values.is_valid().to_numpy(zero_copy_only=False).copy()
     alive[found.dead["row"].to_numpy()] = False
     rows: list[int] = np.flatnonzero(alive).tolist()
@@ -171,7 +169,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AvroReader:
-    """Reads data of any schema that Avro's rules resolve into the declared one."""
+    """Reader of data with any schema that Avro's rules resolve into the declared one."""
 
     schema: AvroType
     fields: pa.Schema
@@ -187,13 +185,13 @@ class AvroReader:
         except (ValueError, RecursionError) as error:
             raise BadSchema("$", f"it is no JSON: {error}") from error
         made = AvroDecoder(self.schema, writer, self.max_bytes)
-        assert made.plan  # made here, so that BadSchema is raised here
+        assert made.plan  # built here, so that BadSchema is raised here
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """Reads JSON as declared, if the schema that it was written with admits it."""
+    """Reader of JSON as declared, for values that their writer's schema admits."""
 
     decoder: Decoder
     kind: str = JSON
@@ -207,13 +205,14 @@ class JsonReader:
         """See `Reader.decoder_for`."""
         _check_kind(schema, JSON)
         made = AdmittedDecoder(self.decoder, schema.text, schema.references)
-        assert made.validator  # made here, so that BadSchema is raised here
+        assert made.validator  # built here, so that BadSchema is raised here
         return made
 
 
 @dataclass(frozen=True, slots=True)
 class ProtobufReader:
-    """Reads messages with one full name, of any schema whose fields named like the columns can be read as declared."""
+    """Reader of messages with one full name, in any schema whose fields with the columns' names can be read as
+    declared."""
 
     message: str
     fields: pa.Schema
@@ -227,7 +226,7 @@ class ProtobufReader:
             descriptor_set(schema.text, schema.references), self.message, self.fields, self.max_bytes
         )
         if self.message in made.names.values():
-            assert made.read is not None  # made here, so that BadSchema is raised here
+            assert made.read is not None  # built here, so that BadSchema is raised here
         return made
 
 

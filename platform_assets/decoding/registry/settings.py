@@ -1,4 +1,4 @@
-"""Address and credentials of the registry, only from the environment of the process that asks it."""
+"""Address and credentials of the registry, taken only from the environment of the process that queries it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """Settings of one registry. `url` has no trailing slash and no secret; the rest is never shown, and never leaves the process."""
+    """Settings of one registry. `url` has no trailing slash and no secret; the rest is never shown, and never leaves
+    the process."""
 
     url: str
     user: str | None = field(default=None, repr=False)
@@ -31,7 +32,8 @@ class RegistrySettings:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> RegistrySettings:
-        """Raises ConfigurationError; none of its messages has the value of a secret, nor a URL that might hold one."""
+        """Return the settings from an environment. Raises ConfigurationError; no message contains the value of a
+        secret, or a URL that might contain one."""
         url = environ.get(URL_VARIABLE, "").strip()
         if not url:
             raise ConfigurationError(
@@ -65,7 +67,7 @@ class RegistrySettings:
 
     @property
     def digest(self) -> str:
-        """Name of the registry in a path."""
+        """Name of the registry in paths."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     def __reduce__(self) -> NoReturn:

@@ -1,9 +1,10 @@
 """The place of a value's schema id: in its head, or in a header of its record.
 
-A head is a byte 0 and the id in four bytes, big-endian. A header `__value_schema_id` or `__key_schema_id` is the same, or
-a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. Apicurio's serializers write a byte 0 and an id in
-eight bytes, or a header `apicurio.value.contentId` or `.globalId` with these eight bytes. A value whose header is read is passed on
-with that header as its head, so that there is one kind of value to decode.
+A head is a byte 0 and the id in four bytes, big-endian. A header `__value_schema_id` or `__key_schema_id` contains a
+head, or a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. Apicurio's serializers
+write a byte 0 and an id in eight bytes, or a header `apicurio.value.contentId` or `.globalId` with these eight
+bytes. A value with such a header is passed on with the header's content as its head, so that there is only one form
+to decode.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import arrow
 
 IdFrom = Literal["prefix", "header", "apicurio", "apicurio_global"]
-"""Place of the schema id, as declared. An id of eight bytes before a value is a content id, or a global one."""
+"""Declared place of the schema id. An id of eight bytes before a value is either a content id or a global id."""
 Side = Literal["value", "key"]
 Key = int | str
 """An id of a schema, its GUID in canonical text of 36 characters, or Apicurio's `contentId-7` or `globalId-7`."""
@@ -33,7 +34,7 @@ SIZE: Final = 5
 GUID_SIZE: Final = 17
 LONG_SIZE: Final = 9
 NONE: Final = -1
-"""Stands for an id if a value is null or has no such head."""
+"""Used as the id if a value is null or has no such head."""
 _FIRST_NAMED: Final = -2
 _HEADERS: Final[Mapping[Side, bytes]] = {"value": b"__value_schema_id", "key": b"__key_schema_id"}
 CONTENT_ID: Final = "contentId"
@@ -55,7 +56,7 @@ class Heads:
 
 
 def heads_of(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
-    """Return the heads of a block; heads from `framed` are read only according to `id_from`."""
+    """Return the heads of a block; heads of values in `framed` are read only according to `id_from`."""
     pieces = pieces_of(values)
     ids = np.full(len(pieces), NONE, np.int64)
     if id_from in ("prefix", "header"):
@@ -110,7 +111,7 @@ def long_id(key: Key) -> tuple[str, int] | None:
 
 
 def data_of(values: pa.BinaryArray, key: Key) -> pa.BinaryArray:
-    """Return the bytes after the head of each value, all of which name `key` or are null."""
+    """Return the bytes after the head of each value; all values name `key` or are null."""
     pieces = pieces_of(values)
     size = np.int32(SIZE if isinstance(key, int) else LONG_SIZE if long_id(key) else GUID_SIZE)
     starts = pieces.starts + size
@@ -123,7 +124,7 @@ def data_of(values: pa.BinaryArray, key: Key) -> pa.BinaryArray:
 
 
 def fault_of(value: bytes) -> str:
-    """Say why a value has no head."""
+    """Return the reason why a value has no head."""
     if len(value) < SIZE:
         return f"{len(value)} bytes, but a schema id takes {SIZE}"
     return f"it begins with the byte 0x{value[0]:02x}, but a schema id begins with 0x00"
@@ -131,7 +132,7 @@ def fault_of(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Values with the declared head and, by row, the reasons why others have none."""
+    """Values with the declared head and, by row, the reasons why the others have none."""
 
     values: pa.BinaryArray
     faults: Mapping[int, str]
@@ -140,8 +141,8 @@ class Framed:
 def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: IdFrom) -> Framed:
     """Return the values with their heads; `headers` are those of their records: lists of structs of key and value.
 
-    If a record names its schema in a header although the declaration says `prefix`, its value gets no head: bytes that happen
-    to look like a head would make it be read with the wrong schema.
+    If a record names its schema in a header although the declaration says `prefix`, its value gets no head: bytes
+    that happen to look like a head would select the wrong schema.
     """
     if id_from in ("apicurio", "apicurio_global"):
         return _framed_by_apicurio(values, headers, side)
