@@ -1,7 +1,8 @@
 """The bounds of a declared column in a file, from its footer, in the form of Delta's log.
 
-Readers skip files by them, so a bound that some reader takes for another value is left out: fractions, whose NaN has no place among
-them, decimals, which JSON readers round, and long texts, which writers cut off.
+Readers skip files by these bounds, so a bound that some reader would misread is omitted: bounds of fractions,
+because NaN has no place among them, of decimals, which JSON readers round, and of long texts, which writers
+truncate.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _DAY_MICROS: Final = 86_400_000_000
 
 
 def can_cluster(kind: pa.DataType) -> bool:
-    """Return true for types of columns that files can be sorted by."""
+    """Return True if files can be sorted by columns of this type."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_string(kind)
@@ -33,7 +34,8 @@ def can_cluster(kind: pa.DataType) -> bool:
 
 
 def of(footer: pq.FileMetaData, name: str) -> tuple[Any, Any, int] | None:
-    """Return the least and the greatest value, and the number of nulls; None if they are not known or not expressible."""
+    """Return the least and the greatest value, and the number of nulls; None if they are unknown or cannot be
+    expressed."""
     schema = footer.schema.to_arrow_schema()
     if name not in schema.names:
         return None

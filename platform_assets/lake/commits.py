@@ -1,7 +1,7 @@
-"""The one place that commits to a lake table: it replaces the files of a window, in a commit that names its offsets.
+"""The only module that commits to lake tables: it replaces the files of a window, in a commit that names its offsets.
 
-delta-rs commits without its own retries: an overwrite that removes nothing conflicts with nothing, so a retried first load would
-be added to the rows of the load that was faster. Instead, the commits in between are read here.
+delta-rs's own retries are off: an overwrite that removes nothing conflicts with nothing, so a retried first load
+would be added to the rows of the load that was faster. Instead, the commits in between are read here.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _ATTEMPTS: Final = 100
 
 @dataclass
 class _Shared:
-    """The newest handle of a table, and what was read of its log since it was first opened.
+    """The newest handle of a table, and the part of its log that was read since it was first opened.
 
     `commits` are those since then, each with the window and id of its load.
     """
@@ -75,9 +75,10 @@ class _Shared:
 
 
 class WindowCommit:
-    """A table as it was when this was opened, and the one commit that replaces a window of it.
+    """A table as it was when this was opened, and the single commit that replaces a window of it.
 
-    Open it before reading anything that decides on the commit: later changes to the window by others are a conflict.
+    Open it before reading anything on which the commit depends: later changes to the window by others are a
+    conflict.
     """
 
     def __init__(self, lake: Lake, table: TableRef, measure: Measure | None = None) -> None:
@@ -92,7 +93,7 @@ class WindowCommit:
         self._is_one_of_many = False
 
     def columns(self) -> pa.Schema:
-        """The table's columns when this was opened, which new files must have: a change since then is a conflict."""
+        """The table's columns when this was opened, which new files must have; a change since then is a conflict."""
         return pa.schema(self._columns.to_arrow())
 
     def field_ids(self) -> FieldIds:
@@ -112,7 +113,7 @@ class WindowCommit:
         return holdings.files_among(self._actions((window,)), window)
 
     def files_now(self, window: str) -> WindowFiles:
-        """Return the data files of one window in the newest version, to which other commits may have moved its rows."""
+        """Return the data files of one window in the newest version, because other commits may have moved its rows."""
         self._catch_up()
         return holdings.files_among(self._of_handle(self._shared.handle, (window,)), window)
 
@@ -136,14 +137,14 @@ class WindowCommit:
         return holdings.by_window(self._folder, files, flat=self.is_flat, among=among)
 
     def of_new_window(self) -> WindowCommit:
-        """Return the commit of a window that is not in `held`, based on what was read since this was opened.
+        """Return the commit for a window that is not in `held`, based on what was read since this was opened.
 
-        It shares this one's handle, so that commits of many windows do not open the table again for each.
+        The two share one handle, so that commits of many windows do not open the table again for each.
         """
         return self.of_window(holdings.NO_FILES)
 
     def of_window(self, files: WindowFiles) -> WindowCommit:
-        """Return the commit of a window that held `files`, according to `files` of this."""
+        """Return the commit for a window whose files were `files` when this was opened."""
         other = copy.copy(self)
         other._own, other._is_one_of_many = set(files.paths), True
         return other
@@ -165,10 +166,11 @@ class WindowCommit:
         return made
 
     def replace_for_good(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
-        """Commit like `replace`, and delete every other file of the window, including those of past versions. Cannot be undone.
+        """Commit like `replace`, and delete every other file of the window, including those of past versions. Cannot be
+        undone.
 
-        Files written from now on are kept, as they may belong to a load in progress; a load that began before can no longer commit.
-        Raises LakeNotWritableError also if a file could not be deleted: the commit was made then.
+        Files written from now on are kept, as they may belong to a load in progress; a load that began before can no
+        longer commit. Raises LakeNotWritableError also if a file could not be deleted; the commit was then made.
         """
         window, new = metadata.window.key, {file.path for file in files}
         places = flat.Places(metadata.topic_id, metadata.ranges)
@@ -227,7 +229,7 @@ class WindowCommit:
         return own | set(flat.files_on_disk(self._folder, others, window, places))
 
     def is_made(self, metadata: LoadMetadata | Fence) -> bool:
-        """Return true if the log has received the commit of this load since this was opened."""
+        """Return True if the log has received this load's commit since this was opened."""
         return self._made_since(metadata, self._since) is not None
 
     def is_overtaken(self, window: str) -> bool:
@@ -237,8 +239,8 @@ class WindowCommit:
         return any(known is None or is_touched(*known) for known in self._commits_to(newest))
 
     def _toucher(self, window: str) -> Callable[[Commit, tuple[str, str] | None], bool]:
-        """Return a function that takes the commits since this was opened, ascending, each with the window and id of its load, and
-        returns true for one that touches `window`."""
+        """Return a function that receives the commits since this was opened, ascending, each with the window and id
+        of its load, and returns True for one that touches `window`."""
         own = self._files_of(window)
         if not self.is_flat:
             return lambda commit, of: _touches(commit, of, window, own)
@@ -328,10 +330,11 @@ class WindowCommit:
         )
 
     def _made_or_conflict(self, metadata: LoadMetadata | Fence) -> Commit | None:
-        """Raise ConcurrentLoadError if a commit since this was opened, up to the handle's version, touched the window or
-        changed the table's columns.
+        """Raise ConcurrentLoadError if a commit since this was opened, up to the handle's version, touched the window
+        or changed the table's columns.
 
-        Return this load's own commit if the conflict is with itself: a store's answer was lost, and the write was sent twice.
+        Return this load's own commit if the load conflicts with itself: the store's answer was lost, and the write
+        was sent twice.
         """
         newest = self._shared.handle.version()
         if newest == self._since:
@@ -377,7 +380,8 @@ class WindowCommit:
 
     @contextmanager
     def _known(self, metadata: LoadMetadata | Fence) -> Iterator[None]:
-        """Wrap a block that finds out if a commit was made. Raises CommitOutcomeUnknownError if the log cannot be read."""
+        """Wrap a block that determines if a commit was made. Raises CommitOutcomeUnknownError if the log cannot be
+        read."""
         try:
             yield
         except (LakeUnavailableError, LakeNotReadableError, BucketMissingError, TableGoneError, TableDamagedError) as e:
@@ -415,7 +419,8 @@ def _is_of(commit: Commit, metadata: LoadMetadata | Fence) -> bool:
 
 
 def _touches(commit: Commit, of: tuple[str, str] | None, window: str, own: set[str]) -> bool:
-    """Return true if `commit`, of the window and load `of`, changes or fences `window`, whose files in the table were `own`."""
+    """Return True if `commit`, made for the window and load `of`, changes or fences `window`, whose files in the
+    table were `own`."""
     return (
         (of is not None and of[0] == window)
         or any(holdings.may_hold(add, window) for add in commit.adds)

@@ -1,10 +1,11 @@
-"""Contents of the data files that windows share: the rows and both digests of each window in them, written down once per file.
+"""Contents of the data files that windows share: the number of rows and both digests of each window in a file, recorded
+once.
 
-One small Parquet file per data file, in `_ledger/files/<kind>/<topic>`. It is a cache: without it, files are read again. Nothing in it
-can become wrong: a data file never changes, so whoever measured it wrote the same; the path, the size and the table's id are part of
-the entry; an entry is written at once or not at all; and it can only confirm the rows of a receipt, since a difference is always
-looked up in the data file itself. So it needs no commits and no order, unlike a table of the ledger, and unneeded entries are deleted
-one by one.
+There is one small Parquet file for each data file, in `_ledger/files/<kind>/<topic>`. These are a cache: without it,
+data files are read again. No entry can become wrong: a data file never changes, so every measurement has the same
+result; the path, the size and the table's id are part of the entry; an entry is written completely or not at all;
+and it can only confirm the rows of a receipt, since a difference is always looked up in the data file itself. So
+entries need no commits and no order, unlike a table of the ledger, and unneeded ones are deleted one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from platform_assets.model.logs import logger
 _log = logger(__name__)
 
 Digests = dict[tuple[str, str], Measured]
-"""By window and topic id: no digest covers these two columns. A row that has null in one of them is counted under ''."""
+"""Measures by window and topic id, since no digest covers these two columns. A row with a null in one of them is
+counted under ''."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -37,12 +39,12 @@ SCHEMA: Final = pa.schema(
 )
 """Columns of an entry, named as in the ledger of loads. Its file metadata are `table_id`, and `path` and `size` of the data file."""
 _MOST_BYTES: Final = 64 << 20
-"""Larger entries, of about a million windows, are neither written nor read."""
+"""Maximum size of an entry, for about a million windows; a larger one is neither written nor read."""
 _MOST_UNPACKED: Final = 256 << 20
 
 
 def record(table: Folder, table_id: str, path: str, size: int, rows: Digests) -> None:
-    """Write down what a data file holds. `path` is its path in the log. Raises LakeNotWritableError.
+    """Record the contents of a data file. `path` is its path in the log. Raises LakeNotWritableError.
 
     The file need not be committed yet. If it never is, `prune` deletes the entry.
     """
@@ -65,12 +67,12 @@ def record(table: Folder, table_id: str, path: str, size: int, rows: Digests) ->
 
 
 def recorded(table: Folder, table_id: str, path: str, size: int) -> Digests | None:
-    """Return what a data file holds; None if nobody has written it down, or if the entry is damaged."""
+    """Return the recorded contents of a data file; None if there is no entry, or the entry is damaged."""
     return _read(table, table_id, path, size)
 
 
 def rows_by_window(table: Folder, table_id: str, path: str, size: int) -> dict[str, int] | None:
-    """Return the windows that a data file holds, with their numbers of rows; None as in `recorded`."""
+    """Return the windows in a data file, with their numbers of rows; None as in `recorded`."""
     entry = _read(table, table_id, path, size)
     if entry is None:
         return None
@@ -81,9 +83,9 @@ def rows_by_window(table: Folder, table_id: str, path: str, size: int) -> dict[s
 
 
 def prune(table: Folder, table_id: str, files: Collection[tuple[str, int]]) -> int:
-    """Delete the entries of all data files but `files`, given by path and size; return their number.
+    """Delete the entries of all data files except `files`, given by path and size; return their number.
 
-    If a file was committed after `files` were listed, its entry is lost too: then the file is read once more. Raises
+    If a file was committed after `files` were listed, its entry is lost too, and the file is read once more. Raises
     LakeNotWritableError.
     """
     kept = {_name(table_id, path, size) for path, size in files}
@@ -115,7 +117,7 @@ def _read(table: Folder, table_id: str, path: str, size: int) -> Digests | None:
 
 
 def _measured(rows: int, offsets: str, content: str) -> Measured:
-    """Raises ValueError or TypeError if these are not numbers."""
+    """Return a measure from the columns of an entry. Raises ValueError or TypeError if they are not numbers."""
     return Measured(Digest(_whole(rows), int(offsets)), Digest(_whole(rows), int(content)))
 
 

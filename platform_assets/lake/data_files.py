@@ -64,18 +64,18 @@ def oldest_moment(table: Folder, below: str) -> int | None:
 
 
 def past_files(table: Folder, window: str, version: int, below: str, *, flat: bool = False) -> tuple[NewFile, ...]:
-    """Return the files of a window at a past version, for a commit to name again. Raises FilesLostError if one no
-    longer exists.
+    """Return the files of a window at a past version, so that a commit can name them again. Raises FilesLostError if
+    one no longer exists.
 
-    A file that the newest version still names is copied into the folder `below`: a commit that replaces the window removes
-    it, and may not add the same path. Of a file that also holds other windows, only the rows of this one are copied. `flat` is the
-    table's present layout, which decides if files have a column of windows.
+    A file that the newest version still names is copied into the folder `below`: a commit that replaces the window
+    removes it, and may not add the same path. If a file also contains other windows, only the rows of this one are
+    copied. `flat` is the table's present layout, which determines if files have a window column.
     """
     named = set(holdings.files_of(table, window).paths)
     past = holdings.files_of(table, window, version)
     found = []
     for number, path in enumerate(past.paths):
-        # A log's paths are percent-encoded.
+        # Paths in the Delta log are percent-encoded.
         name = unquote(path)
         copy = f"{below}/part-{number:05}.parquet"
         with failures.reading_files(table, window):
@@ -97,7 +97,8 @@ def _has_windows(table: Folder, name: str) -> bool:
 def blocks_by_window(
     table: Folder, path: str, windows: Sequence[str], rows_at_once: int, columns: list[str]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of a data file by window, some at a time; `windows` are those that it holds. Raises FilesLostError."""
+    """Yield the rows of a data file by window, in blocks; `windows` are those that it contains. Raises
+    FilesLostError."""
     if len(windows) == 1:
         yield from ((windows[0], block) for block in blocks(table, path, windows[0], rows_at_once, columns))
         return
@@ -105,7 +106,7 @@ def blocks_by_window(
         for block in parquet.blocks(parquet.opened(opened), rows_at_once, [*columns, parquet.WINDOW]):
             for window in pc.unique(block[parquet.WINDOW]).to_pylist():
                 keys = block[parquet.WINDOW]
-                # A comparison with null would leave out rows without a window.
+                # A comparison with null would omit rows without a window.
                 of_window = pc.is_null(keys) if window is None else pc.equal(keys, window)
                 yield window or "", block.filter(of_window).select(columns)
 
@@ -121,7 +122,7 @@ def _rows(table: Folder, name: str, window: str) -> pa.Table:
 def blocks(
     table: Folder, path: str, window: str, rows_at_once: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a window in a data file, some at a time. `path` is in the form of the log. Raises FilesLostError."""
+    """Yield the rows of a window in a data file, in blocks. `path` is in the form of the log. Raises FilesLostError."""
     with failures.reading_files(table, window), table.open(unquote(path)) as opened:
         yield from parquet.blocks(parquet.opened(opened), rows_at_once, columns, window=window)
 
@@ -147,9 +148,9 @@ def columns_of(table: Folder) -> pa.Schema:
 
 
 def lacks_field_ids(table: Folder, path: str, ids: FieldIds) -> bool:
-    """Return true if a column in a file lacks its field id; false if the file cannot be read.
+    """Return True if a column in a file lacks its field id; False if the file cannot be read.
 
-    `path` is in the form of the log. A process reads a file once.
+    `path` is in the form of the log. A process reads each file only once.
     """
     known = _lacking.get((table, path), str(ids))
     if known is None:
@@ -166,7 +167,7 @@ def lacks_field_ids(table: Folder, path: str, ids: FieldIds) -> bool:
 def write_rows(table: Folder, path: str, found: pa.Table, window: str | None = None) -> None:
     """Write rows to a new data file; create its folder if needed. Raises LakeNotWritableError.
 
-    With `window`, the file gets a column of windows and field ids, which files of a flat table have; without it, it gets none.
+    With `window`, the file gets a window column and field ids, as files of a flat table do; without it, neither.
     """
     if parquet.WINDOW in found.column_names:
         found = found.drop_columns([parquet.WINDOW])
@@ -181,15 +182,15 @@ def write_rows(table: Folder, path: str, found: pa.Table, window: str | None = N
 
 
 def delta_statistics(file: NewFile) -> str:
-    """Return the statistics of a file as Delta's log has them."""
-    # Without blanks, since each reader of the table's log parses the statistics of all files.
+    """Return the statistics of a file in the form of Delta's log."""
+    # Without spaces, since each reader of the table's log parses the statistics of all files.
     return json.dumps({"numRecords": file.rows, **file.statistics}, separators=(",", ":"))
 
 
 def described(table: Folder, path: str, columns: Sequence[str] = ()) -> NewFile:
-    """Return a data file that no commit names yet, from its footer. `path` is relative to the table's folder.
+    """Describe a data file that no commit names yet, from its footer. `path` is relative to the table's folder.
 
-    Its statistics have the bounds of `columns` too, as far as `column_bounds` can express them.
+    Its statistics include the bounds of `columns`, as far as `column_bounds` can express them.
     """
     return _described(table, path, columns)
 
@@ -239,7 +240,8 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
 
 
 _LAST_TEXT_MICROS: Final = 253_402_300_800_000_000
-"""The year 10000: texts of later times have years with more than four digits, which readers interpret differently."""
+"""The year 10000: from then on, texts of times have years with more than four digits, which readers interpret
+differently."""
 
 
 def _timestamps(lows: list[int], highs: list[int]) -> tuple[str, str] | None:

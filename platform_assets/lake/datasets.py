@@ -46,7 +46,7 @@ def _of_plain_files(table: DeltaTable, local: FileSystem | None, column: str | N
     found = []
     for action in actions.select(["path", *names]).to_pylist():
         values = {name.removeprefix("partition."): action[name] for name in names}
-        # Without partitions, rows are selected by whoever reads them.
+        # If the table is not partitioned, the reader of the dataset selects the rows.
         if not by_partition or values[column or ""] == value:
             parts = [pc.field(name) == pa.scalar(held, schema.field(name).type) for name, held in values.items()]
             where = functools.reduce(operator.and_, parts, pc.scalar(True))

@@ -1,4 +1,4 @@
-"""The table of dead letters, which keeps whole records that could not be decoded with the reason, and its creation."""
+"""The table of dead letters and its creation. It stores complete records that could not be decoded, with the reason."""
 
 from __future__ import annotations
 

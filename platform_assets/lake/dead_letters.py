@@ -16,7 +16,7 @@ from platform_assets.lake.rows import batches_of
 from platform_assets.model.untrusted import MOST_PLACE, shown
 
 MOST_GROUPS: Final = 100
-"""Groups that are listed; the dead letters of all others are counted together."""
+"""Maximum number of listed groups; the dead letters of all others are counted together."""
 _MOST_KINDS: Final = 8192
 _COLUMNS: Final = ["window", "kafka_partition", "kafka_offset", "side", "reason", "place", "detail", "key", "value"]
 
@@ -53,7 +53,8 @@ class Groups:
 
 
 def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> Groups:
-    """Return the groups of the windows `keys`, the most frequent first. Memory is flat in the number of letters and places."""
+    """Return the groups of the windows `keys`, the most frequent first. Memory does not depend on the number of
+    letters and places."""
     found = _KindCounts(samples)
     for key in keys:
         for batch in batches_of(table, key, None, _COLUMNS, rows_at_once=4096):

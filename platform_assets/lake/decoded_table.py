@@ -21,10 +21,8 @@ from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import check_apart
 from platform_assets.lake.raw_table import of_new_table, properties
 
-# Differences of a declared schema and a table's: additions, null in old rows, and all others, which are refused.
-# Pure.
-#
-# Old files stay as they are, so a column keeps its place, its name and its type for as long as the table exists.
+# Differences between a declared schema and a table's: additions, null in old rows, and all others, which are refused.
+# Pure. Old files stay as they are, so a column keeps its place, its name and its type for as long as the table exists.
 
 REQUIRED: Final = "platform_assets.required"
 """Metadata of a column with a value in each row except tombstones, which Delta's own constraint would refuse."""
@@ -58,7 +56,8 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def fingerprint(schema: pa.Schema) -> str:
-    """Return a fingerprint of a table's columns, their types and which are required; comments do not count."""
+    """Return a fingerprint of a table's columns: their names, their types and which are required; comments do not
+    count."""
     text = "\n".join(f"{f.name} {type_name(f.type)} {is_required(f)}" for f in schema)
     return sha256(text.encode()).hexdigest()[:12]
 
@@ -172,10 +171,12 @@ def is_single(fields: pa.Schema) -> bool:
 
 
 def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None) -> pa.Schema:
-    """Prepare the table of `topic` for rows with the columns `declared`; return the table's columns, which files must have.
+    """Prepare the table of `topic` for rows with the columns `declared`; return the table's columns, which files must
+    have.
 
-    Creates the table if it is missing, and adds new columns. Raises SchemaChangeError for any other change, unless `replaces`
-    is the fingerprint of the table's columns: then the table is started again without rows, which past versions keep.
+    Creates the table if it is missing, and adds new columns. Raises SchemaChangeError for any other change, unless
+    `replaces` is the fingerprint of the table's columns: then the table begins again without rows, and past versions
+    keep the old ones.
     """
     name = f"decoded/{topic}"
     if not load_log.exists(path):
@@ -227,7 +228,7 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
 
 
 def is_begun_again(path: Folder, declared: pa.Schema, replaces: str | None) -> bool:
-    """Return true if `prepare` would start the table again, without its rows."""
+    """Return True if `prepare` would begin the table again without its rows."""
     if replaces is None or not load_log.exists(path):
         return False
     now = held(path)

@@ -23,7 +23,8 @@ _REMEMBERED_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A commit that was read. `digest` is its file's, so that the replacement of a table by another is detected."""
+    """A commit that was read. `digest` is its file's digest, so that the replacement of a table by another one is
+    detected."""
 
     version: int
     digest: str
@@ -40,7 +41,7 @@ class DataFile:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows; None if the log does not have it."""
+        """Number of rows; None if the log does not contain it."""
         return None if self.statistics is None else self.statistics.get("numRecords")
 
 
@@ -63,12 +64,12 @@ class Commit:
 
     @property
     def version(self) -> int:
-        """The table's version that it made."""
+        """Table version that the commit created."""
         return self.anchor.version
 
 
 def anchor(table: Folder, version: int) -> Anchor | None:
-    """Return the commit of this version, as a start for reading later ones; None if its file is gone."""
+    """Return the commit of this version, as a starting point for reading later ones; None if its file was deleted."""
     file = _read(table, version)
     return None if file is None else file.anchor
 
@@ -101,7 +102,7 @@ def exists(table: Folder) -> bool:
 
 
 def commit(table: Folder, version: int) -> Commit | None:
-    """Return the commit of this version; None if its file is gone or was never written. Raises TableDamagedError."""
+    """Return the commit of this version; None if its file was deleted or never written. Raises TableDamagedError."""
     file = _read(table, version)
     if file is None:
         return None
@@ -133,7 +134,7 @@ def newest_checkpoint(table: Folder) -> int | None:
     try:
         version: int | None = None if content is None else int(json.loads(content)["version"])
     except (ValueError, KeyError, TypeError):
-        # It is only a hint where to begin; delta-rs ignores one that it cannot read.
+        # It is only a hint for where to begin; delta-rs ignores one that it cannot read.
         return None
     return version
 

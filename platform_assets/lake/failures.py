@@ -1,8 +1,8 @@
-"""Translation of lake failures into the platform's errors: the one place that knows the errors of delta-rs, pyarrow and the
-file system.
+"""Translation of lake failures into the platform's errors: the only module that knows the errors of delta-rs, pyarrow
+and the file system.
 
-Every function of `lake` and of the ledger that reads or writes does so inside `reading` or `writing`. Errors are distinguished by
-the system's error number, which may be inside a text, or otherwise by delta-rs's text.
+Every function of `lake` and of the ledger that reads or writes does so inside `reading` or `writing`. Errors are
+distinguished by the system's error number, which may be inside a text, or otherwise by delta-rs's text.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ def writing(place: object) -> Iterator[None]:
 
 
 def to_platform_error(error: Exception, place: str, *, writes: bool = False) -> PlatformError:
-    """Return the platform's error for one of `RAISED`, raised at `place`. `writes`: raised while writing there."""
+    """Return the platform's error for one of `RAISED`, raised at `place`. `writes` is true if it was raised while
+    writing there."""
     number, reason = _number_of(error), reason_of(error)
     if isinstance(error, OSError) and isinstance(error.filename, str):
         place = error.filename
@@ -206,7 +207,7 @@ def to_platform_error(error: Exception, place: str, *, writes: bool = False) -> 
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of `error` in one line, without the colours, arrows and stacks in delta-rs's texts."""
+    """Return the text of `error` in one line, without the colors, arrows and stacks in delta-rs's texts."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if (answer := answer_of(str(error))) is not None:
@@ -222,7 +223,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _number_of(error: Exception) -> int | None:
-    """Return the system's number of the error, which Rust errors have only in their texts."""
+    """Return the system's error number, which Rust errors have only in their texts."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     text = str(error)

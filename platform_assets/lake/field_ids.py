@@ -1,10 +1,11 @@
 """Field ids of a table's columns, nested ones too, which readers of Iceberg need to find a column in a data file.
 
-A flat table keeps them in the metadata of its columns, so that they survive OPTIMIZE by others: delta-rs and Spark write
-`parquet.field.id` of a column into each file. Delta has no place for the ids of elements, keys and values, so these are in metadata of
-the column around them. An id never changes, and the id of a dropped column is never used again.
+A flat table stores them in the metadata of its columns, so that they survive OPTIMIZE by other programs: delta-rs and
+Spark write a column's `parquet.field.id` into each file. Delta has no place for the ids of elements, keys and values,
+so these are in the metadata of the surrounding column. An id never changes, and the id of a dropped column is never
+used again.
 
-It imports neither Delta nor Spark, so that Spark's Python workers load it quickly.
+This module imports neither Delta nor Spark, so that Spark's Python workers load it quickly.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import pyarrow as pa
 FIELD_ID: Final = b"PARQUET:field_id"
 """Metadata of an Arrow field; delta-rs translates it to and from `parquet.field.id`."""
 NESTED: Final = b"platform_assets.nested_ids"
-"""Metadata of a column of lists or maps: a JSON object of ids, by paths below the column such as `element` and `key.element`."""
+"""Metadata of a column of lists or maps: a JSON object of ids, by paths below the column, for example `element` and
+`key.element`."""
 LAST: Final = b"platform_assets.last_field_id"
-"""Metadata of the column `window`: the greatest id that a column of the table ever had."""
+"""Metadata of the column `window`: the largest id that a column of the table ever had."""
 _WINDOW: Final = "window"
 _MOST: Final = (1 << 31) - 1
 
@@ -35,7 +37,7 @@ class FieldIds:
     pairs: tuple[tuple[Path, int], ...] = ()
 
     def in_file(self, schema: pa.Schema) -> pa.Schema:
-        """Return the columns of a file with the ids in them, as Parquet's writer takes them."""
+        """Return the columns of a file with their ids, in the form that Parquet's writer expects."""
         known = dict(self.pairs)
         return pa.schema([_in_file(field, (field.name,), known) for field in schema])
 
@@ -49,15 +51,17 @@ def ids_of(schema: pa.Schema) -> FieldIds:
 
 
 def has_ids(file: pa.Schema, ids: FieldIds) -> bool:
-    """Return true if the columns of a file have these ids. Fields in columns are not looked at: some writers leave out theirs."""
+    """Return True if the columns of a file have these ids. Nested fields are ignored, since some writers omit their
+    ids."""
     known = dict(ids.pairs)
     return all(_number((f.metadata or {}).get(FIELD_ID)) == known.get((f.name,)) for f in file)
 
 
 def assigned(columns: pa.Schema, now: pa.Schema | None = None) -> pa.Schema:
-    """Return the columns of a flat table with an id for each: its id among the columns `now`, or else a new one. Pure.
+    """Return the columns of a flat table with an id for each: its id among the columns `now`, or otherwise a new one.
+    Pure.
 
-    A column with another type is a new one.
+    A column whose type changes counts as new.
     """
     before = {} if now is None else {path: (kind, number) for path, kind, number in _found(list(now), ())}
     numbers = [number for _, number in before.values() if number is not None]
@@ -109,7 +113,7 @@ def _is_like(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def _number(text: bytes | None) -> int | None:
-    """Return an id; None for any other text, which another writer has left there."""
+    """Return an id; None for any other text, which another writer may have stored there."""
     if text is None or not text.isdigit() or len(text) > len(str(_MOST)):
         return None
     number = int(text)

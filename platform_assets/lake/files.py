@@ -1,7 +1,8 @@
-"""Files below a folder of the lake, on a file system or in an object store: the calls that a lake is built on.
+"""Files below a folder of the lake, on a file system or in an object store: all file access of a lake uses these calls.
 
-It imports neither Delta nor Spark, so that Spark's Python workers, which write and read data files, load it quickly. All errors
-are those of the operating system, for any store: FileNotFoundError, PermissionError and other OSErrors.
+This module imports neither Delta nor Spark, so that Spark's Python workers, which write and read data files, load it
+quickly. All errors are those of the operating system, for any store: FileNotFoundError, PermissionError and other
+OSErrors.
 """
 
 from __future__ import annotations
@@ -62,15 +63,15 @@ class Files(Protocol):
         """Write a file of `size` bytes from its pieces. If they raise an error, the former content stays."""
 
     def make(self) -> None:
-        """Create the folder, if folders are more than parts of names."""
+        """Create the folder, if the store has real folders."""
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically in an existing folder: a reader sees either the former content or this one."""
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """Write a file atomically in an existing folder, unless there is one; return true if it was written.
+        """Write a file atomically in an existing folder unless it exists; return True if it was written.
 
-        After a lost answer of an object store, false may mean that this call has written it.
+        After a lost answer of an object store, False may mean that this call has written the file.
         """
 
     def time(self) -> datetime:
@@ -109,7 +110,8 @@ def files_at(uri: str) -> Files:
 
 
 def files_below(uri: str | Path) -> Callable[[str], Files]:
-    """Return a picklable function from the name of a subfolder, or an empty name for the folder itself, to its files."""
+    """Return a picklable function that returns the files of a subfolder by its name, or those of the folder itself
+    for an empty name."""
     return partial(_files_in, str(uri))
 
 
@@ -118,7 +120,8 @@ def _files_in(uri: str, name: str) -> Files:
 
 
 def answer_of(text: str) -> str | None:
-    """Summarize an object store's answer, or its silence, from an error's text; None if the text is not a store's."""
+    """Summarize an object store's answer, or its silence, from an error's text; None if the text does not come from
+    a store."""
     status, code = _STATUS.search(text), _CODE.search(text)
     if status or code:
         return "the store answers " + ", ".join(m[1] for m in (status, code) if m)
@@ -269,7 +272,7 @@ class LocalFiles:
             (folder / name).unlink(missing_ok=True)
             parents |= {p for p in (folder / name).parents if folder in p.parents}
         for parent in sorted(parents, key=lambda p: len(p.parts), reverse=True):
-            with suppress(OSError):  # others' files are in it
+            with suppress(OSError):  # the folder contains other files
                 parent.rmdir()
 
     def remove_files(self, names: Iterable[str]) -> None:

@@ -1,8 +1,10 @@
-"""Replacing a window of a flat table: which files a commit removes, and the rows of other windows that it has to keep.
+"""Replacing a window of a flat table: the files that a commit removes, and the rows of other windows that it has to
+keep.
 
-Files that hold only the window are removed. Files that other windows share are removed too, and the rows of the others are added in
-new files, in the same commit. delta-rs would not notice a removed path that the table does not have, so the files come from the very
-version that the commit is based on; and its overwrite with a filter would remove files without statistics, so it is not used.
+Files that contain only the window are removed. Files that it shares with other windows are removed too, and the rows
+of the others are added in new files, in the same commit. delta-rs would not notice a removed path that the table
+does not have, so the paths come from exactly the version on which the commit is based; its overwrite with a filter
+is not used, because it would remove files without statistics.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ _places: Remembered[tuple[Folder, str], _BoundsByPlace] = Remembered(16 << 20)
 
 
 def is_removable(path: str) -> bool:
-    """Return true if delta-rs, which encodes it again, removes the file with this path in the log.
+    """Return True if delta-rs, which encodes the path in the log again, removes the file with it.
 
-    Another writer may have encoded other characters: then delta-rs would remove nothing, without an error.
+    Another writer may have encoded other characters: then delta-rs would remove nothing and raise no error.
     """
     return holdings.in_log(unquote(path)) == path
 
@@ -50,9 +52,9 @@ class Change:
     kept: Kept = NOTHING_KEPT
 
     def actions(self, new: Iterable[NewFile], now: int) -> list[AddAction | RemoveAction]:
-        """Return the actions of the commit that also adds the files `new` of the window; `now` is in ms.
+        """Return the actions of the commit that also adds the window's `new` files; `now` is in ms.
 
-        All of them change data: if only the copies did not, a feed of changes would take the kept rows for deleted.
+        All of them change data: otherwise a change feed would report the kept rows as deleted.
         """
         removes = [RemoveAction(unquote(f.path), True, now, f.bytes, {}) for f in self.removed]
         adds = [AddAction(f.path, f.bytes, {}, now, True, delta_statistics(f)) for f in (*new, *self.kept.files)]
@@ -64,7 +66,8 @@ class Change:
 
 
 def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure | None) -> Change:
-    """Return the change that replaces a window in the version of `handle`, and copy the rows of other windows that it keeps.
+    """Return the change that replaces a window in the version of `handle`, after copying the rows of other windows that
+    it keeps.
 
     Raises TableRefusedError if delta-rs cannot remove a file.
     """
@@ -97,7 +100,7 @@ class Following:
     files: set[str]
 
     def is_changed_by(self, commit: Commit) -> bool:
-        """Return true if a commit changed the rows of the window, or may have; follow them if it only moved them."""
+        """Return True if a commit changed the rows of the window, or may have; if it only moved them, follow them."""
         if load_log.moves_only(commit, self.window):
             if not self.files.isdisjoint(commit.removes):
                 held = {add.path for add in commit.adds if self._holds(add)}

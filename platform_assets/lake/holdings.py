@@ -1,8 +1,9 @@
-"""The data files that hold each window of a table, and the windows that each data file holds.
+"""The data files that contain each window of a table, and the windows in each data file.
 
-The one module that knows a table's layout. In a partitioned table, a file holds one window, which the log names. In a flat table,
-without partition columns, `window` is an ordinary column: a file may hold many windows, and is then shared. The log's statistics show
-which windows a file may hold; if they leave it open which it does hold, the file's `window` column is read, once.
+Only this module knows a table's layout. In a partitioned table, a file contains one window, which the log names. In
+a flat table, without partition columns, `window` is an ordinary column: a file may contain many windows, and is then
+shared. The log's statistics show which windows a file may contain; if they do not determine which it does contain,
+the file's `window` column is read, once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WINDOW: Final = parquet.WINDOW
 _PARTITION: Final = f"partition.{WINDOW}"
 _KEY: Final = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d")
 _AS_THEY_ARE: Final = "/=_.-~!$&'()+,:;@"
-"""Characters of names, next to letters and digits, that delta-rs does not percent-encode in the log."""
+"""Characters of names, in addition to letters and digits, that delta-rs does not percent-encode in the log."""
 _FIRST, _LAST = "0001-01-01-00:00", "9999-12-31-23:59"
 _PLACES: Final = ("kafka_partition", "kafka_offset")
 _REMEMBERED_BYTES: Final = 64 << 20
@@ -46,8 +47,9 @@ _remembered: Remembered[tuple[Folder, str], Mapping[str, int]] = Remembered(_REM
 class WindowFiles:
     """The data files of one window at one version of the table, and the digest that identifies them.
 
-    `bytes` is their size; a shared file counts by its share of rows. `shared` are the paths of files that hold other windows too.
-    `proved_as` is the digest of the files in a receipt whose rows these files are proved to hold; None if nobody has compared them.
+    `bytes` is their size, with a shared file counted by its share of rows. `shared` are the paths of files that
+    contain other windows too. `proved_as` is the digest of a receipt's files whose rows these files are proved to
+    contain; None if they were not compared.
     """
 
     paths: tuple[str, ...]
@@ -71,7 +73,7 @@ new_tables_are_flat = False
 
 
 def partition_of_new_tables() -> str | None:
-    """Return the partition column of tables of windows that are created now; None for flat ones."""
+    """Return the partition column of newly created tables of windows; None for flat ones."""
     return None if new_tables_are_flat else WINDOW
 
 
@@ -81,11 +83,13 @@ def is_flat(table: DeltaTable) -> bool:
 
 
 def actions(table: Folder, version: int | None = None, *, among: Collection[str] | None = None) -> pa.Table:
-    """Return one row per data file and window of the table, by default of its newest version; with `among`, of these windows.
+    """Return one row for each data file and window of the table, by default of its newest version; with `among`, only
+    of these windows.
 
-    It has the columns of delta-rs's flattened actions, `window`, and `share_bytes`; `num_records` are those of the window. A shared
-    file has no bounds of partition and offset, which are those of all its windows. A shared file that cannot be read counts for
-    each window of `among` that it may hold or, without `among`, for the least and the greatest window that it may hold.
+    It has the columns of delta-rs's flattened actions, `window`, and `share_bytes`; `num_records` is the number of
+    the window's rows. A shared file has no bounds of partition and offset, because these would cover all its
+    windows. A shared file that cannot be read counts for each window of `among` that it may contain or, without
+    `among`, for the first and the last window that it may contain.
     """
     with table.reading():
         delta = table.delta(version)
@@ -94,7 +98,7 @@ def actions(table: Folder, version: int | None = None, *, among: Collection[str]
 
 
 def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[str] | None = None) -> pa.Table:
-    """Return `actions`, from delta-rs's flattened actions `files`."""
+    """Return the result of `actions`, from delta-rs's flattened actions `files`."""
     if not flat:
         keys = files[_PARTITION] if _PARTITION in files.column_names else pa.nulls(files.num_rows, pa.string())
         found = _with(_without(files, _PARTITION), WINDOW, keys)
@@ -115,7 +119,8 @@ def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[s
                 keys_of.append(key)
                 rows_of.append(rows)
                 bytes_of.append(file.bytes if len(held) == 1 or not total else file.bytes * (rows or 0) // total)
-                # One that cannot be read may hold others too: whoever removes it has to say what is lost with it.
+                # A file that cannot be read may contain other windows too; the caller that removes it has to report
+                # what is lost with it.
                 shared_of.append(len(held) > 1 or (rows is None and only_window(file) is None))
     found = files.take(pa.array(at, pa.int64()))
     is_shared = pa.array(shared_of, pa.bool_())
@@ -130,7 +135,7 @@ def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[s
 
 
 def _may_hold_some(files: pa.Table, first: str, last: str) -> Any:
-    """Mark the files of a flat table that may hold a window from `first` to `last`."""
+    """Mark the files of a flat table that may contain a window from `first` to `last`."""
     if f"min.{WINDOW}" not in files.column_names or f"max.{WINDOW}" not in files.column_names:
         return pa.repeat(pa.scalar(True), files.num_rows)
     low, high = files[f"min.{WINDOW}"], files[f"max.{WINDOW}"]
@@ -149,7 +154,7 @@ def _held(table: Folder, file: DataFile, among: Collection[str] | None) -> Mappi
 
 
 def _in_log(files: pa.Table) -> Iterator[DataFile]:
-    """Yield a flat table's files in the form of the commits that added them, with the statistics of `window` alone."""
+    """Yield a flat table's files in the form of the commits that added them, with only the statistics of `window`."""
     columns = [
         files[name].to_pylist() if name in files.column_names else [None] * files.num_rows
         for name in ("path", "size_bytes", "num_records", f"min.{WINDOW}", f"max.{WINDOW}", f"null_count.{WINDOW}")
@@ -165,14 +170,15 @@ def _in_log(files: pa.Table) -> Iterator[DataFile]:
 
 
 def _bounds(file: DataFile) -> tuple[str, str] | None:
-    """Return the least and the greatest window that a file may hold, by its statistics; None if it may hold any."""
+    """Return the first and the last window that a file may contain, by its statistics; None if it may contain any."""
     known = file.statistics or {}
     low, high = ((known.get(name) or {}).get(WINDOW) for name in ("minValues", "maxValues"))
     return None if low is None or high is None else (str(low), str(high))
 
 
 def span_in_log(file: DataFile) -> tuple[str, str] | None:
-    """Return the first and the last window that a flat table's file may hold, by the log; None if it does not say."""
+    """Return the first and the last window that a flat table's file may contain, by the log; None if the log does
+    not show it."""
     return _bounds(file)
 
 
@@ -187,7 +193,7 @@ def may_hold(file: DataFile, window: str) -> bool:
 
 
 def newest_in(file: DataFile) -> str | None:
-    """Return the newest window that a file may hold, according to the log; None if it does not say."""
+    """Return the newest window that a file may contain, according to the log; None if the log does not show it."""
     if WINDOW in file.partition:
         return file.partition[WINDOW] or ""
     bounds = _bounds(file)
@@ -195,7 +201,7 @@ def newest_in(file: DataFile) -> str | None:
 
 
 def only_window(file: DataFile) -> str | None:
-    """Return the one window that a file holds, according to the log; None if it may be shared."""
+    """Return the only window that a file contains, according to the log; None if it may be shared."""
     if WINDOW in file.partition:
         return file.partition[WINDOW] or ""
     bounds, nulls = _bounds(file), ((file.statistics or {}).get("nullCount") or {}).get(WINDOW)
@@ -204,9 +210,9 @@ def only_window(file: DataFile) -> str | None:
 
 
 def as_held(table: Folder, file: DataFile, window: str) -> DataFile | None:
-    """Return a file with the rows and statistics of one window in it; None if it holds no row of it.
+    """Return a file with the rows and statistics of one window in it; None if it contains no row of the window.
 
-    If the file cannot be read, it may be one that holds no row of the window.
+    If the file cannot be read, it may still be returned without containing a row of the window.
     """
     if not may_hold(file, window):
         return None
@@ -224,7 +230,7 @@ def as_held(table: Folder, file: DataFile, window: str) -> DataFile | None:
 
 
 def span_of(table: Folder, file: DataFile) -> tuple[str, str]:
-    """Return the first and the last window that a file holds or, if it cannot be read, may hold."""
+    """Return the first and the last window that a file contains or, if it cannot be read, may contain."""
     try:
         held = sorted(key for key in held_by(table, file) if _KEY.fullmatch(key))
     except FilesLostError:
@@ -233,10 +239,10 @@ def span_of(table: Folder, file: DataFile) -> tuple[str, str]:
 
 
 def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
-    """Return the windows that a file holds, with their numbers of rows; a number is None if neither log nor file shows it.
+    """Return the windows in a file, with their numbers of rows; a number is None if neither log nor file shows it.
 
-    Reads the file's `window` column if it may be shared; the result is remembered. Rows without a window count as of the window ''.
-    Raises FilesLostError if the file is missing or damaged, and nobody has written down what it held.
+    Reads the file's `window` column if it may be shared; the result is remembered. Rows without a window count under
+    the window ''. Raises FilesLostError if the file is missing or damaged, and its contents were not recorded.
     """
     only = only_window(file)
     if only is not None:
@@ -245,7 +251,7 @@ def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
     known = _remembered.get((table, file.path), stamp)
     if known is None:
         known = _read_or_recorded(table, file)
-        # Files that others sorted hold the same windows.
+        # Files sorted by other programs contain the same windows.
         known = {sys.intern(key): rows for key, rows in known.items()}
         _remembered.keep((table, file.path), stamp, known, _BYTES_A_WINDOW * (len(known) + 1))
     return known
@@ -257,12 +263,12 @@ def in_log(name: str) -> str:
 
 
 def remember(table: Folder, path: str, size: int, held: Mapping[str, int]) -> None:
-    """Remember the windows of a file that this process has just written, so that it is not read for them."""
+    """Remember the windows of a file that this process has just written, so that they need not be read from it."""
     _remembered.keep((table, path), str(size), dict(held), _BYTES_A_WINDOW * (len(held) + 1))
 
 
 def _read_or_recorded(table: Folder, file: DataFile) -> dict[str, int]:
-    """Return the windows in a file. If it cannot be read, they are those that were written down when somebody could."""
+    """Return the windows in a file. If it cannot be read, they are the ones recorded earlier."""
     try:
         return _read(table, file.path)
     except FilesLostError:
@@ -302,14 +308,14 @@ def windows_by_path(found: pa.Table) -> dict[str, list[str]]:
 
 
 def is_key(window: str | None) -> bool:
-    """Return true for the key of a window; rows that others have added may be of none."""
+    """Return True for a window's key; rows that other programs have added may have none."""
     return window is not None and _KEY.fullmatch(window) is not None
 
 
 def data_files(found: pa.Table) -> dict[str, tuple[DataFile, ...]]:
     """Return the data files of each window in the form of the commits that added them, from `actions`.
 
-    Each names its window like a partition; a shared one is listed for each of its windows, with their rows.
+    Each names its window like a partition; a shared file is listed for each of its windows, with their rows.
     """
     by_key: dict[str, list[DataFile]] = {}
     for row in found.to_pylist():
@@ -322,7 +328,7 @@ def data_files(found: pa.Table) -> dict[str, tuple[DataFile, ...]]:
 
 
 def files_in(found: pa.Table) -> Iterator[tuple[DataFile, bool]]:
-    """Yield the files of a flat table, from `actions`, in the form of the log, and true for each shared one."""
+    """Yield the files of a flat table, from `actions`, in the form of the log, and True for each shared one."""
     yield from zip(_in_log(found), found["shared"].to_pylist(), strict=True)
 
 
@@ -337,8 +343,8 @@ def files_if_any(table: Folder, key: str) -> WindowFiles:
 
 
 def files_if_kept(table: Folder, key: str, version: int) -> WindowFiles | None:
-    """Return the data files of one window at a past version; None if the log no longer has that version or is damaged there, or if
-    files alone do not determine the version's rows."""
+    """Return the data files of one window at a past version; None if the log no longer has that version or is
+    damaged there, or if files alone do not determine the version's rows."""
     found = actions_if_kept(table, version, among=(key,))
     return None if found is None else files_among(found, key)
 
@@ -353,7 +359,8 @@ def actions_if_kept(table: Folder, version: int, *, among: Collection[str] | Non
 
 
 def version_with(table: Folder, key: str, digest: str, past: int) -> int:
-    """Return a version of the table in which a window's files have this digest: the newest if possible, since it does not expire.
+    """Return a version of the table in which a window's files have this digest: the newest if possible, since it does
+    not expire.
 
     Otherwise `past`, which had them, if its files still exist, or else the newest.
     """
@@ -383,12 +390,12 @@ def files_among(found: pa.Table, key: str) -> WindowFiles:
 
 
 def files_of_adds(adds: Sequence[DataFile]) -> WindowFiles:
-    """Data files that are all that one window has."""
+    """Return data files that contain only one window, all of its files."""
     return _window_files([(f.path, f.bytes, f.rows, f.bytes, False) for f in adds])
 
 
 def statistics_of_adds(adds: Sequence[DataFile]) -> list[dict[str, Any]]:
-    """The statistics of data files that hold one window, named as in `actions`."""
+    """Return the statistics of data files that contain one window, with the names used in `actions`."""
     return [_flat(f) for f in adds]
 
 
@@ -402,7 +409,7 @@ def _flat(file: DataFile) -> dict[str, Any]:
 
 
 _File = tuple[str, int, int | None, int, bool]
-"""Path, size, rows of the window, its share of the size, and whether the file is shared."""
+"""Path, size, rows of the window, its share of the size, and True if the file is shared."""
 
 
 def _window_files(files: list[_File]) -> WindowFiles:

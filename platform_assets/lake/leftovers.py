@@ -109,8 +109,8 @@ class Leftovers:
     def delete_dead(self, begun: Set[str]) -> None:
         """Delete the folders in `begun` that no commit names; they belong to the window that was just replaced.
 
-        Each existed before that commit, so its load opened the table before it and can no longer commit: that would be a
-        conflict. A load that is still running has lost, and notices when its write fails.
+        Each folder existed before that commit, so its load opened the table earlier and can no longer commit: its
+        commit would be a conflict. A load that is still running has lost, and notices when its write fails.
         """
         left = begun - self.folders
         for folder in sorted(self._unnamed(left) if left else left):
@@ -130,7 +130,7 @@ class Leftovers:
         return folders - self.folders
 
     def _note_folders(self, version: int) -> bool:
-        """Note the folders that a commit names. Return false if the log no longer has the commit."""
+        """Note the folders that a commit names. Return False if the log no longer has the commit."""
         commit = delta_log.commit(self.table, version)
         if commit is None:
             return False
@@ -141,8 +141,8 @@ class Leftovers:
     def delete_unnamed(self, own: str, named: Set[str]) -> None:
         """Delete the files in the folder `own` of a load that its commit does not name.
 
-        They come from a copy of a task that Spark has abandoned, because its executor was lost or another copy was faster. Files
-        that such a copy writes later, and files that cannot be deleted, are left to `vacuum`.
+        They come from a copy of a task that Spark has abandoned, because its executor was lost or another copy was
+        faster. Files that such a copy writes later, and files that cannot be deleted, are left to `vacuum`.
         """
         content = self.table.content
         with suppress(OSError):

@@ -230,9 +230,10 @@ def load_in(commit: delta_log.Commit) -> LoadCommit | None:
 
 
 def moves_only(commit: delta_log.Commit, window: str) -> bool:
-    """Return true if a commit leaves the rows of a window as they were, although it may have put them into other files.
+    """Return True if a commit leaves the rows of a window unchanged, although it may have put them into other files.
 
-    These are commits that only rearrange, like OPTIMIZE, and loads of other windows, which keep the rows in shared files.
+    These are commits that only rearrange, like OPTIMIZE, and loads of other windows, which keep the rows of shared
+    files.
     """
     if commit.rearranges:
         return True
@@ -262,10 +263,11 @@ def load_beyond(path: Folder, edge: datetime | None) -> LoadCommit | None:
 
 
 def expired_beyond(path: Folder, edge: datetime | None) -> str | None:
-    """Return the newest window from `edge` on, or of all if `edge` is None, that the table has and whose load has left its log.
+    """Return the newest window from `edge` on, or of all if `edge` is None, that is in the table and whose load has
+    left its log.
 
-    Only for a table whose log no longer has any load; otherwise `load_beyond` applies. Rows that other writers' commits in the log
-    have added do not count.
+    Only for a table whose log no longer has any load; otherwise `load_beyond` applies. Rows that other writers'
+    commits in the log have added do not count.
     """
     if not exists(path) or (edge is not None and _horizon(path).newest_window() < key_of(edge)):
         return None
@@ -286,7 +288,8 @@ def _newest_held(path: Folder, file: DataFile) -> tuple[str, ...]:
 
 
 def _held_if_there(path: Folder, file: DataFile) -> Collection[str]:
-    """Return the windows that a file of a past commit holds; none if only the file itself could show them, and it is gone."""
+    """Return the windows in a file of a past commit; none if only the file itself could show them, and it was
+    deleted."""
     try:
         return holdings.held_by(path, file)
     except FilesLostError:
@@ -320,14 +323,15 @@ class Horizon:
 
 @lru_cache(maxsize=1024)
 def _horizon(path: Folder) -> Horizon:
-    """Return the one per table and process: a sensor calls this at each tick."""
+    """Return the single object for each table and process, because a sensor calls this at each tick."""
     return Horizon(path)
 
 
 def file_actions(path: Folder, version: int | None = None) -> pa.Table:
-    """Return one row per data file of the table, with its size, number of records and column statistics, flattened.
+    """Return one row for each data file of the table, with its size, number of records and column statistics,
+    flattened.
 
-    For what windows hold, see `holdings.actions`.
+    For the files of each window, see `holdings.actions`.
     """
     with path.reading():
         return pa.table(path.delta(version).get_add_actions(flatten=True))

@@ -1,6 +1,6 @@
-"""The lake's location: the one module that knows its paths and accesses its files.
+"""The lake's location: the only module that knows its paths and accesses its files.
 
-A lake is a local or mounted folder, or in an object store: `files` has the calls that differ.
+A lake is a local or mounted folder, or in an object store; `files` has the calls that differ.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Folder:
 
     @property
     def content(self) -> Files:
-        """Its files; their errors are translated inside `reading` and `writing`."""
+        """Its files; errors are translated inside `reading` and `writing`."""
         return files_at(self.uri)
 
     def delta(self, version: int | None = None) -> DeltaTable:
@@ -125,7 +125,7 @@ class Folder:
                     description=description,
                     configuration=dict(configuration),
                     storage_options=self._options,
-                    # A retry of a creation that lost to another one would be committed on top of it.
+                    # If this creation lost to another one, a retry would be committed on top of that one.
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except CommitFailedError:
@@ -255,7 +255,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake: its tables, the ledger and the checks' baselines, each in its own folder."""
+    """A lake: its tables, the ledger and the checks' baselines, each in a separate folder."""
 
     root: Folder
 
@@ -288,7 +288,7 @@ class Lake:
         return sorted((t for t in found if self.table(t).has_delta_log()), key=lambda t: t.name)
 
     def replay(self, name: str) -> Lake:
-        """Return the lake of a replay, which has its own tables and ledger, inside this one.
+        """Return the lake of a replay, inside this one but with separate tables and a separate ledger.
 
         No table of this lake is in it. Raises ConfigurationError for a name that cannot be a folder's.
         """
@@ -300,11 +300,12 @@ class Lake:
         return Lake(self.root / "replays" / name)
 
     def replays(self) -> list[str]:
-        """Return the names of its replays, in order. A folder that no replay can have made is none of them."""
+        """Return the names of its replays, in order, without folders that no replay can have created."""
         return sorted(name for name in (self.root / "replays").folders() if _REPLAY_NAME.fullmatch(name))
 
     def is_case_sensitive(self) -> bool:
-        """Return true if `Orders` and `orders` are two folders in it. Raises LakeNotWritableError: it writes a file to find out."""
+        """Return True if `Orders` and `orders` are two folders in it. Raises LakeNotWritableError, since it writes a
+        file to find out."""
         self.root.make()
         with self.root.writing():
             return self.root.content.is_case_sensitive()
@@ -336,12 +337,14 @@ class Lake:
 
     @property
     def file_contents(self) -> Folder:
-        """Contents of data files that windows share, by table, one small file each: a cache, which may be deleted at any time."""
+        """Contents of shared data files, by table, in one small file each: a cache, which may be deleted at any
+        time."""
         return self.root / _CONTENTS
 
     @property
     def schemas(self) -> Folder:
-        """Schemas that were read from registries, one file each: without them, windows cannot be decoded if the registry is lost."""
+        """Schemas that were read from registries, one file each; without them, windows cannot be decoded if the
+        registry is lost."""
         return self.root / "_ledger" / "schemas"
 
     @property

@@ -17,7 +17,7 @@ _BLOCK_ROWS: Final = 1 << 16
 
 
 def measured(table: Folder, file: DataFile, schema: pa.Schema, measure: Measure) -> Digests:
-    """Return the digests of a file's rows by reading it; `schema` are the table's columns.
+    """Return the digests of a file's rows by reading it; `schema` has the table's columns.
 
     Memory is bounded by a block of rows. Raises FilesLostError.
     """

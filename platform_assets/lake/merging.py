@@ -1,7 +1,7 @@
 """Merging small files of a flat table: which files, and the commit, which declares that it changes no data.
 
-Readers of the table's stream and of its change feed see nothing. A commit in between that removed one of the files, such as a load of
-one of their windows, is never repeated: the merged file is then deleted.
+Readers of the table's stream and of its change feed see nothing. If a commit in between removed one of the files,
+for example a load of one of their windows, the merge is not retried and the merged file is deleted.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ _ATTEMPTS: Final = 100
 
 
 Loads = dict[int, str | None]
-"""The window that the commit of a version loads or fences; None for other commits."""
+"""The window that a commit loads or fences; None for other commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files to be merged into one, in order of their rows, and the windows in them, ascending: no other file has rows of these."""
+    """Files to be merged into one, in order of their rows, and the windows in them, ascending: no other file has
+    rows of these."""
 
     files: tuple[DataFile, ...]
     windows: tuple[str, ...]
@@ -50,19 +51,20 @@ class Group:
 
     @property
     def is_worthwhile(self) -> bool:
-        """Return true if merging spares readers more than it costs.
+        """Return True if merging saves readers more than it costs.
 
-        The largest file must have at most two thirds of all bytes. So a file grows by half or more each time that its rows are
-        written again, and a slowly growing table does not rewrite the same rows at every run.
+        The largest file must have at most two thirds of all bytes. So a file grows by half or more each time its
+        rows are rewritten, and a slowly growing table does not rewrite the same rows at every run.
         """
         largest = max((file.bytes for file in self.files), default=0)
         return len(self.files) > 1 and 3 * largest <= 2 * self.bytes
 
     @property
     def is_in_order(self) -> bool:
-        """Return true if rows of the files, one after the other, are in order of windows and places.
+        """Return True if the rows of the files, one after the other, are ordered by window and place.
 
-        Only loads, copies and upkeep write them so: another writer's files have other names. Spans may touch, not overlap.
+        Only loads, copies and upkeep write them this way: another writer's files have other names. Spans may touch,
+        but not overlap.
         """
         ends = ""
         for file in self.files:
@@ -78,11 +80,11 @@ class Group:
 def plan(
     found: pa.Table, windows: Collection[str], target: int = TARGET_BYTES, lacking: Collection[str] = frozenset()
 ) -> list[Group]:
-    """Return the groups of files to merge, of about `target` bytes each, among files of `windows` alone. Pure.
+    """Return the groups of files to merge, of about `target` bytes each, among files that contain only `windows`. Pure.
 
-    `found` are the `holdings.actions` of a flat table. Files of half the target or more stay as they are, unless they are among
-    `lacking`: those are written again although nobody reads faster then. A window is merged with all of its files or not at all: only
-    then does its receipt say what they hold.
+    `found` are the `holdings.actions` of a flat table. Files of half the target or more are kept, unless they are
+    among `lacking`: those are rewritten although this does not speed up reads. A window is merged with all of its
+    files or not at all: only then does its receipt describe their rows.
     """
     files, held = _files(found)
     allowed = set(windows)
@@ -134,7 +136,7 @@ def _units(files: Mapping[str, DataFile], held: Mapping[str, Collection[str]]) -
 
 
 def _worthwhile(units: Sequence[_Unit]) -> Group:
-    """Return the group of the most of `units` that are worth merging; without files if none are."""
+    """Return the group of the largest worthwhile number of `units`; a group without files if none are worth merging."""
     left = list(units)
     while left:
         files = [file for unit in left for file in unit.files]
@@ -178,13 +180,13 @@ def commit(
     since: int | None = None,
     known: Loads | None = None,
 ) -> int | None:
-    """Put `new` in the place of the files of `group`, which have the same rows; return the table's new version.
+    """Replace the files of `group` by `new`, which have the same rows; return the table's new version.
 
-    `since` is a version from before anything was read or written, by default that of `handle`; `known` keeps what is read of the
-    commits since then, for the next group. Returns None if a commit after it has
-    removed a file of the group, or has loaded or fenced a window from the first to the last one of the group: an erasure deletes files
-    that may hold its window, and cannot tell what a half-written one holds. Raises TableRefusedError; and CommitOutcomeUnknownError,
-    after which the log may name the new files.
+    `since` is a version from before anything was read or written, by default that of `handle`; `known` stores the
+    commits read since then, for the next group. Returns None if a commit after it has removed a file of the group,
+    or has loaded or fenced a window between the first and the last one of the group: an erasure deletes files that
+    may contain its window, and cannot tell what a half-written file contains. Raises TableRefusedError; and
+    CommitOutcomeUnknownError, after which the log may name the new files.
     """
     identity = str(uuid.uuid4())
     span = [group.windows[0], group.windows[-1]]
@@ -228,7 +230,7 @@ def commit(
 
 
 def is_upkeep(commit: delta_log.Commit) -> bool:
-    """Return true if a commit put proved copies of rows in the place of files, and changed no window's rows."""
+    """Return True if a commit replaced files by proved copies of their rows, and changed no window's rows."""
     if commit.user_metadata is None or not commit.rearranges:
         return False
     try:
@@ -239,7 +241,7 @@ def is_upkeep(commit: delta_log.Commit) -> bool:
 
 
 def _is_overtaken(folder: Folder, since: int, newest: int, group: Group, known: Loads) -> bool:
-    """Return true if a commit after `since` loaded or fenced a window that a file of the group may hold."""
+    """Return True if a commit after `since` loaded or fenced a window that a file of the group may contain."""
     for version in range(since + 1, newest + 1):
         if version not in known:
             found = delta_log.commit(folder, version)

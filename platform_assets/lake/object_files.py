@@ -1,7 +1,8 @@
-"""Files of a lake in an object store, by the library that delta-rs uses too: one way to configure it, and one way to fail.
+"""Files of a lake in an object store, using the same library as delta-rs, so that both have the same configuration and
+errors.
 
-Endpoint and credentials come from the environment of the process (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and others), in Spark
-workers from theirs: none of them is in an address, a plan or an error.
+Endpoint and credentials come from the environment of the process (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and
+others), in Spark workers from theirs: no address, plan or error contains them.
 """
 
 from __future__ import annotations
@@ -109,13 +110,14 @@ ATTEMPTS: Final = 6
 """Attempts, and the time limit below, for requests that fail temporarily."""
 PATIENCE: Final = timedelta(seconds=40)
 PART_BYTES: Final = 8 << 20
-"""Size of the parts in which a file is sent while it is written."""
+"""Size of the parts in which a file is uploaded while it is written."""
 SLOW: Final = timedelta(minutes=10)
 """Time limit of a request that sends a part of a large file, even over a slow line; others have 30 s, obstore's default."""
 _PARTS_AT_ONCE: Final = 2
-"""Parts of one large file in flight. Several such files are sent at once, and all their parts are in memory."""
+"""Maximum number of parts of one large file in flight. Several such files are uploaded at once, and all their parts
+are in memory."""
 _DELETED_AT_ONCE: Final = 1_000
-"""Names per delete request, S3's limit."""
+"""Maximum number of names in a delete request (S3's limit)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ class ObjectFiles:
         return f"{found['e_tag']}-{found['size']}-{found['last_modified'].timestamp()}"
 
     def stamps(self, below: str) -> dict[str, str]:
-        """As in Files, by one listing. The time counts only without an entity tag, which changes with the content."""
+        """Like Files.stamps, with one listing. The time counts only without an entity tag, which changes with the
+        content."""
         inside = len(self._key("")) + 1
         return {
             item["path"][inside:]: f"{item['e_tag'] or item['last_modified'].timestamp()} {item['size']}"
@@ -226,8 +229,8 @@ class ObjectFiles:
         return sorted(item["path"][inside:] for item in self._all(below) if item["last_modified"] < moment)
 
     def keeps_versions(self) -> bool:
-        """As in Files. A bucket with versioning names the version that a `PUT` made. A bucket with suspended versioning names the
-        version `null` when asked for the file, and may have others."""
+        """As in Files. A bucket with versioning names the version that a `PUT` created. A bucket with suspended
+        versioning names the version `null` when the file is requested, and may have others."""
         name = f".versions.{uuid4().hex}"
         with self._asking(name) as key:
             made = obstore.put(self._store, key, b"")["version"]
@@ -261,13 +264,13 @@ class ObjectFiles:
         """Return the bytes `[start, end)` of the file with this entity tag. Raises OSError if the file was replaced."""
         with self._asking(name) as key:
             if e_tag is None:
-                # Not every store has a tag for files that were added in other ways.
+                # Some stores have no tag for files that were added in other ways.
                 return bytes(obstore.get_range(self._store, key, start=start, end=end))
             return bytes(obstore.get(self._store, key, options={"range": (start, end), "if_match": e_tag}).bytes())
 
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
-        """Wrap a block that asks the store for a file. Raises OSError."""
+        """Wrap a block that requests a file from the store. Raises OSError."""
         try:
             yield
         except (NotFoundError, FileNotFoundError) as e:
@@ -296,8 +299,9 @@ class ObjectFiles:
                 yield from filter(self._is_file, some)
 
     def _is_file(self, item: ObjectMeta) -> bool:
-        """Return true if a listed object is a file, not a directory marker: an empty object whose key ends with a slash, as created by
-        Spark's s3a and stores' consoles. A listing has their names without the slash, under which no object exists."""
+        """Return True if a listed object is a file, not a directory marker: an empty object whose key ends with a
+        slash, as created by Spark's s3a and by store consoles. A listing has the name without the slash, under which
+        no object exists."""
         if item["size"]:
             return True
         try:
@@ -325,7 +329,7 @@ def _bucket(name: str, timeout: timedelta | None = None) -> S3Store:
     return S3Store(
         name,
         retry_config={"max_retries": ATTEMPTS, "retry_timeout": timeout or PATIENCE},
-        # As `client_options` it would replace those from the environment.
+        # Given as `client_options`, it would replace those from the environment.
         config={} if timeout is None else cast("S3Config", {"timeout": f"{timeout.seconds} seconds"}),
     )
 

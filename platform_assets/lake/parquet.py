@@ -1,7 +1,7 @@
-"""Parquet files of any writer, read as the same rows: Spark's OPTIMIZE, delta-rs, DuckDB, polars and this platform write the
-same column in different physical types.
+"""Parquet files of any writer, read as the same rows, although Spark's OPTIMIZE, delta-rs, DuckDB, polars and this
+platform write the same column in different physical types.
 
-It imports neither Delta nor Spark, so that Spark's Python workers load it quickly.
+This module imports neither Delta nor Spark, so that Spark's Python workers load it quickly.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def python_values(column: pa.Array) -> list[Any]:
 
 
 def _is_far(column: pa.Array) -> bool:
-    """Return true if a date or a timestamp in it, at any depth, is outside."""
+    """Return True if it contains, at any depth, a date or a timestamp outside these years."""
     kind = column.type
     if pa.types.is_map(kind):
         entries = slice(column.offsets[0].as_py(), column.offsets[-1].as_py())
@@ -107,11 +107,11 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 _INT96: Final = "us"
-"""INT96 has times that nanoseconds cannot represent: read as nanoseconds, they become other times without an error."""
+"""INT96 can represent times that do not fit into nanoseconds: read as nanoseconds, they silently become other times."""
 READ_OPTIONS: Final = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_INT96)
 """Options for datasets."""
 _COLUMNS: Final = {"kafka_partition": pa.int32(), "kafka_offset": pa.int64(), "kafka_timestamp_type": pa.int32()}
-"""Whole numbers that may have another width in files."""
+"""Integer types that may have a different width in files."""
 
 
 def opened(source: Any, **options: Any) -> pq.ParquetFile:
@@ -134,10 +134,10 @@ def blocks(
     groups: list[int] | None = None,
     window: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file from `opened`, some at a time, in the types of `plain_schema`.
+    """Yield the rows of a file from `opened`, in blocks, in the types of `plain_schema`.
 
-    With `window`, yield only the rows of this window, or rows without one for '', if the file has a column of windows; a partitioned
-    table's files have none.
+    With `window`, yield only the rows of this window, or for '' rows without a window, if the file has a window
+    column; files of a partitioned table do not.
     """
     whole = plain_schema(file)
     if window is None or WINDOW not in whole.names:
@@ -156,7 +156,8 @@ def blocks(
 
 
 def windows_in(file: pq.ParquetFile) -> dict[str, int]:
-    """Return the windows in a file from `opened`, with their numbers of rows. Rows without a window count as of the window ''."""
+    """Return the windows in a file from `opened`, with their numbers of rows. Rows without a window count under the
+    window ''."""
     if WINDOW not in file.schema_arrow.names:
         return {"": file.metadata.num_rows} if file.metadata.num_rows else {}
     found: dict[str, int] = {}
@@ -173,7 +174,8 @@ def windows_in(file: pq.ParquetFile) -> dict[str, int]:
 
 
 def may_have(file: pq.ParquetFile, group: int, window: str) -> bool:
-    """Return false if statistics show that a row group has no row of a window; a partitioned table's files do not show it."""
+    """Return False if statistics show that a row group has no row of a window; files of a partitioned table do not
+    show it."""
     found = _window_statistics(file, group) if WINDOW in file.schema_arrow.names else None
     if not window:
         return found is None or found.null_count != 0

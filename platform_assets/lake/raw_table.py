@@ -38,18 +38,18 @@ PROPERTIES = {
     # Deleting a row manually then rewrites its file, so the log shows it.
     "delta.enableDeletionVectors": "false",
 }
-"""Properties of every table of the lake that windows are loaded into."""
+"""Properties of every table of the lake into which windows are loaded."""
 
 
 def properties() -> dict[str, str]:
-    """Return the properties of a table of windows that is created now: the window of a flat one has statistics too."""
+    """Return the properties of a newly created table of windows: in a flat one, the window also has statistics."""
     flat = holdings.partition_of_new_tables() is None
     columns = f"{PROPERTIES[_STATISTICS]},{holdings.WINDOW}" if flat else PROPERTIES[_STATISTICS]
     return {**PROPERTIES, _STATISTICS: columns}
 
 
 def of_new_table(schema: Schema) -> Schema:
-    """Return the columns of a table of windows that is created now: those of a flat one have field ids."""
+    """Return the columns of a newly created table of windows: those of a flat one have field ids."""
     if holdings.partition_of_new_tables() is not None:
         return schema
     return Schema.from_arrow(field_ids.assigned(pa.schema(schema.to_arrow())))

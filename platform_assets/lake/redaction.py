@@ -22,13 +22,13 @@ _BOUNDS: Final = ("minValues", "maxValues")
 
 Statistics = dict[str, Any]
 OfFile = Callable[[dict[str, str | None], Statistics], Statistics]
-"""Maps a data file's partition values and statistics to its new statistics."""
+"""Function from a data file's partition values and statistics to its new statistics."""
 OfCommit = Callable[[str], str]
-"""Maps a commit's `userMetadata` to its new `userMetadata`."""
+"""Function from a commit's `userMetadata` to its new `userMetadata`."""
 
 
 def without_columns(statistics: Statistics, dropped: Callable[[str], bool]) -> Statistics:
-    """Return statistics without the bounds of the columns for which `dropped` is true."""
+    """Return statistics without the bounds of the columns for which `dropped` returns True."""
     return {
         name: {column: bound for column, bound in value.items() if not dropped(column)} if name in _BOUNDS else value
         for name, value in statistics.items()
@@ -54,9 +54,10 @@ def redact(table: Folder, of_file: OfFile, of_commit: OfCommit = lambda text: te
 
 
 def replaced_files(table: Folder, is_meant: Callable[[dict[str, str | None]], bool]) -> list[str]:
-    """Return paths of existing data files that the log names and the newest version does not have, in the partitions meant.
+    """Return paths of existing data files that the log names and the newest version does not have, in the given
+    partitions.
 
-    Files that no commit names are not included, since they may be still being written.
+    Files that no commit names are excluded, since a load may still be writing them.
     """
     named = set[str]()
     log = table / _LOG

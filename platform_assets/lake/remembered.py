@@ -11,9 +11,9 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """Values by key and by the stamp of the file that they were made from; another stamp discards them.
+    """Values by key and by the stamp of the file from which they were made; another stamp discards them.
 
-    The most recently used values are kept, up to `most` bytes in total; callers give the size of each.
+    The most recently used values are kept, up to `most` bytes in total; callers state the size of each.
     """
 
     def __init__(self, most: int) -> None:
@@ -23,7 +23,7 @@ class Remembered(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K, stamp: str) -> V | None:
-        """Return the value kept for a file with this stamp; None if there is none."""
+        """Return the stored value for a file with this stamp; None if there is none."""
         with self._lock:
             found = self._values.get(key)
             if found is None or found[0] != stamp:
@@ -32,7 +32,7 @@ class Remembered(Generic[K, V]):
             return found[1]
 
     def keep(self, key: K, stamp: str, value: V, size: int) -> None:
-        """Keep a value of `size` bytes, unless it is larger than a sixteenth of the cache."""
+        """Store a value of `size` bytes, unless it is larger than a sixteenth of the cache."""
         with self._lock:
             before = self._values.pop(key, None)
             self._held -= 0 if before is None else before[2]

@@ -36,17 +36,18 @@ _NEVER_NULL: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "kaf
 _STATISTICS: Final = ["kafka_partition", "kafka_offset", "kafka_timestamp", parquet.WINDOW]
 _NOTHING: Final = Measured.of_nothing()
 _ROW_GROUP_BYTES: Final = 8 << 20
-"""Bytes of columns that are gathered before they are written, which bounds the memory."""
+"""Bytes of columns that are gathered before they are written, which limits the memory."""
 _SEPARATED_BYTES: Final = 64 << 20
-"""The same for all windows together whose rows are separated."""
+"""Bytes gathered for all windows together while their rows are separated."""
 
 Measure = Callable[[pa.RecordBatch], Measured]
-"""Takes the digests of rows of the table."""
+"""Function that returns the digests of rows of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The rows that were copied from shared files to `files`. `lost` are shared files of which not everything could be read."""
+    """The rows that were copied from shared files to `files`. `lost` are shared files that could not be read
+    completely."""
 
     files: tuple[NewFile, ...]
     lost: tuple[str, ...]
@@ -89,7 +90,8 @@ def merged(
 
     None without rows.
 
-    Memory is flat. Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; no file is left then.
+    Memory is bounded. Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; no file
+    is left then.
     """
     spans = [holdings.span_of(table, source) for source in sources]
     below = shared_folder(min(first for first, _ in spans), max(last for _, last in spans), since, str(uuid.uuid4()))
@@ -151,7 +153,7 @@ def separated(
 
 
 def _with_window(block: pa.RecordBatch, source: DataFile) -> pa.RecordBatch:
-    """Return rows with a column of windows, which in a partitioned table only the log has."""
+    """Return rows with a window column; in a partitioned table, only the log has the window."""
     if parquet.WINDOW not in source.partition:
         return block
     others = block.select([name for name in block.schema.names if name != parquet.WINDOW])
@@ -160,7 +162,7 @@ def _with_window(block: pa.RecordBatch, source: DataFile) -> pa.RecordBatch:
 
 
 def aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows with the columns `schema`; one that they lack is null."""
+    """Return rows with the columns `schema`; a missing one is null."""
     names = set(block.schema.names)
     columns = [block[f.name].cast(f.type) if f.name in names else pa.nulls(block.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([f.remove_metadata() for f in schema]))
@@ -175,11 +177,13 @@ def measure_into(digests: Digests, block: pa.RecordBatch, measure: Measure) -> N
 
 
 def _usual(rows: pa.RecordBatch) -> pa.BooleanArray | None:
-    """Mark the rows that a load may have written; None if all are. Others have no place, or a null among their headers."""
+    """Mark the rows that a load may have written; None if all are. Other rows lack a partition or offset, or have a
+    null among their headers."""
     names = rows.schema.names
     conditions = [rows[name].is_valid() for name in _NEVER_NULL if name in names and rows[name].null_count]
     headers = rows["headers"] if "headers" in names else None
-    # Values of a slice are those of the whole column, so that they have to be copied even if no row here has such a header.
+    # The values of a slice are those of the whole column, so the slice is copied even if no row in it has such a
+    # header.
     if headers is not None and pa.types.is_list(headers.type) and headers.values.null_count:
         of_nulls = pc.list_parent_indices(headers).filter(pc.is_null(pc.list_flatten(headers)))
         found = np.ones(rows.num_rows, dtype=bool)
@@ -189,14 +193,15 @@ def _usual(rows: pa.RecordBatch) -> pa.BooleanArray | None:
 
 
 def _plain_measure(rows: pa.RecordBatch, usual: pa.BooleanArray) -> Measured:
-    """Return a digest of the rows that are not `usual`, for which the table's measure has none."""
+    """Return a digest of the rows that are not `usual`, since the table's measure has none for them."""
     others = rows.filter(pc.invert(usual)).to_pylist()
     total = sum(int.from_bytes(sha256(repr(row).encode()).digest()[:8], "big") for row in others)
     return Measured(Digest(len(others), total), Digest(len(others), total))
 
 
 def _compared(table: Folder, name: str, before: Digests, measure: Measure, refusal: str) -> NewFile:
-    """Return a new file, once its rows are proved to be those of `before`; remember which windows it holds. Raises LoadError."""
+    """Return a new file, once its rows are proved to be those of `before`; remember the windows in it. Raises
+    LoadError."""
     after: Digests = {}
     with failures.reading_files(table, ""), table.open(name) as opened:
         for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
@@ -260,7 +265,7 @@ def _copied(
 
 
 def _others(table: Folder, path: str, window: str, lost: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all windows but one, by row group; add a reason to `lost` for each that cannot be read."""
+    """Yield the rows of all windows except one, by row group; add a reason to `lost` for each that cannot be read."""
     try:
         with failures.reading_files(table, window), table.open(unquote(path)) as opened:
             file = parquet.opened(opened)
@@ -283,7 +288,8 @@ def _others(table: Folder, path: str, window: str, lost: list[str]) -> Iterator[
 
 
 def _by_place(block: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
-    """Yield the rows of each window and topic id, in slices if each has its rows together; rows without either have ''."""
+    """Yield the rows of each window and topic id, without a copy if they are adjacent; rows without a window or
+    topic id count under ''."""
     if not block.num_rows:
         return
     keys, ids = (pc.fill_null(block[name], "").dictionary_encode() for name in (parquet.WINDOW, "topic_id"))
@@ -316,7 +322,7 @@ class _Copy:
             self.write()
 
     def write(self) -> None:
-        """Write the rows that wait, as a row group of their own."""
+        """Write the waiting rows as a separate row group."""
         if not self._waiting:
             return
         rows = pa.Table.from_batches(self._waiting)
@@ -349,7 +355,7 @@ class _Copy:
         """Delete the file, as far as possible."""
         if self._writer is None or self._sink is None:
             return
-        # What cannot be deleted is named by no commit.
+        # No commit names a file that cannot be deleted.
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
             self._sink.close()

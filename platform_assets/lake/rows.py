@@ -1,6 +1,6 @@
 """Rows of a window in its data files: counts and bounds per partition, and offsets, without Spark.
 
-If each file holds one Kafka partition, file statistics suffice; otherwise two columns of the files are read.
+If each file contains one Kafka partition, file statistics suffice; otherwise two columns of the files are read.
 """
 
 from __future__ import annotations
@@ -166,10 +166,11 @@ def batches_of(
     *,
     rows_at_once: int = _BLOCK_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield columns of the rows of one window at a version, all rows or those of `where`, in no order; memory is flat.
+    """Yield columns of the rows of one window at a version, all rows or those that match `where`, in no order; memory
+    is bounded.
 
-    Without `columns`, they are the table's. Raises FilesLostError. Files of a flat table are read one by one: delta-rs writes some
-    with texts of a type for which a dataset of Arrow has no filter.
+    Without `columns`, all of the table's. Raises FilesLostError. Files of a flat table are read one by one: delta-rs
+    writes some with a text type for which Arrow's datasets have no filter.
     """
     with table.reading():
         delta = table.delta(version)
@@ -195,7 +196,8 @@ def batches_of(
 def _of_files(
     table: Folder, key: str, paths: Sequence[str], wanted: pa.Schema, where: pc.Expression | None, rows_at_once: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a window in a flat table's files, with the columns `wanted`; a column that a file lacks is null."""
+    """Yield the rows of a window in a flat table's files, with the columns `wanted`; a column that a file lacks is
+    null."""
     for path in paths:
         with table.open(unquote(path)) as opened:
             file = parquet.opened(opened)

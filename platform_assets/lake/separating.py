@@ -1,6 +1,7 @@
 """Separating windows of a flat table from the files that they share, before many of them are replaced one by one.
 
-Each replacement would otherwise copy all other windows in the file again. The commit declares that it changes no data.
+Otherwise each replacement would copy all other windows in the file again. The commit declares that it changes no
+data.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _log = logger(__name__)
 
 
 def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
-    """Put the rows of each of `windows` into files of its own where several of them share one; return the number of files divided.
+    """Put the rows of each of `windows` into separate files if several of them share a file; return the number of files
+    divided.
 
-    A file that cannot be read, or that another commit has removed meanwhile, stays as it is: whoever replaces a window copes with it.
-    Raises what `merging.commit` raises.
+    A file that cannot be read, or that another commit has removed meanwhile, is kept: the code that replaces a
+    window can handle that. Raises what `merging.commit` raises.
     """
     handle, divided = folder.delta(), 0
     if len(windows) < 2 or not holdings.is_flat(handle):

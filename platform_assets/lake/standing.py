@@ -1,7 +1,8 @@
 """Present state of loads in a table's log: their rows, in the files to which OPTIMIZE has moved them since.
 
-A commit that only rearranges declares so for each of its files, and a load of another window keeps the rows in the files that the
-two shared. Up to the last such commit, the rows are the load's; any other commit to the window may have changed them.
+A commit that only rearranges declares so for each of its files, and a load of another window keeps the rows in files
+that the two windows shared. Up to the last such commit, the rows are the load's; any other commit to the window may
+have changed them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Stand:
 
 @dataclass
 class _Followed:
-    """The version at which a window began, the newest version that is known to have the same rows, and their files there."""
+    """The version from which a window is followed, the newest version that is known to have the same rows, and their
+    files in it."""
 
     begin: Stand
     version: int
@@ -70,8 +72,8 @@ def standing(table: Folder, loads: Sequence[LoadCommit], newest: int) -> dict[st
 def follow(table: Folder, begin: Mapping[str, Stand], newest: int) -> dict[str, Stand]:
     """Follow windows from `begin` through commits that only rearrange, at most up to the version `newest`; by window.
 
-    A window that still has its first files is returned unchanged. The oldest version of `begin` needs no commit in the log: it may
-    be a checkpoint's.
+    A window that still has its first files is returned unchanged. The oldest version of `begin` need not have a
+    commit in the log: a checkpoint may contain it.
     """
     begins: dict[int, list[str]] = {}
     for key, stand in begin.items():
@@ -103,7 +105,7 @@ def follow(table: Folder, begin: Mapping[str, Stand], newest: int) -> dict[str, 
 
 
 def _touched(table: Folder, commit: Commit, owners: Mapping[str, set[str]], followed: Collection[str]) -> Sequence[str]:
-    """Return the windows of which `commit` removes files or, unless it only rearranges, may add some.
+    """Return the windows from which `commit` removes files or, unless it only rearranges, to which it may add some.
 
     A commit that only rearranges gives no rows to a window that loses none.
     """
@@ -171,7 +173,8 @@ def _changes(commit: Commit, key: str, folders: tuple[str, ...]) -> bool:
 
 
 def _may_be_of(name: str, key: str, folders: tuple[str, ...]) -> bool:
-    """Return false if the name of a removed file, which is not percent-encoded, shows that it has no row of a window."""
+    """Return False if the name of a removed file, which is not percent-encoded, shows that it has no row of a
+    window."""
     if name.startswith(OF_ONE_WINDOW_OR_LOG):
         return name.startswith(folders)
     span = shared_span(name)

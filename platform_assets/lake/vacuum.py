@@ -1,6 +1,6 @@
-"""VACUUM: deleting the files of a table that its newest version does not name, once they are old enough.
+"""VACUUM: deleting files that the newest version of a table does not name, once they are old enough.
 
-Loads that died leave files that no version names, and replaced windows leave those of past versions.
+Loads that died leave files that no version names, and replaced windows leave files of past versions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ class Vacuumed:
 
 
 def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, dry_run: bool = False) -> Vacuumed:
-    """Delete files that the newest version does not name and that are older than `retain_hours`, by default the table's retention.
+    """Delete files that the newest version does not name and that are older than `retain_hours`, by default the table's
+    retention.
 
-    The table's retention is its property `delta.deletedFileRetentionDuration`, or a week without it. Older versions can no
-    longer be read, and cannot restore a window. Lists the whole folder, since files that no version ever named are in no
-    log. Raises ConfigurationError for less than the table's retention: a load, and readers, may need that long.
+    The table's retention is its property `delta.deletedFileRetentionDuration`, or a week without it. Older versions
+    can then no longer be read, and cannot be used to restore a window. Lists the whole folder, since no log contains
+    files that no version ever named. Raises ConfigurationError for less than the table's retention, because loads
+    and readers may need that long.
     """
     with folder.writing():
         delta = folder.delta()

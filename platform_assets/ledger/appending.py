@@ -1,8 +1,9 @@
-"""Adding entries to a table of the ledger exactly once, even if an object store lost the answer to the commit.
+"""Adding entries to a table of the ledger exactly once, even if an object store's answer to the commit was lost.
 
-A client that got no answer sends its request again, and is refused because the first one succeeded. delta-rs treats that as
-another writer's commit and would add the same entries to the next version too. So each commit carries an application transaction
-for its tables or topics: an earlier commit for the same ones is then a conflict, which is looked up in the log.
+A client without an answer sends its request again, and is refused because the first one succeeded. delta-rs treats
+that as another writer's commit and would add the same entries to the next version too. So each commit carries an
+application transaction for its tables or topics: an earlier commit for the same ones is then a conflict, which is
+looked up in the log.
 """
 
 from __future__ import annotations
@@ -72,6 +73,6 @@ def newest(folder: Folder, error: Exception) -> DeltaTable:
 
 
 def is_made(folder: Folder, marks: dict[str, int], before: int, newest: int) -> bool:
-    """Return true if a commit after `before`, up to `newest`, carries these transactions."""
+    """Return True if a commit after `before`, up to `newest`, carries these transactions."""
     found = (delta_log.commit(folder, number) for number in range(before + 1, newest + 1))
     return any(commit is not None and marks.items() <= commit.transactions.items() for commit in found)

@@ -13,7 +13,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import Cut
 
 _FIRST: Final = timedelta(hours=1)
-"""Length of the first range; each is four times as long as the one before, until it has enough entries."""
+"""Length of the first range; each is four times as long as the previous one, until it has enough entries."""
 
 
 def first_edge(ledger: Ledger, topic: str) -> datetime | None:

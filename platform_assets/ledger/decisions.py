@@ -71,14 +71,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The person who decides, and the reason."""
+    """The person who decides, and the person's reason."""
 
     name: str
     reason: str
 
     @classmethod
     def of(cls, name: str | None, reason: str | None, run: str | None = None) -> Author:
-        """Name the author: the claimed name, followed in brackets by what the platform knows itself.
+        """Return the author: the claimed name, followed in brackets by what the platform itself knows.
 
         Args:
             name: the given name, unchecked. By default the account of this process.
@@ -187,7 +187,7 @@ def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
         elif "offsets" in decision.details:
             _add(done, decision)
         else:
-            # An earlier release has finished everything decided on these windows until then.
+            # When it recorded this, an earlier release had finished everything decided on these windows until then.
             for key in decision.windows:
                 wanted.pop(key, None)
     left = dict[str, UnfinishedErasure]()
@@ -206,7 +206,8 @@ def _add(named: dict[str, list[list[int]]], decision: Decision) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """A table's parked windows, with the decisions that parked them, and the times when others were last unparked, by key."""
+    """A table's parked windows, with the decisions that parked them, and the times at which other windows were last
+    unparked, by key."""
 
     parked: Mapping[str, Decision] = field(default_factory=dict)
     unparked: Mapping[str, datetime] = field(default_factory=dict)

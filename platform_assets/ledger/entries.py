@@ -26,7 +26,7 @@ generation continues from there."""
 
 ACCEPTED_LOSS: Final = "accepted loss"
 ERASED: Final = "erased"
-"""Kinds of holes that an operator decided on: lost offsets, and erased records. No load reads either."""
+"""Kinds of holes decided by an operator: lost offsets, and erased records. No load reads either."""
 Hole = Literal["accepted loss", "erased"]
 
 CommitKind = Literal["load", "empty", "rebuilt", "found", "proof", "acceptance"]
@@ -86,8 +86,9 @@ COMMIT_COLUMNS = {
 class RecordedCut:
     """A cut in the ledger: `cut` at `edge`, for the topic id of `generation`.
 
-    A generation is one lifetime of a topic's log: within it, no offset ever stands for two records. The first cut of the next one is
-    at the edge of the last cut of the one before, so an edge may have a cut of each: the end of one window and the start of another.
+    A generation is one lifetime of a topic's log: within it, no offset ever stands for two records. The first cut of
+    a generation is at the same edge as the last cut of the previous one, so an edge may have a cut of each: the end
+    of one window and the start of another.
     """
 
     topic: str
@@ -318,7 +319,8 @@ def _json(figures: FiguresByDigest) -> str:
 def acceptance_table(
     window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str, hole: Hole = ACCEPTED_LOSS
 ) -> pa.Table:
-    """Return entries that make loads leave out `ranges` of `window`, lost or erased; they have no rows and never count as a load."""
+    """Return entries that make loads omit `ranges` of `window`, lost or erased; they have no rows and never count as
+    a load."""
     entry = {
         "table": TableRef.raw(window.topic).ledger_name,
         "window": window.key,
@@ -352,11 +354,12 @@ IN_ORDER: Final = (("life", "ascending"), ("version", "ascending"), ("recorded_a
 
 
 def ranked(rows: pa.Table) -> pa.Table:
-    """Return `rows` with the columns `life`, when an entry's table last had an entry of the window, and `version`, the entry's.
+    """Return `rows` with the columns `life`, the time of the window's newest entry for the same table id, and `version`.
 
-    A table that was moved away and created again starts at version 0, and its entries take precedence over those of its former
-    life. Releases that do not know the table's id leave it empty, and may write between and after entries with an id: while pods
-    are upgraded, or after going back to such a release. Such an entry belongs to the same life as the window's entry before it.
+    A table that was moved away and created again starts at version 0, and its entries take precedence over those of
+    its former life. Releases that do not know the table's id leave it empty, and may write between and after entries
+    with an id: while pods are upgraded, or after a downgrade. Such an entry belongs to the same life as the window's
+    entry before it.
     """
     rows = rows.append_column("version", pc.fill_null(rows["table_version"], -1))
     if len(pc.unique(rows["table_id"])) < 2:

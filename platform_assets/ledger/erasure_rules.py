@@ -31,9 +31,9 @@ from platform_assets.model.windows import edge_of
 def erased_of(
     ledger: Ledger, topic: str, keys: Sequence[str] | None = None
 ) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
-    """Return the offsets of erased records, by window and partition, ascending; of all windows, or of those in `keys`.
+    """Return the offsets of erased records, by window and partition, ascending; for all windows, or those in `keys`.
 
-    They count as soon as they are recorded, even if the rows still exist. Windows without any are left out.
+    They count as soon as they are recorded, even if the rows still exist. Windows without any are omitted.
     """
     among = None if keys is None else [edge_of(key) for key in keys]
     columns = ["window", "kind", "partition", "start", "end", "holes"]
@@ -56,8 +56,8 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Erases records with one of these keys: in `generation` before the offsets `until`, in earlier generations all, and in later
-    ones if they were sent before `decided_at`."""
+    """Rule that erases records with one of these keys: in `generation` those before the offsets `until`, in earlier
+    generations all, and in later ones those that were sent before `decided_at`."""
 
     generation: int
     until: Mapping[int, int]
@@ -82,7 +82,8 @@ class Rules:
     continues: Mapping[int, int]
 
     def same_log(self, generation: int) -> tuple[int, ...]:
-        """Return the generations, including `generation`, whose offsets stand for the same records as its own."""
+        """Return the generations, including `generation`, whose offsets stand for the same records as those of
+        `generation`."""
         found = [generation]
         while found[-1] in self.continues:
             found.append(self.continues[found[-1]])
@@ -199,7 +200,8 @@ def without(ranges: Ranges, known: Ranges) -> dict[int, tuple[OffsetRange, ...]]
 
 
 def digest(key: bytes, salt: bytes) -> bytes:
-    """Return the digest of a key that a decision keeps: with the lake, one can test a guess, but not read the key."""
+    """Return the digest of a key that a decision stores: anyone with the lake can test a guess, but cannot read the
+    key."""
     return hashlib.blake2b(key, key=salt, digest_size=_DIGEST_BYTES).digest()
 
 

@@ -22,7 +22,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger import pruning
 
 _KEPT: Final = 2_000
-"""Commits that are remembered: a table that was not asked about for longer is read completely once."""
+"""Number of commits that are remembered; a table that was not queried for longer is read completely once."""
 _LATELY_SECONDS: Final = 5.0
 _BLOCK_ROWS: Final = 1 << 16
 _COLUMNS: Final = ["window_start", "kind", "recorded_at"]
@@ -68,7 +68,8 @@ class FollowedCommits:
             return self._steps[-1].at if self._steps else None
 
     def newest_lately(self) -> Anchor | None:
-        """Return the newest commit as of at most some seconds ago: the sensors of all topics ask at about the same time."""
+        """Return the newest commit, at most some seconds old: the sensors of all topics request it at about the same
+        time."""
         with self._lock:
             if time.monotonic() >= self._asked + _LATELY_SECONDS:
                 self._follow()
@@ -134,5 +135,5 @@ def _only_entry(file: DataFile) -> Entry | None:
 
 @lru_cache(maxsize=64)
 def of(path: Folder) -> FollowedCommits:
-    """Return the one per ledger and process, which the sensors of all topics share."""
+    """Return the single object for each ledger and process, which the sensors of all topics share."""
     return FollowedCommits(path)

@@ -1,8 +1,8 @@
 """A ledger's data files, followed from commit to commit by one process, and the content of the small ones.
 
-A tick of a thousand topics, and a run of hundreds of windows, ask for the entries of one topic after the other: the ledger's log,
-which covers all topics, is then read once, and each of its small files once. A file of a Delta table never changes; if one
-differs anyway, as in a ledger that replaced this one, it is read again.
+A tick of a thousand topics, and a run of hundreds of windows, request the entries of one topic after the other: the
+ledger's log, which covers all topics, is then read once, and each of its small files once. A file of a Delta table
+never changes; if one differs anyway, for example because another ledger replaced this one, it is read again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from platform_assets.lake.remembered import Remembered
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, UTC_MICROS, arrow_type
 
 _SMALL_BYTES: Final = 1 << 16
-"""Files up to this size are read completely and kept. Of larger ones, which hold long folded histories, only wanted rows are read."""
+"""Maximum size of files that are read completely and kept. Of larger files, which contain long folded histories,
+only the wanted rows are read."""
 _REMEMBERED_BYTES: Final = 64 << 20
 """Limit of the rows that one process keeps, for all ledgers together."""
 
@@ -159,7 +160,7 @@ class KnownFiles:
             files = ds.FileSystemDataset([kind.make_fragment(opened)], self._in_files, kind)
             return files.to_table(filter=condition)
 
-    # --- which files there are ----------------------------------------------------------------------------------
+    # --- list of files ------------------------------------------------------------------------------------------
 
     def _files(self, value: str) -> tuple[_File, ...]:
         with self._lock:
@@ -260,5 +261,5 @@ def of_commits(lake: Lake) -> KnownFiles:
 
 @lru_cache(maxsize=64)
 def _of(folder: Folder, partition: str, time: str) -> KnownFiles:
-    """Return the one per ledger and process."""
+    """Return the single object for each ledger and process."""
     return KnownFiles(folder, partition, time, CUT_COLUMNS if partition == "topic" else COMMIT_COLUMNS)

@@ -18,7 +18,7 @@ from platform_assets.ledger.entries import RecordedCut
 APP_PREFIX = "cuts/"
 """Prefix of the application transaction that carries a topic's newest edge; the topic follows."""
 _KEPT_FOR = 16
-"""Versions after which a handle is opened again: it gets slower with each commit that it has read."""
+"""Number of versions after which a handle is opened again: it gets slower with each commit that it has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A handle that stays open, its present commit, and the version that it was opened at."""
+    """A handle that stays open, its present commit, and the version at which it was opened."""
 
     handle: DeltaTable
     at: Anchor
@@ -88,12 +88,12 @@ class NewestCuts:
         return {app: seen.versions[app] for app in wanted if app in seen.versions}
 
     def keep(self, cut: RecordedCut) -> None:
-        """Keep a cut that was read or recorded: it never changes."""
+        """Store a cut that was read or recorded: it never changes."""
         if self._seen is not None:
             self._seen.cuts[cut.topic] = cut
 
     def cut(self, topic: str) -> RecordedCut | None:
-        """Return the last kept cut of `topic`, if no commit since has changed what was recorded."""
+        """Return the last stored cut of `topic`, if no commit since has changed what was recorded."""
         seen = self._follow()
         return None if seen is None else seen.cuts.get(topic)
 
@@ -124,5 +124,5 @@ def _advanced(seen: _Snapshot, commits: Sequence[Commit]) -> _Snapshot:
 
 @lru_cache(maxsize=64)
 def of(path: Folder) -> NewestCuts:
-    """Return the one per ledger and process, which the sensors of all topics use at each tick."""
+    """Return the single object for each ledger and process, which the sensors of all topics use at each tick."""
     return NewestCuts(path)

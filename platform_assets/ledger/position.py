@@ -1,4 +1,5 @@
-"""The end of a table's gap-free part of a topic's log: one offset per partition, after which nothing is certain."""
+"""The end of the gap-free loaded range of a topic's log: one offset for each partition, after which nothing is
+certain."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from platform_assets.model.tables import TableRef
 def loaded_to(ledger: Ledger, table: TableRef, aside: Collection[str] = ()) -> RecordedCut | None:
     """Return the cut that ends the gap-free loaded range of the newest generation: no offset before it is missing.
 
-    If windows wait, that is the start of the first of them, whatever is loaded after it; windows with the keys `aside` do not
-    count as waiting. None if nothing was ever cut.
+    If windows wait, it is the start of the first waiting window, whatever is loaded after it; windows with the keys
+    `aside` do not count as waiting. None if nothing was ever cut.
     """
     newest = ledger.newest_cut(table.topic)
     if newest is None:

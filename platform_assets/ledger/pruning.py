@@ -1,4 +1,5 @@
-"""Removal of superseded proofs: each deep audit writes an entry per window and partition, and only the newest counts.
+"""Removal of superseded proofs: each deep audit writes an entry for each window and partition, and only the newest
+counts.
 
 Removed entries would never be read again: loads, acceptances and the entry of each window that counts stay.
 """
@@ -23,7 +24,7 @@ COLUMNS: Final = ["window", "kind", "table_id", "table_version", "recorded_at"]
 _FEWEST_ROWS: Final = 1000
 """Minimum rows of a table for a removal."""
 _MOST_BATCHES: Final = 1000
-"""Maximum batches that one commit removes; it names each."""
+"""Maximum number of batches that one commit removes, since it names each."""
 
 
 def is_worth_reading(rows: int, new_rows: int) -> bool:

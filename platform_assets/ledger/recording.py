@@ -20,7 +20,8 @@ from platform_assets.model.logs import logger
 
 
 def is_behind(cut: RecordedCut, newest: RecordedCut) -> bool:
-    """Return true if `newest` starts a generation that was accepted since `cut` was taken, or that another process accepted first."""
+    """Return True if `newest` starts a generation that was accepted since `cut` was taken, or that another process
+    accepted first."""
     if "accepted" not in newest.taken.values():
         return False
     return cut.generation < newest.generation or (cut.generation, cut.edge) == (newest.generation, newest.edge)
@@ -48,7 +49,7 @@ _MARK = "recorded/"
 """Prefix of the application transactions by which a writer recognizes its own commit; a topic's name follows."""
 
 NewestCut = Callable[[DeltaTable, str], RecordedCut | None]
-"""Reads the newest cut of a topic through a handle."""
+"""Function that reads the newest cut of a topic through a handle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,13 @@ def record(
     newest_cut: NewestCut,
     complete: Callable[[DeltaTable], None],
 ) -> frozenset[str]:
-    """Commit, through `handle`, those of `proposed` (one per topic) that no other writer has overtaken; return their topics.
+    """Commit, through `handle`, those of `proposed` (one for each topic) that no other writer has overtaken; return
+    their topics.
 
-    They are recorded in one commit. If another writer recorded edges of one of them meanwhile, the commit is refused and made
-    again without that topic. An object store may accept a commit and lose its answer, so a commit that seems refused is
-    looked up in the log by its own mark. Raises LedgerCorruptError if cuts do not ascend, or shrink, and LedgerConflictError;
-    nothing is recorded then.
+    They are recorded in one commit. If another writer recorded edges of one of them meanwhile, the commit is refused
+    and made again without that topic. An object store may accept a commit and lose its answer, so a commit that
+    seems refused is looked up in the log by its transaction. Raises LedgerCorruptError if cuts do not ascend, or
+    shrink, and LedgerConflictError; nothing is recorded then.
     """
     fit = [p for p in proposed if _fits(known, handle, p, newest_cut)]
     while fit:

@@ -50,15 +50,16 @@ _log = logger(__name__)
 _FOLD_AT_FILES = 16
 _CHECKPOINT_AT_COMMITS = 32
 _FOLDED_BYTES = 4 << 20
-"""Files of this size are not folded again, so that a long ledger is not rewritten each time."""
+"""Size from which files are not folded again, so that a long ledger is not rewritten each time."""
 
 FOLDED = WriterProperties(max_row_group_size=1 << 14)
-"""So that reading some windows of a long ledger reads only their row groups, not hundreds of thousands of rows."""
+"""Row group size: reading some windows of a long ledger reads only their row groups, not hundreds of thousands of
+rows."""
 
 
 class Ledger:
-    """The ledgers under one lake root. An instance may be shared and kept; a new one, and `create`, make the next read check
-    that this process's knowledge of the files is still correct."""
+    """The ledgers under one lake root. An instance may be shared and kept; a new one, and `create`, make the next
+    read check that this process's knowledge of the files is still correct."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -151,7 +152,8 @@ class Ledger:
         return bool(self.record_cuts_of_many([Proposed(tuple(cuts), after)]))
 
     def record_cuts_of_many(self, proposed: Sequence[Proposed]) -> frozenset[str]:
-        """Record cuts of several topics in one commit; return the topics whose cuts were recorded. The others were overtaken."""
+        """Record cuts of several topics in one commit; return the topics whose cuts were recorded. The others were
+        overtaken."""
         known = newest_cuts.of(self._cuts)
         with known.handle() as handle, self._cuts.writing():
             recorded = record(
@@ -208,10 +210,11 @@ class Ledger:
         start: datetime | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Return the rows of `commits` that count: the newest entry of each window, one row per partition.
+        """Return the rows of `commits` that count: the newest entry of each window, one row for each partition.
 
-        Of all windows, of those in `keys`, or of those that start at `start` or later. With `columns`, only these are read, and
-        the few that determine the newest entry; the others, most of a ledger's bytes, are not.
+        They are those of all windows, of the windows in `keys`, or of windows that start at `start` or later. With
+        `columns`, only these are read, and the few that determine the newest entry; the others, most of a ledger's
+        bytes, are not.
         """
         version.check(self._lake)
         read = None if columns is None else sorted({*columns, *COLUMNS_OF_NEWEST, "kind"})
@@ -233,7 +236,7 @@ class Ledger:
         reason: str,
         hole: Hole = ACCEPTED_LOSS,
     ) -> None:
-        """Record accepted losses of several windows in one commit; or, depending on `hole`, that the records are erased."""
+        """Record accepted losses of several windows in one commit; or, depending on `hole`, erased records."""
         if losses:
             self._append(pa.concat_tables([acceptance_table(w, ranges, reason, hole) for w, ranges in losses]))
 
@@ -242,7 +245,7 @@ class Ledger:
         return self.accepted_losses_of(table, [key]).get(key, {})
 
     def accepted_losses_of(self, table: TableRef, keys: Sequence[str]) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
-        """Return accepted and erased ranges of several windows, by key; windows without any are left out."""
+        """Return accepted and erased ranges of several windows, by key; windows without any are omitted."""
         version.check(self._lake)
         rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key) for key in keys])
         accepted: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
@@ -259,7 +262,7 @@ class Ledger:
             try:
                 _complete(handle, COMMIT_COLUMNS)
             except CommitFailedError:
-                # Another process has added the columns first, or will be refused the same way.
+                # Another process has added the columns first, or will be refused for the same reason.
                 handle = self._commits.delta()
                 if _lacking(handle, COMMIT_COLUMNS):
                     raise
@@ -302,10 +305,11 @@ class Ledger:
             handle.create_checkpoint()
 
     def _compact(self, path: Folder, handle: DeltaTable, column: str, values: Collection[str]) -> None:
-        """Fold the small files of each of these topics or tables into one, so that reads stay flat as windows grow.
+        """Fold the small files of each of these topics or tables into one, so that the cost of reads does not grow with
+        the number of windows.
 
-        `handle` is at the commit that it was just used for. If many topics have many files after the same commit, some are folded
-        now, those with the most files first, and the others after later commits.
+        `handle` is at the commit that it was just used for. If many topics have many files after the same commit,
+        some are folded now, those with the most files first, and the others after later commits.
         """
         try:
             adds = pa.table(handle.get_add_actions(flatten=True))

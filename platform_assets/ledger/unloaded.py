@@ -42,7 +42,7 @@ class _Known:
 
 
 _FEW: Final = 1_000
-"""For more windows than this, all entries of the table are read: a filter by each start would take as long."""
+"""Number of windows above which all entries of the table are read, since a filter for each start would take as long."""
 
 _known: dict[tuple[Lake, TableRef], _Known] = {}
 _lock = threading.Lock()
@@ -107,7 +107,8 @@ def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWi
 def _new(
     ledger: Ledger, table: TableRef, since: datetime, newest: datetime, sealed: Sequence[SealedWindow] | None
 ) -> Unloaded:
-    """Return the windows from `since` on that are not loaded: those that the caller has just sealed cannot be loaded yet."""
+    """Return the windows from `since` on that are not loaded; those that the caller has just sealed cannot be loaded
+    yet."""
     if sealed and (sealed[0].window.start, sealed[-1].window.end) == (since, newest):
         return Unloaded({w.key: w.window for w in sealed})
     return _without_loaded(ledger, table, _sealed(ledger, table.topic, since))
@@ -143,7 +144,8 @@ def _sealed(ledger: Ledger, topic: str, since: datetime) -> Mapping[str, Window]
 
 
 def _all(ledger: Ledger, table: TableRef) -> Unloaded:
-    """Return the unloaded windows of a table not looked at before: column by column, since nearly all are loaded."""
+    """Return the unloaded windows of a table that was not read before: column by column, since nearly all are
+    loaded."""
     edges = _edges(ledger, table.topic, None)
     if len(edges) < 2:
         return Unloaded()

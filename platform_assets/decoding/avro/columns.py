@@ -56,7 +56,7 @@ def fields_of(schema: AvroType) -> pa.Schema:
 
 
 def plain_type(kind: PlainKind) -> pa.DataType:
-    """Arrow types by type name in Avro; `null` has none."""
+    """Return the Arrow type of a plain Avro type; `null` has none."""
     return _PLAIN[kind]
 
 
