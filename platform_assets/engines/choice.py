@@ -1,4 +1,4 @@
-"""The choice of a table's engine, and of the one that confirms its loads: the one place that knows them all."""
+"""The choice of a table's engine, and of the one that confirms its loads: the only module that knows all engines."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class AutoEngine:
     ) -> Generator[StagedFiles | PlatformError, None, None]:
         """As in LoadEngine.
 
-        With several tables, the connector engine loads only the table that the columnar one cannot, such as one topic in an
-        old format; if that happens for a second table, it loads all that is left.
+        With several tables, the connector engine loads only the table that the columnar engine cannot, for example
+        one topic in an old format; if that happens for a second table, the connector loads all remaining ones.
         """
         given, unsupported = 0, set[TableRef]()
         alone = len({order.table for order in orders}) == 1
@@ -103,8 +103,8 @@ def choose_engine(
 ) -> LoadEngine:
     """Return the engine for tables of `lake`; the functions are called when their result is first needed.
 
-    `session` is the caller's own, used to load with Spark's connector and to read tables. With `remote`, the columnar engine's
-    jobs go to the session there that all processes share; without it, to `session` too.
+    `session` is the caller's own, used to load with Spark's connector and to read tables. With `remote`, the
+    columnar engine's jobs go to the session on that server that all processes share; without it, to `session` too.
     """
     connector = SparkEngine(lake, settings, session)
     if name == "connector":
@@ -121,7 +121,8 @@ def choose_engine(
 
 
 def other_engine(loaded_by: LoadEngineName) -> LoadEngineName:
-    """Return the engine that confirms loads of another one. The two have their own ways from a broker's batches to rows."""
+    """Return the engine that confirms loads of another one. The two share no code between a broker's batches and the
+    rows."""
     match loaded_by:
         case "columnar":
             return "connector"
@@ -136,7 +137,7 @@ def decode_engine(
 ) -> DecodeEngine:
     """Return the engine for decoded tables of `lake`. Like `choose_engine`, with which it shares the session.
 
-    `environ` has the settings of a schema registry; by default, the environment of this process.
+    `environ` has the settings of a schema registry; by default, it is the environment of this process.
     """
     shared = None if remote is None else SharedSession(remote, lake, CODE)
     return DecodeEngine(lake, session, shared, environ=os.environ if environ is None else environ)

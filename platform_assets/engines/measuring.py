@@ -1,4 +1,4 @@
-"""The measure of a table's rows in this process. It loads compiled code when it is first called, which few callers need."""
+"""The measure of a table's rows in this process. It loads compiled code at the first call; few callers need it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def measure_of(kind: TableKind) -> Measure:
-    """Return the measure that takes the digests of rows of a table of this kind."""
+    """Return the function that computes the digests of rows, for tables of this kind."""
     return _raw if kind == "raw" else _typed
 
 

@@ -1,4 +1,5 @@
-"""The interface of a load engine: it writes a window's records to data files, reports what it wrote, and reads windows again.
+"""The interface of a load engine: it writes a window's records to data files, reports what it wrote, and reads windows
+again.
 
 An engine never commits. Its files are compared with the receipt, and then committed by `lake.commits` or deleted.
 """
@@ -23,7 +24,8 @@ NO_ROWS = Measured.of_nothing()
 class Records:
     """The committed records of one window: those in `ranges` of a topic id, except the offsets `without`, by partition.
 
-    `window_column` is true if their files get a column of windows, because the table is flat; `field_ids` are then its columns' ids.
+    `window_column` is true if their files get a window column, because the table is flat; `field_ids` are then the
+    ids of its columns.
     """
 
     topic: str
@@ -36,7 +38,7 @@ class Records:
 
     @property
     def pieces(self) -> tuple[TopicRanges, ...]:
-        """Return the remaining offsets, as reads of at most one non-empty range per partition."""
+        """Return the remaining offsets as reads, each with at most one non-empty range for each partition."""
         pieces = {p: r.minus(self.without.get(p, ())) for p, r in self.ranges.items() if r.size}
         rounds = max((len(left) for left in pieces.values()), default=0)
         return tuple(TopicRanges({p: left[i] for p, left in pieces.items() if i < len(left)}) for i in range(rounds))
@@ -44,10 +46,10 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Data files in the table's folder that are in no commit yet, and the digests of their rows.
+    """Data files in the table's folder that no commit names yet, and the digests of their rows.
 
-    `folder`, relative to the table's, holds these files and nothing else. `engine` read their rows from Kafka; None if that
-    is not known.
+    `folder`, relative to the table's, contains these files and nothing else. `engine` read their rows from Kafka;
+    None if that is not known.
     """
 
     folder: str
@@ -82,10 +84,12 @@ class LoadEngine(TableReader, Protocol):
     """One way to write Kafka's records to data files, and to read them again."""
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
-        """Write the records of one window to new files of `table`, one file per partition or per `records_per_file` records.
+        """Write the records of one window to new files of `table`, one file for each partition or for each
+        `records_per_file` records.
 
-        After a failure, its files are deleted, as far as possible: none of them is in any commit. Raises the platform's errors:
-        OffsetsVanishedError, UnreadableTimestampError, UnknownOutcome if the connection to the engine broke, and others.
+        After a failure, its files are deleted, as far as possible; no commit names any of them. Raises the
+        platform's errors: OffsetsVanishedError, UnreadableTimestampError, UnknownOutcome if the connection to the
+        engine broke, and others.
         """
 
     def write_many(
@@ -93,6 +97,7 @@ class LoadEngine(TableReader, Protocol):
     ) -> Generator[StagedFiles | PlatformError, None, None]:
         """Yield what `write` returns or raises for each of `orders`, in their order and as soon as it is known.
 
-        They may belong to several topics. An error concerns only its window and does not block the others. The caller commits or
-        deletes what was yielded; files of other orders are deleted when the iterator is closed.
+        They may belong to several topics. An error concerns only its window and does not block the others. The
+        caller commits or deletes the files that were yielded; files of other orders are deleted when the iterator is
+        closed.
         """

@@ -1,4 +1,4 @@
-"""Record batches to Arrow columns of a raw table, in blocks of bounded size."""
+"""Conversion of record batches to Arrow columns of a raw table, in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Longs = npt.NDArray[np.int64]
 
 
 def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
-    """Return, for each batch of magic 2, true if its records are committed and not markers.
+    """Return, for each batch of magic 2, True if its records are committed and not markers.
 
-    `aborted` is the broker's list for this fetch: (producer id, first offset) of each aborted transaction that overlaps it.
-    The batches of a producer are aborted from there up to the producer's next abort marker, or to the end of the fetch if
-    there is none. A control batch that the log cleaner has emptied is not a marker, as in the Java client
-    (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that cannot be read.
+    `aborted` is the broker's list for this fetch: (producer id, first offset) of each aborted transaction that
+    overlaps it. From that offset on, the producer's batches are aborted up to its next abort marker, or to the end
+    of the fetch if there is none. A control batch that the log cleaner has emptied is not a marker, as in the Java
+    client (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that cannot be read.
     """
     attributes = batches.attributes
     control: Mask = attributes & CONTROL != 0
@@ -58,7 +58,7 @@ def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
 
 
 def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> Mask:
-    """Return, for each batch, true if its producer's last aborted transaction begun at or before it is still open.
+    """Return, for each batch, True if its producer's last aborted transaction that began at or before it is still open.
 
     `aborting[i]` began a transaction at batch `begun[i]`; `markers` are the batches that are abort markers.
     """
@@ -66,7 +66,7 @@ def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> 
     names = np.unique(np.concatenate([producers, aborting]))
 
     def line(of: Longs, at: Longs) -> Longs:
-        """Map producer and batch to one ascending line, for a single binary search."""
+        """Map producer and batch to one ascending number, for a single binary search."""
         return np.searchsorted(names, of) * (count + 1) + at
 
     starts = np.sort(line(aborting, begun))
@@ -103,7 +103,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def as_text(keys: pa.Array) -> pa.Array:
-    """Return a binary array without nulls as a string array, with unchanged bytes where they are UTF-8."""
+    """Return a binary array without nulls as a string array; bytes that are UTF-8 are unchanged."""
     text = pa.Array.from_buffers(pa.string(), len(keys), keys.buffers(), 0)
     try:
         text.validate(full=True)
@@ -147,8 +147,9 @@ SCHEMA = pa.schema(
 """Columns of a raw table without `window`, its partition column, which is not in files."""
 
 BLOCK_BYTES = 1 << 20
-"""Unpacked bytes after which a block of compressed batches is closed, so that the output of one step is still in the processor's
-cache for the next one; a batch is never divided. The uncompressed part of a fetch is one block."""
+"""Number of unpacked bytes after which a block of compressed batches is closed, so that the output of one step is
+still in the processor's cache for the next one; a batch is never divided. The uncompressed part of a fetch is one
+block."""
 _SMALLEST_RECORD = 7
 _WRONG = {
     records.CONTRADICTION: "its records contradict its header",
@@ -224,7 +225,7 @@ def _blocks(batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBu
 
 
 def _bodies(batches: Batches, some: Longs, unpack_buffer: UnpackBuffer) -> Iterator[_Bodies]:
-    """Yield the bodies of the batches `some`, in order; uncompressed ones stay in place.
+    """Yield the bodies of the batches `some`, in order; uncompressed ones are not copied.
 
     The others are in `unpack_buffer`, until the next ones are requested.
     """
@@ -263,7 +264,7 @@ class _Block:
         heads = batches.headers[bodies.batches]
         counts = heads["records_count"].astype(np.int64)
         bases = heads["base_offset"].astype(np.int64)
-        # Allocations are bounded by the data that exists, not by a header's claim.
+        # Allocations are limited by the data that exists, not by a header's claim.
         if (short := _SMALLEST_RECORD * counts > bodies.ends - bodies.starts).any():
             raise Damage(int(bases[short.argmax()]), _WRONG[records.CUT_OFF])
         unpack_buffer = int(counts.sum())

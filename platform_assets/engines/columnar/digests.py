@@ -56,14 +56,16 @@ def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32
 
 
 def numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """Return the values of a column without a copy. Raises TypeError if there are nulls, or if the width is not that of `kind`."""
+    """Return the values of a column without a copy. Raises TypeError if there are nulls, or if the width differs
+    from that of `kind`."""
     if array.null_count or array.type.bit_width != 8 * np.dtype(kind).itemsize:
         raise TypeError(f"a raw table has no {array.type} with {array.null_count} nulls")
     return _slice(array.buffers()[1], kind, array.offset, len(array))
 
 
 def _micros(array: pa.Array) -> pa.Array:
-    """Return an array of times in microseconds. Raises TypeError for other units, which have the same width but other numbers."""
+    """Return an array of times in microseconds. Raises TypeError for other units, which have the same width but
+    different values."""
     if not pa.types.is_timestamp(array.type) or array.type.unit != "us":
         raise TypeError(f"{array.type} instead of a timestamp in microseconds")
     return array

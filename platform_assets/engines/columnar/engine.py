@@ -45,7 +45,8 @@ _SHARES_A_TASK: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without offsets has no shares."""
+    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without offsets has no
+    shares."""
 
     orders: tuple[Order, ...]
     shares: tuple[Share, ...]
@@ -66,8 +67,8 @@ class Plan:
 
         `folder` returns the path of a table on the workers.
 
-        `parallelism` returns the number of tasks that run at once; it is called only for large windows, since it takes as long
-        as loading a small one.
+        `parallelism` returns the number of tasks that run at once; it is called only for large windows, since the
+        call takes as long as loading a small one.
         """
         found: list[Share] = []
         owners: list[int] = []
@@ -118,7 +119,7 @@ FETCH_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True)
 class ColumnarEngine:
-    """Loads into `lake`. `settings` and `session` are called when they are first needed.
+    """Loads windows into `lake`. `settings` and `session` are called when they are first needed.
 
     Jobs are sent to the `shared` session, if there is one; tables are read in `session`.
     """
@@ -142,8 +143,8 @@ class ColumnarEngine:
     ) -> Generator[StagedFiles | PlatformError, None, None]:
         """As in LoadEngine, in one Spark job, in which small windows share a task.
 
-        After a job dies, another one loads the windows that were not yielded by then. The window whose task died fails
-        once it is identified: for that, each window gets its own tasks.
+        After a job dies, another one loads the windows that had not been yielded. The window whose task died fails
+        once it is identified: for that, each window gets separate tasks.
         """
         left, failed, apart = deque(orders), dict[str, PlatformError](), len(orders) == 1
         renewed = False
@@ -282,7 +283,7 @@ class ColumnarEngine:
             return e
 
     def _blamed(self, lost: JobLost, plan: Plan, left: Sequence[Order]) -> tuple[int, PlatformError]:
-        """Return the index, among those `left`, of the order to blame for a lost job, and its error."""
+        """Return the index, within `left`, of the order to blame for a lost job, and its error."""
         waiting = {order.load_id for order in left}
         done = plan.of_task(lost.task) if lost.task is not None else {}
         index = next(

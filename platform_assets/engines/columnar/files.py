@@ -26,15 +26,16 @@ from platform_assets.model.digest import Measured
 
 CODEC: Final = "zstd"
 ROW_GROUP_BYTES: Final = 8 << 20
-"""Bytes of columns that are gathered before they are written, which bounds a task's memory."""
+"""Bytes of columns that are gathered before they are written, which limits a task's memory."""
 FILE_BYTES: Final = 512 << 20
 """Bytes of columns after which a new file is started."""
 CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type", WINDOW)
-"""Columns of a raw table with few values, for which a dictionary pays off."""
+"""Columns of a raw table with few distinct values, for which a dictionary saves space."""
 COUNTING: Final = ("kafka_offset", "kafka_timestamp")
 """Columns of a raw table that are written as differences from value to value."""
 WORTH_CODEC: Final = 0.95
-"""A column whose sample the codec shrinks by less than this is written uncompressed, so readers copy nothing."""
+"""A column whose sample the codec shrinks by less than this is written uncompressed, so readers do not have to copy
+anything."""
 _SAMPLE_BYTES: Final = 64 << 10
 """Sample size per block and column, so that one unusual block among the first ones has little influence."""
 _SAMPLE_ROWS: Final = _SAMPLE_BYTES // 8
@@ -55,11 +56,11 @@ Measure = Callable[[pa.RecordBatch], Measured]
 class FileSeries:
     """Writes rows, in order of partition and offset, into as few files as suit their readers.
 
-    A partition with `rows_apart` rows or more has its own files; smaller ones share a file. Files are in the folder `below` of
-    the table, whose files are `table`, with names that start with `stem`. `measure` takes the digests of rows. `dictionaries`
-    names the columns with dictionary encoding, `deltas` those with delta encoding, both by the paths of their leaves.
-    `window` is added to the rows as a column, if it is given. `field_ids` are those of the columns. `seconds` is the
-    time spent on each step. Raises OSError.
+    A partition with `rows_apart` rows or more has separate files; smaller ones share a file. Files are in the folder
+    `below` of the table, whose files are `table`; their names start with `stem`. `measure` returns the digests of
+    rows. `dictionaries` names the columns with dictionary encoding, `deltas` those with delta encoding, both by the
+    paths of their leaves. If `window` is given, it is added to the rows as a column. `field_ids` are those of the
+    columns. `seconds` is the time spent on each step. Raises OSError.
     """
 
     table: Files
@@ -164,14 +165,15 @@ class _OpenFile:
         self._waiting.clear()
         if self._writer is not None:
             self._writer.close()
-        # Files that cannot be deleted are in no commit.
+        # No commit names files that cannot be deleted.
         with suppress(OSError):
             if self._sink is not None:
                 self._sink.close()
             self._table.remove_files([self._name])
 
     def _write(self) -> pq.ParquetWriter:
-        """Write the waiting rows; return the writer, which is opened with the first rows: they decide each column's codec."""
+        """Write the waiting rows; return the writer, which is opened with the first rows, because they determine
+        each column's codec."""
         began = time.perf_counter()
         writer = self._writer = self._writer or self._opened()
         if self._waiting:
@@ -216,11 +218,13 @@ def codecs(
     dictionaries: Collection[str],
     deltas: Collection[str] = (),
 ) -> str | dict[str, str]:
-    """Return the codec of each column, by the paths of its leaves: `codec`, or none for columns that it does not shrink.
+    """Return the codec of each column, by the paths of its leaves: `codec`, or none for columns that it does not
+    shrink.
 
-    For compressed, encrypted or random values, a codec costs the writer and each reader time without a gain; the same holds for
-    most differences of numbers, which are bit-packed. `first` are sample rows; see WORTH_CODEC. Only binary columns that are not
-    in `dictionaries` and columns in `deltas` are tried, the latter as `DELTAS` encodes them; others keep the codec.
+    For compressed, encrypted or random values, a codec costs the writer and each reader time without a benefit; the
+    same holds for most differences of numbers, which are bit-packed. `first` are sample rows; see WORTH_CODEC. Only
+    binary columns that are not in `dictionaries` and columns in `deltas` are tried, the latter as `DELTAS` encodes
+    them; others keep the codec.
     """
     trial = pa.Codec(codec)
     plain = {

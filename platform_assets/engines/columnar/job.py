@@ -1,4 +1,4 @@
-"""Sending work to Spark's workers, and taking in what they report."""
+"""Sending work to Spark's workers, and receiving their reports."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error from python worker", "ModuleNotFoundError",
                      "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")  # fmt: skip
-"""Spark's texts for a job that never started to run its code."""
+"""Spark's texts for a job that never started to run the platform's code."""
 
 
 class JobLost(Exception):
-    """A job ended without the reports of all its shares; if known, because a worker died in `task`."""
+    """A job ended without the reports of all its shares; if known, `task` is the one in which a worker died."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
@@ -51,14 +51,14 @@ class Shared(Protocol):
 
     @property
     def shares(self) -> Sized:
-        """The units of work of a task."""
+        """The units of work, divided among tasks."""
 
 
 _parallelism: dict[str, int] = {}
 
 
 def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report, None, None]:
-    """Load all shares in Spark with this many tasks, and yield their reports in the order of the shares.
+    """Run all shares in Spark with this many tasks, and yield their reports in the order of the shares.
 
     Raises what Spark raises; reports yielded before that stay valid. Closing the generator early ends the job.
     """
@@ -67,10 +67,11 @@ def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report,
 
 
 def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Generator[str, None, None]:
-    """Do work of any kind like `reports_of`, with `reports` of the module `task`; yield its reports as JSON."""
+    """Run work of any kind like `reports_of`, with the function `reports` of the module `task`; yield its reports as
+    JSON."""
     from pyspark.sql.types import StringType, StructField, StructType
 
-    # As a type: a text would have to be parsed by the server.
+    # As a type, because the server would have to parse a text.
     schema = StructType([StructField("report", StringType())])
     tag = f"load-{uuid.uuid4()}"
     spark.addTag(tag)
@@ -87,17 +88,18 @@ def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Genera
 
 @lru_cache(maxsize=16)
 def _numbers(spark: SparkSession, shares: int, tasks: int) -> DataFrame:
-    """Return the numbers of the shares, in this many partitions; cached, since its first use asks the server for its columns."""
+    """Return the numbers of the shares, in this many partitions; cached, since the first use requests the columns
+    from the server."""
     return spark.range(shares, numPartitions=tasks)
 
 
 def shares_of(task: int, shares: int, tasks: int) -> range:
-    """Return the numbers of the shares of a task of `reports_of`: Spark divides a range into equal parts."""
+    """Return the numbers of the shares in a task of `reports_of`: Spark divides a range into equal parts."""
     return range(task * shares // tasks, (task + 1) * shares // tasks)
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return the number of tasks that Spark runs at once; asked once per session, since it is a query."""
+    """Return the number of tasks that Spark runs at once; queried once for each session."""
     if spark.session_id not in _parallelism:
         # The functions of `pyspark.sql` assume classic Spark until the process has made its own session.
         from pyspark.sql.connect import functions as F
@@ -110,12 +112,12 @@ def parallelism(spark: SparkSession) -> int:
 def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark maps over the shares' numbers.
 
-    Spark sends it by value: it uses nothing of this project until it knows that the worker has the same code.
+    Spark sends it by value: it uses nothing of this project until it has checked that the worker has the same code.
     """
     code, packed = CODE, pickle.dumps(work)
 
     def fit() -> tuple[Any, str]:
-        """Return the worker's function that does a share, or the reason why it has none."""
+        """Return the worker's function that runs a share, or the reason why it has none."""
         try:
             from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Search for records that no load accepts: timestamps out of range, and batches that are damaged or beyond the limits.
+"""Search for records that no load accepts: timestamps out of range, and batches that are damaged or exceed the limits.
 
 Reads all given offsets, as fast as a load by one task; called only after a load was refused.
 """
@@ -24,7 +24,7 @@ from platform_assets.kafka.timestamps import FIRST_READABLE_MS, LAST_READABLE_MS
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
 
 MOST: Final = 1_000_000
-"""Records after which the search ends; a later search finds the others."""
+"""Number of records after which the search ends; a later search finds the others."""
 _FETCH_BYTES: Final = 8 << 20
 _PATIENCE: Final = 30.0
 """Seconds that a broker may take to answer, retries included."""
@@ -53,11 +53,12 @@ class Refused:
 def find_refused(
     settings: ClientSettings, topic: str, topic_id: str, pieces: Iterable[TopicRanges], *, most: int = MOST
 ) -> Refused:
-    """Search the offsets of `pieces` for what no load accepts, up to `most` records and batches.
+    """Search the offsets of `pieces` for records and batches that no load accepts, up to `most` of them.
 
-    There is no time limit, since the time depends on the size of the window; it ends in BrokerUnreachableError if the brokers do not
-    answer. A broker that itself reports a batch as corrupt is asked for each offset until it sends something. Raises what
-    `gather_evidence` raises; DamagedBatchError only for what is no batch of records, such as a marker.
+    There is no time limit, since the time depends on the size of the window; it ends in BrokerUnreachableError if
+    the brokers do not answer. If a broker itself reports a batch as corrupt, each following offset is requested
+    until the broker sends data. Raises what `gather_evidence` raises; DamagedBatchError only for what is not a batch
+    of records, for example a damaged marker.
     """
     found = _RefusedOffsets(most)
     brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)
@@ -120,7 +121,7 @@ class _Search:
         self.found, self._room = found, unpack_buffer
 
     def observe(self, log_start: int) -> None:
-        """Ignore offsets that have expired meanwhile, which another search finds."""
+        """Ignore offsets that have expired meanwhile; another search finds those."""
 
     def missing(self, until: int) -> None:
         self.position = max(self.position, min(until, self.end))

@@ -1,7 +1,7 @@
 """Reports of a task to the driver, each a JSON text: a file that it wrote, or the error that ended it.
 
-An error is a report, not an exception, so that one window's failure does not end the tasks of others or arrive as the
-text of a Java exception.
+An error is a report, not an exception, so that one window's failure does not end the tasks of others or arrive as
+the text of a Java exception.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A data file that is in no commit yet.
+    """A data file that no commit names yet.
 
-    `path` is relative to the table's folder, `timestamps` are the oldest and the newest in microseconds, `windows` the first and the
-    last, if it has a column of windows.
+    `path` is relative to the table's folder, `timestamps` are the oldest and the newest in microseconds, `windows`
+    the first and the last if the file has a window column.
     """
 
     path: str
@@ -90,7 +90,8 @@ class UnsupportedError(PlatformError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on share `share`: a file, an error or, with neither, its completion. `seconds` has the duration of steps."""
+    """A report on share `share`: a file, an error or, with neither, its completion. `seconds` has the duration of
+    each step."""
 
     share: int
     file: WrittenFile | None = None

@@ -1,4 +1,4 @@
-"""Code that runs inside Spark's Python workers: some shares of a job."""
+"""Code that runs inside Spark's Python workers: it loads some shares of a job."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def read_piece(
 ) -> None:
     """Pass the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
 
-    No block is empty. Memory: two fetches, one block, and `unpack_buffer` for unpacking, as large as a block. Raises
-    Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError, EmptyAnswersError,
-    UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError, BrokerUnreachableError, BrokerRefusedError; and what
-    `add` raises.
+    No block is empty. Memory holds two fetches, one block, and `unpack_buffer` for unpacking, as large as a block.
+    Raises Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError,
+    EmptyAnswersError, UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError,
+    BrokerUnreachableError, BrokerRefusedError; and what `add` raises.
     """
     rows = _Rows(piece, brokers.topic_id, unpack_buffer, add)
     reading = PartitionReading(brokers, rows, buffers)
@@ -76,7 +76,7 @@ class _Rows:
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """Note missing offsets: below the log start they were deleted meanwhile; elsewhere, there is no record."""
+        """Note missing offsets: below the log start they were deleted meanwhile; elsewhere, there was no record."""
         until = min(until, self.end)
         if self.position < min(until, self._log_start):
             raise Overtaken(self.partition, OffsetRange(self.position, min(until, self._log_start)))
@@ -95,11 +95,11 @@ _tasks = 0
 
 
 def begin_task() -> None:
-    """Avoid the work that Spark's worker does between two tasks: 0.1 s of processor time (Spark 4.0.5).
+    """Avoid work that Spark's worker does between two tasks: 0.1 s of processor time (Spark 4.0.5).
 
-    It clears the caches of Python's importer, which then lists the thousands of files of Spark's jar again, although the jar
-    has no Python code; so the jar is removed from the import path. It also collects garbage among all objects; those that
-    have outlived the first task, modules and compiled code, are skipped from then on.
+    The worker clears the caches of Python's importer, which then lists the thousands of files in Spark's jar again,
+    although the jar has no Python code; so the jar is removed from the import path. The worker also collects garbage
+    among all objects; modules and compiled code, which have outlived the first task, are skipped from then on.
     """
     global _tasks
     _tasks += 1
@@ -111,7 +111,7 @@ def begin_task() -> None:
 def _forget_sparks_jar() -> None:
     sys.path[:] = [entry for entry in sys.path if not _is_sparks_jar(entry)]
     for entry in [entry for entry in sys.path_importer_cache if _is_sparks_jar(entry)]:
-        # Packages that were searched for inside it have an importer each, by the path below the jar.
+        # Packages that were searched for inside the jar have an importer each, by the path below the jar.
         del sys.path_importer_cache[entry]
 
 
@@ -120,9 +120,9 @@ def _is_sparks_jar(entry: str) -> bool:
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Do these shares; yield a report per file of a share or its one error, and a final report if all went well.
+    """Run these shares; yield a report for each file of a share or its one error, and a final report after success.
 
-    If no broker answers, the brokers are not asked again for the remaining shares.
+    If no broker answers, the brokers are not contacted again for the remaining shares.
     """
     gone: BrokerUnreachableError | None = None
     for number in numbers:
@@ -142,7 +142,8 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 
 def _written(work: Work, share: Share) -> FileSeries:
-    """Write the files of a share and close them. Any failure is raised as an error of the platform, and no file is left."""
+    """Write the files of a share and close them. Any failure is raised as an error of the platform, and no file is
+    left."""
     series = FileSeries(
         files_at(share.source.table),
         share.folder,

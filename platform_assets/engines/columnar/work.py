@@ -24,11 +24,12 @@ class Piece:
 
 
 def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int) -> tuple[tuple[Piece, ...], ...]:
-    """Divide the offsets of `ranges` (by partition, ascending and disjoint) into shares of equal size, one per task.
+    """Divide the offsets of `ranges` (by partition, ascending and disjoint) into shares of equal size, one for each
+    task.
 
-    Returns at most `most` shares, none with fewer than `smallest` offsets unless no others are left; pieces and shares are in
-    order of partition and offset. A large partition is read by several tasks, and small ones share a task. Empty ranges are
-    left out; without offsets, there are no shares.
+    Returns at most `most` shares, none with fewer than `smallest` offsets unless that is all there is;
+    pieces and shares are in order of partition and offset. Several tasks read a large partition, and small ones
+    share a task. Empty ranges are omitted; without offsets, there are no shares.
     """
     if smallest < 1 or most < 1:
         raise ValueError(f"at most {most} shares of at least {smallest} offsets are impossible")
@@ -62,7 +63,7 @@ _PACKAGES: Final = (
     "platform_assets.lake",
     "platform_assets.model",
 )
-"""Packages of the project that a worker imports; for `decoding`, also its subpackages."""
+"""Packages of the project that a worker imports; for `decoding`, also the subpackages."""
 
 
 def _digest_of_code() -> str:
@@ -78,12 +79,12 @@ def _digest_of_code() -> str:
 
 
 CODE: Final = _digest_of_code()
-"""Version of the code that a worker runs, as in this process."""
+"""Version of the code that a worker runs, identical to this process's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic with its id, and the table that it is loaded into: `table` is a path on the worker."""
+    """A topic with its id, and the table into which it is loaded: `table` is a path on the worker."""
 
     topic: str
     topic_id: str
@@ -94,7 +95,7 @@ class Source:
 class Share:
     """The offsets that one task reads, and its output folder: `folder` is relative to the table's.
 
-    `window_column` is true if files get a column of windows, and `field_ids` are the ids of their columns.
+    `window_column` is true if files get a window column, and `field_ids` are the ids of their columns.
     """
 
     window: str

@@ -16,7 +16,7 @@ from platform_assets.kernels.hashing import ROWS_AT_A_TIME
 from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of
 
 LEFT_OUT: Final = frozenset({"topic_id", "window"})
-"""Columns that are not in a digest: they are the same in each row of a window."""
+"""Columns that are in no digest, because they are the same in each row of a window."""
 _IDENTITY: Final = ("kafka_partition", "kafka_offset")
 _KINDS: Final = {
     pa.bool_(): kernels.BOOLEAN,
@@ -57,7 +57,8 @@ def measured(rows: pa.RecordBatch) -> Measured:
 
 
 def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
-    """Return a hash of each row's values, equal for equal values; null is a value of its own. Raises TypeError as `measured` does.
+    """Return a hash of each row's values, equal for equal values; null counts as a distinct value. Raises TypeError as
+    `measured` does.
 
     NaN is equal to NaN, and 0.0 to -0.0.
     """
@@ -73,7 +74,8 @@ def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the fields of structs at any depth, null if a struct around them is; marks tell apart the nulls of neighbours."""
+    """Yield the fields of structs at any depth, null if a surrounding struct is; marks distinguish the nulls of
+    neighboring fields."""
     if not pa.types.is_struct(column.type):
         yield column
         return
@@ -117,7 +119,7 @@ class _Tree:
         node[5] = len(self._nodes)
 
     def finished(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        """Return the memory from the lowest buffer on, and the nodes, with positions relative to it."""
+        """Return the memory from the lowest buffer on, and the nodes, with positions relative to that buffer."""
         nodes = np.array(self._nodes, np.int64)
         lowest = min(self._buffers, key=lambda buffer: buffer.address)
         for number, at, address in self._places:

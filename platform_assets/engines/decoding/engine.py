@@ -1,4 +1,5 @@
-"""The engine of decoded tables: a Spark job for one or many windows, whose tasks read raw files and write files of two tables."""
+"""The engine of decoded tables: a Spark job for one or many windows, whose tasks read raw files and write files of
+two tables."""
 
 from __future__ import annotations
 
@@ -55,8 +56,9 @@ _SHARES_A_TASK: Final = 8
 class DecodeOrder:
     """A window of a topic's raw table at `version`, to be decoded by the load with this id.
 
-    `layout` and `dead_layout` are the columns of the two output tables, with that of windows. `window_columns` are true for a table,
-    decoded rows first, if its files get that column too; `field_ids` are the ids of their columns.
+    `layout` and `dead_layout` are the columns of the two output tables, including the window column.
+    `window_columns` is true for a table, decoded rows first, if its files get that column too; `field_ids` are the
+    ids of their columns.
     """
 
     topic: str
@@ -102,7 +104,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DecodedFiles:
-    """Files of the two tables that are in no commit yet, and the expectation figures of the decoded rows."""
+    """Files of the two tables that no commit names yet, and the expectation figures of the decoded rows."""
 
     decoded: StagedFiles
     dead_letters: StagedFiles
@@ -124,9 +126,11 @@ class DecodeEngine:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def decode(self, order: DecodeOrder) -> DecodedFiles:
-        """Write the rows of a window to new files of both tables. After a failure, delete the files, as far as possible.
+        """Write the rows of a window to new files of both tables. After a failure, delete the files, as far as
+        possible.
 
-        Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, what decoders raise, and others.
+        Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, what decoders
+        raise, and others.
         """
         raw = self.lake.table(TableRef.raw(order.topic))
         pieces = self._pieces(order, holdings.files_of(raw, order.window, order.version))
@@ -153,10 +157,11 @@ class DecodeEngine:
         return outcome
 
     def decode_many(self, orders: Sequence[DecodeOrder]) -> Generator[DecodedFiles | PlatformError, None, None]:
-        """Decode windows of one topic, by one declaration, in one Spark job; yield the outcome of each order, in this order.
+        """Decode windows of one topic, by one declaration, in one Spark job; yield the outcome of each order, in this
+        order.
 
-        Ends early if the job dies or cannot be started: the orders left are to be decoded one by one, which shows why. Files of
-        orders that were not yielded, or failed, are deleted, as far as possible.
+        Ends early if the job dies or cannot be started: the caller then decodes the remaining orders one by one,
+        which shows the reason. Files of orders that were not yielded, or failed, are deleted, as far as possible.
         """
         left, refused = deque(orders), dict[str, PlatformError]()
         try:
@@ -172,7 +177,7 @@ class DecodeEngine:
                 yield refused[left.popleft().load_id]
         except JobLost as lost:
             blamed = self._blamed(lost, (left or orders)[0])
-            # The windows that are left get a new session.
+            # The remaining windows get a new session.
             if self.shared is not None and (is_ended(lost.text) or isinstance(blamed, UnknownOutcome)):
                 self.shared.forget()
             if left:
@@ -198,7 +203,7 @@ class DecodeEngine:
         folder = self.lake.table(TableRef.raw(order.topic))
         found: list[Piece] = []
         for path in files.paths:
-            # Paths in a log are percent-encoded.
+            # Paths in the Delta log are percent-encoded.
             name = unquote(path)
             with failures.reading_files(folder, order.window), folder.open(name) as opened:
                 file = pq.ParquetFile(opened)
@@ -250,7 +255,7 @@ class DecodeEngine:
             yield order, self._outcome(order, [])
 
     def _outcome(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles | PlatformError:
-        """Return what all reports of an order come to: for an error, its files are deleted."""
+        """Return the outcome of all reports of an order; if there is an error, its files are deleted."""
         errors = [report.error for report in reports if report.error is not None]
         try:
             if not errors:
@@ -280,7 +285,7 @@ class DecodeEngine:
             raise JobLost(e) from e
 
     def _reports(self, plan: Plan) -> Generator[Report, None, None]:
-        """Do all shares of `plan` in Spark; yield their reports in the order of the shares. Raises JobLost."""
+        """Run all shares of `plan` in Spark; yield their reports in the order of the shares. Raises JobLost."""
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
@@ -355,6 +360,6 @@ class DecodeEngine:
 
 
 def files_layout(layout: pa.Schema) -> pa.Schema:
-    """Return the columns of a table's files as made by tasks: all except the partition column, without comments."""
+    """Return the columns of a table's files as written by tasks: all except the partition column, without comments."""
     fields = [field.remove_metadata() for field in layout if field.name != "window"]
     return pa.schema([f.with_type(_TOPIC_ID) if f.name == "topic_id" else f for f in fields])

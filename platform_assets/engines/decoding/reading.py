@@ -1,4 +1,5 @@
-"""Measuring windows of decoded tables and of dead letters in this process: from files of any writer to digests."""
+"""Measuring windows of decoded tables and of dead letters in this process: it computes digests from files of any
+writer."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from platform_assets.model.digest import Measured
 
 
 def measured_window(table: Folder, key: str, version: int) -> Measured:
-    """Return the digests of a window in the table at `version`. Memory is bounded by one batch. Raises FilesLostError."""
-    # numba and the compiled kernels take half a second, which every run without decoded tables would pay.
+    """Return the digests of a window in the table at `version`. Memory is bounded by one batch. Raises
+    FilesLostError."""
+    # Importing numba and the compiled kernels takes half a second, a cost to avoid in every run without decoded tables.
     from platform_assets.engines.decoding.digests import measured
 
     found = NO_ROWS

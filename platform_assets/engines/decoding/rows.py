@@ -22,10 +22,11 @@ RAW_COLUMNS: Final = (*_OWN, "kafka_timestamp_type", "key", "value", "headers")
 
 
 class RowMaker:
-    """Makes rows with the decoders of the value and, if keys are decoded, of the key.
+    """Builder of rows, with the decoder of the value and, if keys are decoded, of the key.
 
-    `layout` and `dead_layout` are the columns of decoded rows and of dead letters, and `declaration` is the digest in dead letters.
-    `repairs` are those of the records' window; a dead letter has the value as it was sent, even if it has a repair.
+    `layout` and `dead_layout` are the columns of decoded rows and of dead letters, and `declaration` is the digest
+    in dead letters. `repairs` are those of the records' window; a dead letter has the value as it was sent, even if
+    it has a repair.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class RowMaker:
         return rows.filter(pa.array(alive))
 
     def _repaired(self, records: pa.RecordBatch) -> pa.BinaryArray:
-        """Return the values to decode, with repairs."""
+        """Return the values to decode, with repairs applied."""
         values = _binary(records["value"])
         if not self._repairs:
             return values
@@ -110,13 +111,13 @@ def _side(decoder: Decoder, values: pa.BinaryArray, records: pa.RecordBatch, sid
 
 
 def in_order(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Sort records by partition and offset; return them unchanged if they have that order."""
+    """Sort records by partition and offset; return them unchanged if they are already sorted."""
     order = order_of(records)
     return records if order is None else records.take(order)
 
 
 def order_of(records: pa.RecordBatch) -> pa.Array | None:
-    """Return the indices of rows by partition and offset; None if they have that order."""
+    """Return the indices that sort rows by partition and offset; None if they are already sorted."""
     partitions, offsets = records["kafka_partition"].to_numpy(), records["kafka_offset"].to_numpy()
     steps, ahead = np.diff(partitions), np.diff(offsets)
     if bool(np.all((steps > 0) | ((steps == 0) & (ahead >= 0)))):
@@ -152,7 +153,8 @@ def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _all_dead(value: Decoded, key: Decoded | None) -> tuple[pa.RecordBatch, pa.Array]:
-    """Return the dead letters of a block, ascending by row, with the side of each; if both sides fail, that of the value."""
+    """Return the dead letters of a block, ascending by row, each with its side; if both sides fail, the value's dead
+    letter."""
     dead = value.dead
     sides = pa.repeat(pa.scalar("value"), dead.num_rows)
     if key is None or not key.dead.num_rows:

@@ -1,4 +1,4 @@
-"""Code that runs inside Spark's Python workers: some shares of one or several windows to decode.
+"""Code that runs inside Spark's Python workers: it decodes some shares of one or several windows.
 
 Memory is bounded by a few blocks, however large a row group or a window is.
 """
@@ -32,7 +32,8 @@ from platform_assets.model.untrusted import shown_value
 
 
 class Measurer:
-    """Counts the rows that fail, and keeps the first few. `unique` does not apply to single rows: see `uniqueness`.
+    """Counter of the rows that fail, which keeps the first few. `unique` does not apply to single rows: see
+    `uniqueness`.
 
     `layout` has the columns of the rows. `figures` also has expectations that all rows meet.
     """
@@ -69,17 +70,18 @@ def _first(rows: pa.RecordBatch, column: str, mask: pa.BooleanArray) -> tuple[Fa
 _TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())
 BLOCK_BYTES: Final = 16 << 20
 BLOCK_ROWS: Final = 32_768
-"""At most so many bytes of columns and rows are decoded at a time."""
+"""Maximum bytes of columns, and maximum rows, that are decoded at a time."""
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Do these shares; yield a report per file of a share or its one error, and a final report if all went well."""
+    """Run these shares; yield a report for each file of a share or its one error, and a final report after success."""
     decoders: tuple[Decoder, Decoder | None] | None = None
     window = ""
     for number in numbers:
         share = work.shares[number]
         if share.window != window:
-            # Decoders remember what the registry lacks, up to a limit: no window's dead letters may depend on other windows.
+            # Decoders remember which schemas the registry lacks, up to a limit; so each window gets new ones, since its
+            # dead letters must not depend on other windows.
             decoders, window = None, share.window
         try:
             decoders = decoders or _decoders(work)
@@ -172,11 +174,12 @@ def _blocks(
 ) -> Iterator[tuple[pa.RecordBatch, Callable[[], pa.RecordBatch]]]:
     """Yield the records of a row group in blocks, by partition and offset, with at least the columns `needed`.
 
-    Each block comes with a function that returns its records with all columns, which only dead letters need. Both raise
-    FilesLostError if the row group cannot be read.
+    Each block comes with a function that returns its records with all columns, which only dead letters need. Both
+    raise FilesLostError if the row group cannot be read.
     """
     most = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
-    # The other columns are read for a whole row group at once, so for a large one they are read with its blocks.
+    # The other columns are read for a whole row group at once; so for a large one, they are read together with its
+    # blocks.
     columns = list(needed if piece.bytes <= BLOCK_BYTES else RAW_COLUMNS)
     rest = [name for name in RAW_COLUMNS if name not in columns]
     # All rows of a window have the same topic id: a number per row is cheaper than the text.

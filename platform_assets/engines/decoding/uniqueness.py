@@ -1,7 +1,8 @@
 """Search for rows of a window with the same key, in the written files, by a pass over the key's columns.
 
-Keys are compared by 64-bit hashes. Rows with the same key are always found; the chance that two different keys of a window of ten
-million count as the same is one in 370,000. Memory is flat: if a window has too many keys for one pass, each pass takes a part.
+Keys are compared by 64-bit hashes. Rows with the same key are always found; the chance that two different keys of a
+window of ten million count as the same is one in 370,000. Memory is bounded: if a window has too many keys for one
+pass, each pass covers a part of them.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ from platform_assets.model.expectations import MOST_SAMPLES, Expectation, Failin
 from platform_assets.model.untrusted import shown_value
 
 AT_ONCE: Final = 1 << 20
-"""Keys per pass."""
+"""Number of keys in a pass."""
 _BLOCK_ROWS: Final = 1 << 16
 _PLACE: Final = ("kafka_partition", "kafka_offset", "tombstone")
 
 Hashes = npt.NDArray[np.uint64]
 Blocks = Callable[[], Iterator[pa.RecordBatch]]
-"""Starts a new read of the rows at each call; rows have the columns of `_PLACE` and those of the key."""
+"""Function that starts a new read of the rows at each call; rows have the columns of `_PLACE` and those of the key."""
 
 
 def measure(expectation: Expectation, folder: Folder, window: str, written: StagedFiles) -> Figures:
-    """Return the figures of files written to `folder` that are in no commit yet. Raises FilesLostError."""
+    """Return the figures of files written to `folder` that no commit names yet. Raises FilesLostError."""
     return figures(expectation, lambda: _blocks(expectation, folder, window, written), written.measured.rows)
 
 
 def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = AT_ONCE) -> Figures:
-    """Count the rows that repeat a key, all of a key except one, and find the most frequent keys.
+    """Count the rows that repeat a key (all rows of a key except one), and find the most frequent keys.
 
-    `rows` is the number of rows, `at_once` the number of keys that may be in memory. Rows without a value in each column of the key
-    are not judged, and neither are tombstones. A sample is the second row of its key, by partition and offset.
+    `rows` is the number of rows, `at_once` the number of keys that may be in memory. Rows without a value in each
+    column of the key are not judged, and neither are tombstones. A sample is the second row with its key, by
+    partition and offset.
     """
     names, parts = expectation.columns, max(-(-rows // at_once), 1)
     judged = failing = 0
@@ -63,7 +65,7 @@ def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = 
 
 
 class _Counts:
-    """Counts each hash; memory is bounded by the distinct ones and `most` more."""
+    """Counter of each hash; memory is bounded by the distinct hashes and `most` more."""
 
     def __init__(self, most: int) -> None:
         self._most, self._waiting = most, 0

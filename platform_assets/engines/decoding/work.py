@@ -30,7 +30,7 @@ Target = Literal["decoded", "dead_letters"]
 class Report:
     """A report on share `share`: a file of the table `target`, an error or, with neither, its completion.
 
-    The last one has the `figures` of the share's rows for expectations on single rows.
+    The last report has the `figures` of the share's rows for expectations on single rows.
     """
 
     share: int
@@ -67,7 +67,7 @@ class Report:
 
 
 BYTES_APART: Final = 16 << 20
-"""Bytes of columns in the raw table per additional task."""
+"""Bytes of columns in the raw table that justify an additional task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class Share:
 class Work:
     """All row groups of some windows of a topic, in shares, and the settings to turn them into rows of two tables.
 
-    `raw`, `decoded` and `dead_letters` are the tables' folders. `schemas` is the folder of the schemas read from a registry, and
-    `registry` its address, for workers whose environment has none. `layout` and `dead_layout` are the columns of files, including
-    `topic_id` and those before it; `rows_apart` is the number of rows from which a partition gets its own file.
-    `window_columns` are true for a table, decoded rows first, if its files also get a column of windows; `field_ids` are the ids of
-    their columns.
+    `raw`, `decoded` and `dead_letters` are the tables' folders. `schemas` is the folder of the schemas read from a
+    registry, and `registry` its address, for workers whose environment has none. `layout` and `dead_layout` are the
+    columns of files, including `topic_id` and those before it; a partition with `rows_apart` rows or more gets a
+    separate file. `window_columns` is true for a table, decoded rows first, if its files also get a window column;
+    `field_ids` are the ids of their columns.
     """
 
     topic: str
@@ -117,7 +117,7 @@ class Work:
 
 
 def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ...]:
-    """Group neighbouring pieces into at most `most` shares of about equal size, fewer for few bytes; none is empty."""
+    """Group neighboring pieces into at most `most` shares of about equal size, fewer for few bytes; none is empty."""
     total = sum(piece.bytes for piece in pieces)
     number = max(min(most, len(pieces), -(-total // BYTES_APART)), 1)
     return tuple(_divided(pieces, total, number)) if pieces else ()
@@ -126,7 +126,7 @@ def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ..
 def _divided(pieces: Sequence[Piece], total: int, number: int) -> Iterator[tuple[Piece, ...]]:
     share, before, given = list[Piece](), 0, 0
     for piece in pieces:
-        # A piece goes to the share that most of it belongs to, so a share is at most half a piece too large.
+        # A piece goes to the share that contains most of it, so a share is at most half a piece too large.
         if share and given + 1 < number and (2 * before + piece.bytes) * number > 2 * total * (given + 1):
             yield tuple(share)
             share, given = [], given + 1

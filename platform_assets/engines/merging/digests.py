@@ -1,4 +1,4 @@
-"""Digests by window of rows of many windows, with the kernels that loads use."""
+"""Digests of rows of many windows, by window, using the same kernels as loads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ByWindow:
             try:
                 found = self._measure(some)
             except (TypeError, ValueError):
-                # No load writes such rows, such as rows without a partition: they are another writer's.
+                # No load writes such rows, for example rows without a partition: another writer did.
                 self.odd.add(place[0])
                 continue
             self.digests[place] = self.digests.get(place, _NOTHING) + found
@@ -41,7 +41,7 @@ _NOTHING = Measured.of_nothing()
 
 
 def by_place(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
-    """Yield the rows of each window and topic id; slices without a copy if they lie next to each other."""
+    """Yield the rows of each window and topic id; adjacent rows are slices without a copy."""
     if not rows.num_rows:
         return
     (windows, of_window), (ids, of_id) = (_encoded(rows[name]) for name in _PLACE)
@@ -58,7 +58,7 @@ def by_place(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordB
 
 
 def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the number of each value, and the values by number; a missing one is ''."""
+    """Return the number of each value, and the values by number; a missing value is ''."""
     found = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     names = found.dictionary.to_pylist()
     indices = pc.fill_null(found.indices, len(names)) if found.null_count else found.indices

@@ -1,4 +1,5 @@
-"""The merging engine: Spark's Python workers merge files, a task for each group; without Spark, this process does."""
+"""The merging engine: Spark's Python workers merge files, with one task for each group; without Spark, this process
+does."""
 
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ _TASK: Final = "platform_assets.engines.merging.task"
 
 @dataclass(frozen=True)
 class MergeEngine:
-    """Merges files. Jobs go to the `shared` session, if there is one, or to that of `session`; without both, no job is sent."""
+    """Merges files. Jobs go to the `shared` session, if there is one, or to that of `session`; without both, no job
+    is sent."""
 
     session: Callable[[], SparkSession] | None = None
     shared: SharedSession | None = None
 
     def merge(self, work: Work) -> Generator[Report, None, None]:
-        """Yield a report for each share, in order and as soon as it is known; the new files are in no commit yet.
+        """Yield a report for each share, in order and as soon as it is known; no commit names the new files yet.
 
-        This process does the shares that Spark's workers lack the code for. Raises MergingLostError if the job ended early: shares
-        without a report may have left files in their folders.
+        This process runs the shares for which Spark's workers lack the code. Raises MergingLostError if the job
+        ended early: shares without a report may have left files in their folders.
         """
         if self.session is None and self.shared is None:
             yield from _in_process(work, 0)
@@ -68,7 +70,7 @@ class MergeEngine:
         return next(_in_process(work, report.share))
 
     def _reports(self, work: Work, first: int) -> Generator[Report, None, None]:
-        """Do the shares from `first` on in Spark; yield their reports. Raises JobLost."""
+        """Run the shares from `first` on in Spark; yield their reports. Raises JobLost."""
         from grpc import RpcError
         from pyspark.errors import PySparkException
 

@@ -1,6 +1,7 @@
-"""Sorting more rows than fit into memory: parts of the sorted rows are kept in a file that has no name.
+"""Sorting more rows than fit into memory: parts of the sorted rows are kept in an unnamed temporary file.
 
-Without a name, it vanishes with its process, however that ends: rows that are erased later must not stay on a worker's disk.
+An unnamed file disappears with its process, however that ends: rows that are erased later must not stay on a
+worker's disk.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 
 PART_BYTES: Final = 32 << 20
-"""Bytes of columns that are sorted at a time."""
+"""Number of bytes of columns that are sorted at a time."""
 _BLOCK_BYTES: Final = 8 << 20
 _SAMPLE_ROWS: Final = 1 << 16
 _CODEC: Final = "lz4"
 
 
 def boundaries(samples: Sequence[pa.RecordBatch], by: Sequence[str], parts: int) -> pa.Table:
-    """Return the values of the columns `by` that divide rows like `samples` into this many parts of about equal size."""
+    """Return values of the columns `by` that divide rows like `samples` into this many parts of about equal size."""
     found = pa.concat_tables(map(_keys, samples, [by] * len(samples))).combine_chunks()
     found = found.take(order_of(found, by))
     places = [found.num_rows * part // parts for part in range(1, parts)]
@@ -32,29 +33,29 @@ def boundaries(samples: Sequence[pa.RecordBatch], by: Sequence[str], parts: int)
 
 
 def order_of(rows: pa.Table, by: Sequence[str]) -> pa.Array:
-    """Return the numbers of the rows in the order of the columns `by`; nulls come last."""
+    """Return the indices that sort rows by the columns `by`; nulls come last."""
     return pc.sort_indices(_keys(rows, by), sort_keys=[(name, "ascending") for name in by])
 
 
 def _keys(rows: pa.Table | pa.RecordBatch, by: Sequence[str]) -> pa.Table:
-    """Return the columns `by`; numbers of values, in whose order Arrow sorts no table, become the values."""
+    """Return the columns `by`; a dictionary column, by which Arrow cannot sort a table, becomes plain values."""
     columns = {name: rows[name] for name in by}
     return pa.table({n: c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for n, c in columns.items()})
 
 
 def sample_of(block: pa.RecordBatch, by: Sequence[str], every: int) -> pa.RecordBatch:
-    """Return every so manieth row of a block."""
+    """Return each row of a block whose index is a multiple of `every`."""
     return block.select(list(by)).take(pa.array(np.arange(0, block.num_rows, every)))
 
 
 def step_of(rows: int) -> int:
-    """Return the distance between sampled rows among this many."""
+    """Return the distance between sampled rows, for this many rows."""
     return max(rows // _SAMPLE_ROWS, 1)
 
 
 @dataclass
 class Parts:
-    """Rows that are sorted by the columns `by`, in parts between the rows of `between`. Close it afterwards."""
+    """Rows sorted by the columns `by`, in parts divided at the rows of `between`. Close it afterwards."""
 
     by: Sequence[str]
     between: pa.Table
@@ -65,7 +66,8 @@ class Parts:
         """Sort the rows of a block into the parts."""
         keys = pa.concat_tables([_keys(block, self.by), self.between])
         order = order_of(keys, self.by).to_numpy()
-        # Where a boundary comes in this order is where the next part begins; a row equal to it may be in either part.
+        # The next part begins at a boundary's position in this order; a row equal to the boundary may be in either
+        # part.
         ends = np.flatnonzero(order >= block.num_rows).tolist()
         begin = 0
         for part, end in enumerate([*ends, len(order)]):
@@ -105,8 +107,8 @@ def sorted_rows(
 ) -> Iterator[pa.Table]:
     """Yield all rows of `blocks`, `rows` in number, in the order of the columns `by`; memory is bounded.
 
-    `samples`, which is only iterated if there are more rows than fit into memory, has every so manieth row's columns `by`, as
-    `step_of` says.
+    `samples`, which is only iterated if there are more rows than fit into memory, has the columns `by` of every nth
+    row, n from `step_of`.
     """
     waiting, size, parts = list[pa.RecordBatch](), 0, None
     seen = 0
@@ -134,7 +136,7 @@ def sorted_rows(
 
 
 def _gathered(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in larger blocks: each block becomes a piece of each part."""
+    """Yield the rows in larger blocks, since each block is divided among all parts."""
     some, size = list[pa.RecordBatch](), 0
     for block in blocks:
         some.append(block)

@@ -1,7 +1,7 @@
-"""Code that merges files, inside Spark's Python workers or in this process: some shares of a job.
+"""Code that merges files, inside Spark's Python workers or in this process: it runs some shares of a job.
 
-Rows stay Arrow columns, and memory is bounded by a few blocks, however large the files are. The new file is read again, so its
-digests are those of what readers find.
+Rows stay Arrow columns, and memory is bounded by a few blocks, however large the files are. The new file is read
+again, so its digests are those of what readers find.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from platform_assets.lake.parquet import WINDOW
 
 _BLOCK_ROWS: Final = 1 << 16
 _TEXTS: Final = (WINDOW, "topic_id")
-"""Columns with few values, which are read and written as numbers of their values."""
+"""Columns with few distinct values, which are read and written as dictionaries."""
 _NUMBERED: Final = pa.dictionary(pa.int32(), pa.string())
 _FEWEST_ROWS: Final = 1 << 10
 _MOST_ROWS: Final = 1 << 14
@@ -35,7 +35,7 @@ _PAGE_BYTES: Final = 1 << 20
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Do these shares; yield one report for each."""
+    """Run these shares; yield one report for each."""
     for number in numbers:
         try:
             yield _merged(work, number, work.shares[number])
@@ -95,7 +95,7 @@ def _numbered(layout: pa.Schema) -> pa.Schema:
 
 
 class _Reader:
-    """Reads files of one table; remembers how the last one was to be read, since most files are alike."""
+    """Reader of files of one table. It remembers how the last file was read, since most files are alike."""
 
     def __init__(self, work: Work, files: Files) -> None:
         self._work, self._files = work, files
@@ -107,7 +107,8 @@ class _Reader:
             return int(pq.ParquetFile(opened).metadata.num_rows)
 
     def blocks(self, name: str, layout: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file with the columns `layout`, by default its own; a column that the file lacks is null.
+        """Yield the rows of a file with the columns `layout`, by default the file's own; a column that the file lacks
+        is null.
 
         Raises FilesLostError.
         """
@@ -132,7 +133,7 @@ class _Reader:
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Return a number of rows with a bounded size: values may be large."""
+    """Return a number of rows whose size is bounded, since values may be large."""
     footer = file.metadata
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     size = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
@@ -145,7 +146,8 @@ def _opened(source: pa.NativeFile, work: Work) -> pq.ParquetFile:
 
 
 def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, most: int) -> bool:
-    """Write rows to a new file, until it has `most` bytes, in row groups of some megabytes; return false if there are none left."""
+    """Write rows to a new file, until it has `most` bytes, in row groups of some megabytes; return False if there
+    are none left."""
     first = _row_group(rows)
     if not first:
         return False
@@ -167,7 +169,7 @@ def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, 
         ) as writer,
     ):
         while first:
-            # A column whose values change their numbers would be written without numbers.
+            # A column whose dictionary changes would be written without one.
             table = pa.Table.from_batches(first).unify_dictionaries()
             writer.write_table(table, row_group_size=table.num_rows)
             first = _row_group(rows) if sink.tell() < most else []
@@ -175,7 +177,7 @@ def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, 
 
 
 def _row_group(rows: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the next rows, enough for a row group if there are as many."""
+    """Return the next rows, enough for a row group if there are that many."""
     found, size = list[pa.RecordBatch](), 0
     for block in rows:
         found.append(block)

@@ -16,7 +16,7 @@ from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.tables import TableKind
 
 Digests = Mapping[tuple[str, str], Measured]
-"""By window and topic id, which no digest covers; a missing value is ''."""
+"""Digests by window and topic id, which no digest covers; a missing value is ''."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All groups of files of a job, and the columns `layout` of the new files, with that of windows.
+    """All groups of files of a job, and the columns `layout` of the new files, including the window column.
 
-    `table` is the table's folder, `name` its name in messages; `statistics` are the columns whose bounds the files keep,
-    and `field_ids` the ids of the columns.
+    `table` is the table's folder, `name` its name in messages; `statistics` are the columns whose bounds the files
+    keep, and `field_ids` the ids of the columns.
     """
 
     table: str
@@ -52,9 +52,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on share `share`: the new files by name, each with the digests of its rows as they were read back, or an error.
+    """A report on share `share`: either the new files by name, each with the digests of its rows as they were read
+    back, or an error.
 
-    There are no files if the sources have no rows. `odd` are windows with rows that no load writes, which have no digest.
+    There are no files if the sources have no rows. `odd` are windows with rows that no load writes, which have no
+    digest.
     """
 
     share: int

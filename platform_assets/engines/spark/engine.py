@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _CALENDAR_CHANGE_MS: Final = -12_219_292_800_000
-"""1582-10-15. Spark's connector converts each timestamp to `java.sql.Timestamp`, and interprets its date in the calendar of
-the time: older timestamps differ from Kafka's, and some moments become equal."""
+"""1582-10-15. Spark's connector converts each timestamp to `java.sql.Timestamp`, and interprets its date in the
+calendar of that time: older timestamps differ from Kafka's, and some distinct times become equal."""
 
 
 @dataclass(frozen=True)
 class SparkEngine:
-    """Loads into `lake`. `settings` and `session` are called when they are first needed."""
+    """Loads windows into `lake`. `settings` and `session` are called when they are first needed."""
 
     lake: Lake
     settings: Callable[[], ClientSettings]
@@ -59,7 +59,8 @@ class SparkEngine:
             if not records.window_column:
                 frame = frame.drop("window")
             files = -(-records.ranges.size // records_per_file)
-            # Few files for small windows; a large one has a file per Kafka partition, whose statistics are then complete.
+            # Few files for small windows; a large one has a file for each Kafka partition, which makes the file
+            # statistics complete.
             if files < len(records.ranges.non_empty().by_partition):
                 frame = frame.coalesce(files)
             measured = raw.write_files(frame, (folder / below).spark_path)

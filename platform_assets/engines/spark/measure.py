@@ -24,7 +24,8 @@ _IDENTITY: Final = 2
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """Return the digests of each window of `frame`, by key: of all columns in order, except those that are constant in a window."""
+    """Return the digests of each window of `frame`, by key: of all columns in order, except those that are constant
+    within a window."""
     from pyspark.sql import functions as F
 
     columns = [name for name in frame.columns if name not in _LEFT_OUT]
@@ -40,7 +41,8 @@ def measure_windows(frame: DataFrame) -> dict[str, Measured]:
 
 
 def _hashed(column: Column, kind: DataType) -> Column:
-    """Return the column in its hashed form: Spark cannot hash maps, so a map, at any depth, becomes the array of its entries."""
+    """Return the column in the form in which it is hashed: Spark cannot hash maps, so a map, at any depth, becomes
+    the array of its entries."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StructType
 

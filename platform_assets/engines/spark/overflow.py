@@ -10,11 +10,12 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.tables import TableRef
 
 _NAMED: Final = 21
-"""One more than an error lists."""
+"""One more than the number that an error lists."""
 
 
 def named_timestamps(settings: ClientSettings, records: Records, table: TableRef) -> UnreadableTimestampError | None:
-    """Return the error that names the first of them; None if there are none. Raises what `find_refused` raises."""
+    """Return the error that names the first of these records; None if there are none. Raises what `find_refused`
+    raises."""
     # Imported here because compiled kernels are slow to load, and a process that only sends work does not need them.
     from platform_assets.engines.columnar.refused import find_refused
 

@@ -1,4 +1,5 @@
-"""Spark's side of a raw table: the one batch read of a window, the files that it fills, and the digests of its rows.
+"""Spark's side of a raw table: the single batch read of a window, the files written from it, and the digests of its
+rows.
 
 Everything that a read needs is in its arguments; nothing is looked up later.
 """
@@ -30,7 +31,7 @@ _READER_OPTIONS = {
     "kafkaConsumer.pollTimeoutMs": "60000",
     "fetchOffset.numRetries": "3",
 }
-"""Options that cannot be configured: each read has `assign` and explicit offsets, and never a consumer group."""
+"""Options that users cannot configure: each read has `assign` and explicit offsets, and never a consumer group."""
 
 _FIELD_ID = "parquet.field.id"
 """Metadata of a column, from which Spark's Parquet writer takes its id."""
@@ -51,11 +52,12 @@ def kafka_frame(
     options: Iterable[tuple[str, str]] = (),
     ids: FieldIds = NO_IDS,
 ) -> DataFrame:
-    """Return the committed records of `reads` (ranges with exclusive ends, none empty) with the columns of the raw table.
+    """Return the committed records of `reads` (ranges with exclusive ends, none empty) with the columns of the raw
+    table.
 
-    `ids` are the field ids that Spark writes into files: of columns and fields. It writes none of elements.
+    `ids` are the field ids that Spark writes into files, those of columns and fields; it writes none for elements.
 
-    Several reads are combined by union, so that single offsets can be left out of a range.
+    Several reads are combined by union, so that single offsets can be omitted from a range.
     """
     frame: DataFrame | None = None
     for ranges in reads:
@@ -123,7 +125,7 @@ def write_files(frame: DataFrame, folder: str) -> Measured:
     from pyspark.sql import Observation
 
     observation = Observation(f"window {uuid.uuid4()}")
-    # A file that marks the end of the job would stay in the table's folder.
+    # Otherwise a file that marks the end of the job would stay in the table's folder.
     writer = frame.observe(observation, *_metrics()).write.option(_MARKER, "false").option("compression", "zstd")
     writer.mode("error").parquet(folder)
     observed = observation.get
@@ -139,12 +141,12 @@ def measure(frame: DataFrame) -> Measured:
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """Return the digests of each window of `frame`, by key, in one pass. Windows without rows are left out."""
+    """Return the digests of each window of `frame`, by key, in one pass. Windows without rows are omitted."""
     return measured_by_window(frame, _metrics())
 
 
 def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str, Measured]:
-    """Return the digests of each window by other hashes of rows: `metrics` are those of `sums_of`.
+    """Return the digests of each window, using other row hashes: `metrics` come from `sums_of`.
 
     No digest covers the topic's id, but it is read too, which verifies the checksums of its pages.
     """

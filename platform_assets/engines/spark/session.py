@@ -28,7 +28,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Spark's first data source API, the default for Kafka, converts each record to a row of objects and back.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # Others read the default, INT96, as nanoseconds, which wrap around in the year 2262.
+    # Other programs read the default, INT96, as nanoseconds, which wrap around in the year 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A flipped byte in a column that no digest covers then raises an error instead of changing the value.
     "parquet.page.verify-checksum.enabled": "true",
@@ -48,11 +48,13 @@ _REDACTED_BY_SERVER: Final = "spark.redaction.regex"
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED_FROM: Final = 200_000
-"""Records from which Spark's code generation pays off; measured with 30,000, 100,000 and 300,000 of 172 bytes."""
+"""Number of records from which Spark's code generation pays off; measured with 30,000, 100,000 and 300,000 of 172
+bytes."""
 
 
 def address_of(remote: str) -> tuple[str, int]:
-    """Return host and port of `sc://host:port/;parameters`. Raises ConfigurationError, without showing the parameters."""
+    """Return host and port of `sc://host:port/;parameters`. Raises ConfigurationError, without showing the
+    parameters."""
     parts = urlsplit(remote.split(";", 1)[0])
     if parts.scheme != "sc" or not parts.hostname:
         raise ConfigurationError("SPARK_REMOTE must have the form sc://host:port/;token=…")
@@ -69,9 +71,9 @@ def check_reachable(remote: str, timeout: float = 5.0) -> None:
 
 
 def connect(remote: str) -> SparkSession:
-    """Return a session on the Spark Connect server, made with dagster-pyspark's resource, with Delta's guards set.
+    """Return a session on the Spark Connect server, created with dagster-pyspark's resource, with Delta's guards set.
 
-    It becomes the thread's active session. A session of another server, or with another token, is left as it is.
+    It becomes the thread's active session. A session of another server, or with another token, is not changed.
 
     Raises SparkUnreachableError and ConfigurationError.
     """
@@ -98,10 +100,10 @@ def connect(remote: str) -> SparkSession:
 def set_up_client(spark: SparkSession) -> None:
     """Retry calls to the server for some seconds, and let only `end` close the client of this session.
 
-    pyspark's own policy retries for ten minutes, long after a person would have looked for the cause. And all sessions of a
-    process share one thread pool in pyspark, which any closing client shuts down. A session also closes its client when its
-    memory is freed; if that happens in a thread of the pool, or in one that is passing work to it, the pool ends during the
-    queries of other sessions.
+    pyspark's own policy retries for ten minutes, which is too long for a user who waits for the cause. In pyspark,
+    all sessions of a process also share one thread pool, which any closing client shuts down. A session also closes
+    its client when its memory is freed; if that happens in a thread of the pool, or in one that is passing work to
+    it, the pool ends during the queries of other sessions.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -117,7 +119,7 @@ def end(spark: SparkSession) -> None:
 
 
 def _not_now() -> None:
-    """Do nothing, in place of closing the client, which is up to `end`."""
+    """Do nothing instead of closing the client, which is left to `end`."""
 
 
 def _redact(spark: SparkSession) -> None:
@@ -146,7 +148,7 @@ def _redact(spark: SparkSession) -> None:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Return true if a Java pattern matches in `text`, or if Python cannot parse the pattern."""
+    """Return True if a Java pattern matches in `text`, or if Python cannot parse the pattern."""
     try:
         return re.search(pattern, text) is not None
     except re.error:
@@ -154,7 +156,8 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _is_at(spark: SparkSession, remote: str) -> bool:
-    """Return true if the session was made for this server with this token; others belong to other code in this process."""
+    """Return True if the session was created for this server with this token; others belong to other code in this
+    process."""
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
     wanted, found = DefaultChannelBuilder(remote), spark.client._builder
@@ -162,10 +165,10 @@ def _is_at(spark: SparkSession, remote: str) -> bool:
 
 
 def configure_codegen(spark: SparkSession, records: int) -> None:
-    """Let Spark interpret the following queries for few `records`, and compile them for many.
+    """Make Spark interpret the following queries for few `records`, and compile them for many.
 
-    Spark compiles code for each new session and keeps none of it for the next one, which takes longer than reading and
-    writing a small window.
+    Spark compiles code for each new session and reuses none of it for the next one, which takes longer than reading
+    and writing a small window.
     """
     for name, value in _INTERPRETED.items():
         if records < COMPILED_FROM:
@@ -188,8 +191,8 @@ def without_token(text: str) -> str:
 # with.
 
 _ENDED: Final = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
-"""A server's answers for a session that was idle for too long (its id is refused from then on) or that belonged to another
-server, and pyspark's own error after the latter."""
+"""A server's answers for a session that was idle for too long (its id is refused from then on) or that belonged to
+another server, and pyspark's own error after the latter."""
 _MOST_REFUSED: Final = 1_000
 """Number of closed session ids that a server remembers by default."""
 
@@ -201,10 +204,11 @@ def is_ended(text: str) -> bool:
 
 @dataclass
 class SharedSession:
-    """The session at `remote` for the tables of `lake` and for this `code`; processes with the same three values share it.
+    """The session at `remote` for the tables of `lake` and for this `code`; processes with the same three values share
+    it.
 
-    Its newest generation is stored next to the ledger, so that ids which the server refuses forever are skipped; if that is
-    lost or wrong, they are only tried again.
+    Its newest generation is stored next to the ledger, so that ids which the server refuses permanently are skipped;
+    if the stored value is lost or wrong, these ids are only tried again.
     """
 
     remote: str = field(repr=False)
@@ -219,7 +223,8 @@ class SharedSession:
         return self._joined
 
     def forget(self) -> None:
-        """Leave the session, which continues for others; the next call of `session` joins it again, or its successor."""
+        """Leave the session, which continues for others; the next call of `session` joins it again, or its
+        successor."""
         if self._joined is not None:
             session, self._joined = self._joined, None
             end(session)
@@ -241,7 +246,7 @@ class SharedSession:
             session.release_session_on_close = False
             set_up_client(session)
             try:
-                _ = session.version  # asks the server, which accepts or refuses the id
+                _ = session.version  # a request to the server, which accepts or refuses the id
             except PySparkException as e:
                 end(session)
                 if is_ended(str(e)) and generation < known + _MOST_REFUSED:
