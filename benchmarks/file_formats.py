@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS: Final = 20_000
 LOOKED_UP: Final = 100
-"""Neighbouring offsets of a look-up."""
+"""Neighboring offsets of a look-up."""
 _TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _WINDOW: Final = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC))
 

@@ -153,7 +153,7 @@ def _as_field(schema: Any) -> dict[str, Any]:
 
 
 def _is_bounded(documents: list[Any]) -> bool:
-    """Return false if an array may have items without bytes: fastavro would count any number of them, one by one."""
+    """Return False if an array may have items without bytes: fastavro would count any number of them, one by one."""
     waiting, by_name, items = [*documents], dict[str, Any](), []
     while waiting:
         schema = waiting.pop()

@@ -41,7 +41,7 @@ class Options:
         return found
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return true or false."""
+        """Return True or false."""
         found = self._spec.options.get(name, default)
         if not isinstance(found, bool):
             raise self.wrong(name, "true or false")

@@ -105,7 +105,7 @@ def sources_digest() -> str:
 
 
 def _made_private(folder: Path) -> bool:
-    """Create `folder` if it is missing; return true if it is writable, and only by its owner, this user."""
+    """Create `folder` if it is missing; return True if it is writable, and only by its owner, this user."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -116,7 +116,7 @@ def _made_private(folder: Path) -> bool:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Return true if `folder` exists and only this user and root can have put anything into it."""
+    """Return True if `folder` exists and only this user and root can have put anything into it."""
     try:
         found = folder.lstat()
     except OSError:

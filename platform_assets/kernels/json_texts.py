@@ -25,7 +25,7 @@ for _escape, _meant in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 
 @kernel(BYTES, INT, INT)
 def is_ascii(data: Bytes, at: Whole, end: Whole) -> Truth:
-    """Return true if `data[at:end]` is ASCII; up to 7 bytes after it are read."""
+    """Return True if `data[at:end]` is ASCII; up to 7 bytes after it are read."""
     found = np.uint64(0)
     while at + 8 <= end:
         found |= load64(data, at)

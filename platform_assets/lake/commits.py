@@ -123,7 +123,7 @@ class WindowCommit:
         return str(self._shared.handle.metadata().id)
 
     def holds(self, window: str) -> bool:
-        """Return true if the table had files of a window when this was opened. Repeated calls read nothing."""
+        """Return True if the table had files of a window when this was opened. Repeated calls read nothing."""
         return bool(self._files_of(window))
 
     def _actions(self, among: Collection[str] | None = None) -> pa.Table:
@@ -233,7 +233,7 @@ class WindowCommit:
         return self._made_since(metadata, self._since) is not None
 
     def is_overtaken(self, window: str) -> bool:
-        """Return true if another commit touched `window` since this was opened, so that `replace` would raise."""
+        """Return True if another commit touched `window` since this was opened, so that `replace` would raise."""
         is_touched = self._toucher(window)
         newest = load_log.version(self._folder)
         return any(known is None or is_touched(*known) for known in self._commits_to(newest))

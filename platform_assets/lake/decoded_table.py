@@ -63,7 +63,7 @@ def fingerprint(schema: pa.Schema) -> str:
 
 
 def is_required(field: pa.Field) -> bool:
-    """Return true if a column was declared `NOT NULL`."""
+    """Return True if a column was declared `NOT NULL`."""
     return (field.metadata or {}).get(REQUIRED.encode()) == b"true"
 
 
@@ -166,7 +166,7 @@ def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
 
 
 def is_single(fields: pa.Schema) -> bool:
-    """Return true if a decoder's columns are a single value without its own name."""
+    """Return True if a decoder's columns are a single value without its own name."""
     return list(fields.names) == [VALUE]
 
 

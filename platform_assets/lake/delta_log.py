@@ -97,7 +97,7 @@ def version(table: Folder) -> int:
 
 
 def exists(table: Folder) -> bool:
-    """Return true if there is a Delta table. Lists the log, which may be long, only if neither end of it is found."""
+    """Return True if there is a Delta table. Lists the log, which may be long, only if neither end of it is found."""
     return table.has(name_of(0)) or newest_version(table) is not None or table.has_delta_log()
 
 

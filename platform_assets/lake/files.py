@@ -78,7 +78,7 @@ class Files(Protocol):
         """Read the store's clock: the modification time of a file written now."""
 
     def is_case_sensitive(self) -> bool:
-        """Return true if names that differ only in case are different names. Writes a file to find out."""
+        """Return True if names that differ only in case are different names. Writes a file to find out."""
 
     def copy(self, name: str, to: str) -> None:
         """Copy a file to a new name in an existing folder."""
@@ -87,7 +87,7 @@ class Files(Protocol):
         """Return the names of all files below the folder `below` that were last written before `moment`."""
 
     def keeps_versions(self) -> bool:
-        """Return true if the store keeps overwritten or deleted files as past versions. Writes a file to find out."""
+        """Return True if the store keeps overwritten or deleted files as past versions. Writes a file to find out."""
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete files, if they exist, and the folders that are empty then."""
@@ -129,17 +129,17 @@ def answer_of(text: str) -> str | None:
 
 
 def has_no_bucket(text: str) -> bool:
-    """Return true if an error's text is an object store's report that the bucket does not exist."""
+    """Return True if an error's text is an object store's report that the bucket does not exist."""
     return _NO_BUCKET.search(text) is not None
 
 
 def is_denied(text: str) -> bool:
-    """Return true if an error's text is an object store's refusal of the credentials."""
+    """Return True if an error's text is an object store's refusal of the credentials."""
     return _DENIED.search(text) is not None
 
 
 def is_in_store(uri: str) -> bool:
-    """Return true if an address of the lake is an object store's, not a path."""
+    """Return True if an address of the lake is an object store's, not a path."""
     return uri.startswith(STORES)
 
 

@@ -60,11 +60,11 @@ class WindowFiles:
     proved_as: str | None = None
 
     def are(self, digest: str) -> bool:
-        """Return true if these are the files with this digest, or proved to hold the same rows of the window."""
+        """Return True if these are the files with this digest, or proved to hold the same rows of the window."""
         return digest in (self.digest, self.proved_as)
 
     def match(self, digest: str, rows: int) -> bool:
-        """Return true if they `are` those with this digest and, as far as statistics show, have this many rows."""
+        """Return True if they `are` those with this digest and, as far as statistics show, have this many rows."""
         return self.are(digest) and self.rows in (None, rows)
 
 
@@ -78,7 +78,7 @@ def partition_of_new_tables() -> str | None:
 
 
 def is_flat(table: DeltaTable) -> bool:
-    """Return true if a table of windows is not partitioned."""
+    """Return True if a table of windows is not partitioned."""
     return WINDOW not in table.metadata().partition_columns
 
 
@@ -183,7 +183,7 @@ def span_in_log(file: DataFile) -> tuple[str, str] | None:
 
 
 def may_hold(file: DataFile, window: str) -> bool:
-    """Return false if the log shows that a file has no row of a window."""
+    """Return False if the log shows that a file has no row of a window."""
     if WINDOW in file.partition:
         return file.partition[WINDOW] == window
     if not window:

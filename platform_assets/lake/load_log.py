@@ -185,7 +185,7 @@ class LoadCommit:
 
 
 def exists(path: Folder) -> bool:
-    """Return true if there is a Delta table at `path`."""
+    """Return True if there is a Delta table at `path`."""
     return delta_log.exists(path)
 
 

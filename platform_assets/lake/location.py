@@ -150,12 +150,12 @@ class Folder:
         return object_files.for_delta() if self.is_in_store else None
 
     def has_delta_log(self) -> bool:
-        """Return true if delta-rs finds a table in it, which may lack log files."""
+        """Return True if delta-rs finds a table in it, which may lack log files."""
         with self.reading():
             return DeltaTable.is_deltatable(self.uri, self._options)
 
     def has(self, name: str) -> bool:
-        """Return true if there is a file of this name. Raises what `read` raises."""
+        """Return True if there is a file of this name. Raises what `read` raises."""
         return self.size(name) is not None
 
     def read(self, name: str) -> bytes | None:
@@ -198,7 +198,7 @@ class Folder:
             return self.content.stamps("")
 
     def keeps_versions(self) -> bool:
-        """Return true if its store keeps overwritten or deleted files. Raises LakeNotWritableError: it writes a file to find out."""
+        """Return True if its store keeps overwritten or deleted files. Raises LakeNotWritableError: it writes a file to find out."""
         with self.writing():
             return self.content.keeps_versions()
 
@@ -219,7 +219,7 @@ class Folder:
             self.content.write(name, content)
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """Write a file atomically unless there is one; return true if it was written. Raises LakeNotWritableError."""
+        """Write a file atomically unless there is one; return True if it was written. Raises LakeNotWritableError."""
         self.make()
         with self.writing():
             return self.content.write_new(name, content)

@@ -175,7 +175,7 @@ def plan(files: Sequence[DataFile], copies: Sequence[Copy], target: int, events:
 
 
 def _is_other(file: DataFile, following: DataFile) -> bool:
-    """Return true if one file has a window and the other has none: a copy of the latter may hold any."""
+    """Return True if one file has a window and the other has none: a copy of the latter may hold any."""
     first, second = (holdings.is_key(f.partition[holdings.WINDOW]) for f in (file, following))
     return first != second
 

@@ -220,7 +220,7 @@ def _compared(table: Folder, name: str, before: Digests, measure: Measure, refus
 
 
 def is_intact(table: Folder, file: NewFile, digests: Digests, measure: Measure) -> bool:
-    """Read a copy that another process has written; return true if its rows have these digests."""
+    """Read a copy that another process has written; return True if its rows have these digests."""
     found: Digests = {}
     try:
         with failures.reading_files(table, ""), table.open(file.path) as opened:

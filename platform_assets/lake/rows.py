@@ -120,7 +120,7 @@ def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
 def readable_offsets(table: Folder, key: str, paths: Iterable[str]) -> tuple[dict[int, npt.NDArray[np.int64]], bool]:
     """Return every offset in data files of a window, sorted, by partition. `paths` are in the form of the table's log.
 
-    Missing or damaged files are skipped; also returns true if there were none.
+    Missing or damaged files are skipped; also returns True if there were none.
     """
     pieces: list[tuple[int, npt.NDArray[np.int64]]] = []
     whole = True

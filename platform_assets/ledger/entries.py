@@ -101,7 +101,7 @@ class RecordedCut:
     cluster_id: str | None = None
 
     def is_of_cluster(self, cluster_id: str | None) -> bool:
-        """Return true if it was taken from the cluster with that id, or if either id is unknown."""
+        """Return True if it was taken from the cluster with that id, or if either id is unknown."""
         return self.cluster_id is None or cluster_id is None or self.cluster_id == cluster_id
 
 

@@ -171,7 +171,7 @@ def _key_rule(decision: Decision) -> KeyRule:
 
 
 def is_in_force(decision: Decision, ledger: Ledger) -> bool:
-    """Return true if exactly the cut named by a decision on a log is recorded, not another one with the same number."""
+    """Return True if exactly the cut named by a decision on a log is recorded, not another one with the same number."""
     edge, to = edge_of(decision.details["edge"]), decision.details["to"]
     offsets = {int(p): offset for p, offset in to["offsets"].items()}
     return any(

@@ -46,7 +46,7 @@ class _File:
     last: datetime | None
 
     def may_have(self, start: datetime | None, end: datetime | None, among: Sequence[datetime] | None) -> bool:
-        """Return true if an entry in it may be in `[start, end]`, or be one of `among`."""
+        """Return True if an entry in it may be in `[start, end]`, or be one of `among`."""
         if self.first is None or self.last is None:
             return True
         if (start is not None and self.last < start) or (end is not None and self.first > end):

@@ -28,7 +28,7 @@ _MOST_BATCHES: Final = 1000
 
 
 def is_worth_reading(rows: int, new_rows: int) -> bool:
-    """Return true if the last `new_rows` of `rows` passed a power of two, so that reads get rarer as the ledger grows."""
+    """Return True if the last `new_rows` of `rows` passed a power of two, so that reads get rarer as the ledger grows."""
     return rows >= _FEWEST_ROWS and rows.bit_length() > (rows - new_rows).bit_length()
 
 

@@ -15,7 +15,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def is_topic(name: str) -> bool:
-    """Return true if Kafka allows the name for a topic."""
+    """Return True if Kafka allows the name for a topic."""
     return _LEGAL.fullmatch(name) is not None and name not in {".", ".."}
 
 

@@ -238,7 +238,7 @@ class TopicRanges:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TilingFault:
-    """Two neighbouring windows that leave a gap or overlap in one partition: offsets `[start, end)`."""
+    """Two neighboring windows that leave a gap or overlap in one partition: offsets `[start, end)`."""
 
     kind: str
     partition: int

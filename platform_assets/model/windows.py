@@ -1,6 +1,6 @@
 """Edges and window keys: pure, in UTC.
 
-A window `[start, end)` lies between two neighbouring edges of a cron schedule. Its key is its start, so the key of a
+A window `[start, end)` lies between two neighboring edges of a cron schedule. Its key is its start, so the key of a
 window whose length changed still names one instant; the ledger knows its end.
 """
 

@@ -190,7 +190,7 @@ def reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, 
 
 
 def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetCheckKey]) -> bool:
-    """Return true if a queued or running run will evaluate all of `checks`."""
+    """Return True if a queued or running run will evaluate all of `checks`."""
     wanted = set(checks)
     return any(
         wanted <= set(run.asset_check_selection or ()) for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
@@ -251,7 +251,7 @@ def config_of_many(op: str, windows: Mapping[str, Sequence[str]]) -> dict[str, A
 
 
 def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> bool:
-    """Return true if the newest evaluation of any of these blocking checks failed with an error."""
+    """Return True if the newest evaluation of any of these blocking checks failed with an error."""
     found = newest_evaluations(instance, checks).values()
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 

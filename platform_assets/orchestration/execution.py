@@ -127,7 +127,7 @@ def while_services_answer(attempts: Iterable[Attempt[Done]], topics: int) -> Ite
 
 
 def is_of_a_service(error: PlatformError) -> bool:
-    """Return true if Spark or the brokers are unavailable, so that the next window would fail the same way."""
+    """Return True if Spark or the brokers are unavailable, so that the next window would fail the same way."""
     return isinstance(error, SparkUnreachableError | BrokerUnreachableError | UnknownOutcome)
 
 

@@ -212,7 +212,7 @@ def catching_up(
 
 
 def _ticks(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> bool:
-    """Return true if the sensor ticked lately, or is about to, without an error."""
+    """Return True if the sensor ticked lately, or is about to, without an error."""
     if sensor is None or not sensor.running or sensor.error is not None:
         return False
     began = [datetime.fromisoformat(at) for at in (sensor.ticked_at, sensor.ticking_since) if at is not None]

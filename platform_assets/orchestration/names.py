@@ -47,7 +47,7 @@ def key_prefix() -> tuple[str, ...]:
 
 
 def is_own(key: dg.AssetKey) -> bool:
-    """Return true if an asset is a topic or a table under this process's prefix. Raises ConfigurationError."""
+    """Return True if an asset is a topic or a table under this process's prefix. Raises ConfigurationError."""
     return tuple(key.path[:-2]) == key_prefix() and len(key.path) > 1 and key.path[-2] in (_SOURCE, *KINDS)
 
 

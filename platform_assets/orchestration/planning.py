@@ -244,7 +244,7 @@ class Waiting:
     declaration: str = ""
 
     def is_due(self, key: str, tries: Tries | None) -> bool:
-        """Return true if the window `key` should be requested now. A window that has never failed is always due."""
+        """Return True if the window `key` should be requested now. A window that has never failed is always due."""
         if tries is None:
             return True
         at = self.accepted.get(key)
@@ -399,7 +399,7 @@ class _Run:
 
 
 def _neighbours(left: SealedWindow, right: SealedWindow, schedule: str) -> bool:
-    """Return true if `right` is the partition after `left` in Dagster."""
+    """Return True if `right` is the partition after `left` in Dagster."""
     following = window_starting_at(schedule, left.window.start)
     return left.generation == right.generation and following == Window(left.window.start, right.window.start)
 

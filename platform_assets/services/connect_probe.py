@@ -12,7 +12,7 @@ _TIMEOUT_SECONDS: Final = 5.0
 
 
 def accepts(host: str, port: int, token: str) -> bool:
-    """Return true if a Spark Connect server listens here and accepts this token.
+    """Return True if a Spark Connect server listens here and accepts this token.
 
     The request is empty, so the service itself rejects it. A rejection by the service, not by its authentication, is the
     proof, and nothing is left on the server.

@@ -206,7 +206,7 @@ def changed(former: str, addresses: Mapping[str, str]) -> str:
 
 
 def web_answers(port: int) -> bool:
-    """Return true if a Dagster UI answers on this loopback port."""
+    """Return True if a Dagster UI answers on this loopback port."""
     try:
         with _OPENER.open(f"http://{LOOPBACK}:{port}/server_info", timeout=2.0) as answer:
             return b"dagster_webserver_version" in answer.read(4096)
@@ -255,7 +255,7 @@ def host_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _names_storage(settings: str) -> bool:
-    """Return true if the settings configure a storage of runs and events themselves."""
+    """Return True if the settings configure a storage of runs and events themselves."""
     found = yaml.safe_load(settings)
     return isinstance(found, dict) and not found.keys().isdisjoint({"storage", "run_storage", "event_log_storage"})
 

@@ -153,7 +153,7 @@ def absolute(path: str | Path) -> Path:
 
 
 def is_checkout() -> bool:
-    """Return true if the platform runs from a checkout, and false if a wheel installed it."""
+    """Return True if the platform runs from a checkout, and false if a wheel installed it."""
     return (CHECKOUT / WORKSPACE).is_file()
 
 

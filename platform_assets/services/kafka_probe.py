@@ -21,7 +21,7 @@ _LIMIT_BYTES: Final = 1 << 20
 
 
 def answers(host: str, port: int, cluster_id: str, node: int = 1) -> bool:
-    """Return true if a broker of this cluster answers here and has registered itself, so that it can lead partitions.
+    """Return True if a broker of this cluster answers here and has registered itself, so that it can lead partitions.
 
     Args:
         host: loopback address.

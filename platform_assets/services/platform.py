@@ -289,7 +289,7 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
 
 
 def reload(home: Home | None = None) -> bool:
-    """Make the UI that `up` started, if it runs, reload its definitions; return true if it runs. The daemon does so by itself.
+    """Make the UI that `up` started, if it runs, reload its definitions; return True if it runs. The daemon does so by itself.
 
     Raises:
         ConfigurationError: it did not answer, or the definitions cannot be loaded.

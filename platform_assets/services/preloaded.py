@@ -66,7 +66,7 @@ def forget(packages: Iterable[str]) -> None:
 
 
 def forget_if_changed() -> bool:
-    """In a run's process, before it begins: unload the platform's code if a file of it has changed; return true if so."""
+    """In a run's process, before it begins: unload the platform's code if a file of it has changed; return True if so."""
     changed = not is_as_loaded(PACKAGES, _FILES)
     if changed:
         forget(PACKAGES)

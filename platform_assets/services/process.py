@@ -1,6 +1,6 @@
 """Managed child processes: started, awaited and ended by identity, never by name.
 
-A process is identified by its pid together with its start time, so a pid that the system has reused is never signalled.
+A process is identified by its pid together with its start time, so a pid that the system has reused is never signaled.
 Its descendants are identified by a random mark in their environment, so they are found even after their parent died.
 """
 
@@ -52,7 +52,7 @@ class ServiceSpec:
         address: its address for others, without secrets.
         ports: the loopback ports it listens on.
         timeout: seconds within which it must be ready.
-        ready: returns true if it answers; must not block for more than a second or two, or raise.
+        ready: returns True if it answers; must not block for more than a second or two, or raise.
         fingerprint: text that differs for other settings, so that a process with older ones is found; no secrets.
         inherits: patterns of the names of variables that it inherits from this process.
         umask: for the files that it creates; -1 for this process's.
@@ -177,7 +177,7 @@ def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event
         The record, marked ready.
 
     Raises:
-        ServiceStartError: the process died, the time ran out or waiting was cancelled; quotes the end of the log.
+        ServiceStartError: the process died, the time ran out or waiting was canceled; quotes the end of the log.
     """
     deadline = time.monotonic() + spec.timeout
     while True:
@@ -196,7 +196,7 @@ def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event
 
 
 def is_alive(record: ProcessRecord) -> bool:
-    """Return true if the recorded process runs: the same one, not another with its pid, and not a zombie."""
+    """Return True if the recorded process runs: the same one, not another with its pid, and not a zombie."""
     if record.pid == 0:
         return False
     if (child := _children.get(record.pid)) is not None:

@@ -12,7 +12,7 @@ DEFS_VARIABLE: Final = "PLATFORM_DEFS"
 
 
 def is_project(folder: Path) -> bool:
-    """Return true if a folder has `workspace.yaml` and `defs/`."""
+    """Return True if a folder has `workspace.yaml` and `defs/`."""
     return (folder / WORKSPACE).is_file() and (folder / "defs").is_dir()
 
 

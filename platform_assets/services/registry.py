@@ -115,7 +115,7 @@ def address(port: int) -> str:
 
 
 def answers(port: int) -> bool:
-    """Return true if a registry answers on a loopback port."""
+    """Return True if a registry answers on a loopback port."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{address(port)}/subjects", timeout=2) as answer:

@@ -144,7 +144,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Return true if run monitoring is supported; False if Dagster's classes for the answer have moved."""
+        """Return True if run monitoring is supported; False if Dagster's classes for the answer have moved."""
         return _can_answer_monitoring()
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
@@ -155,7 +155,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return _health(alive=False, message=f"process {named.split('@')[0]} ended and recorded no reason")
 
     def _shares_environment(self, run: DagsterRun) -> bool:
-        """Return true if the code of a run was loaded with this process's environment."""
+        """Return True if the code of a run was loaded with this process's environment."""
         from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 
         origin = run.remote_job_origin

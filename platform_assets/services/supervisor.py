@@ -39,7 +39,7 @@ class Launch:
     Attributes:
         service: its name.
         build: prepares it and returns its spec; called only if it has to be started.
-        answers: returns true if the process of an earlier start still works.
+        answers: returns True if the process of an earlier start still works.
         changed: returns the settings that have changed since that start, for people; empty if none.
     """
 
@@ -95,7 +95,7 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
 
 
 def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRACE_SECONDS) -> bool:
-    """End one service completely and remove it from the run state; return true if anything was running."""
+    """End one service completely and remove it from the run state; return True if anything was running."""
     found = terminate(record, grace)
     state.remove_record(home, record.service)
     report(f"{record.service}: ended" if found else f"{record.service}: was not running")

@@ -1,4 +1,4 @@
-"""Grouping of windows into runs: each once, neighbours only, within limits."""
+"""Grouping of windows into runs: each once, neighbors only, within limits."""
 
 from __future__ import annotations
 

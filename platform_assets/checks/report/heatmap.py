@@ -1,7 +1,7 @@
 """A heatmap of a topic, as an SVG image of one or two kilobytes, which Markdown takes as a data URI.
 
 It has no background and brings its own mid-tones, so that it can be read on a light and on a dark page: an image
-cannot learn the page's theme. No state is shown by colour alone: each has a letter or a shape of its own.
+cannot learn the page's theme. No state is shown by color alone: each has a letter or a shape of its own.
 """
 
 from __future__ import annotations

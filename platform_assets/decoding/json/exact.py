@@ -81,7 +81,7 @@ def _value(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[
 
 
 def _has_fields(kind: pa.DataType) -> bool:
-    """Return true if values of a type contain objects."""
+    """Return True if values of a type contain objects."""
     while pa.types.is_list(kind) or pa.types.is_map(kind):
         kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
     return bool(pa.types.is_struct(kind))

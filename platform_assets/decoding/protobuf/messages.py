@@ -29,7 +29,7 @@ def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> 
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Return true if a field is a map, which the library represents as a list of messages."""
+    """Return True if a field is a map, which the library represents as a list of messages."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 

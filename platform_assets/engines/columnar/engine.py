@@ -94,7 +94,7 @@ class Plan:
         return cls(tuple(orders), tuple(found), tuple(owners), count if apart else together)
 
     def is_last(self, share: int) -> bool:
-        """Return true if no later share belongs to the same order."""
+        """Return True if no later share belongs to the same order."""
         return share + 1 == len(self.owners) or self.owners[share + 1] != self.owners[share]
 
     def of_task(self, task: int) -> dict[int, tuple[Share, ...]]:

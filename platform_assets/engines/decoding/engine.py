@@ -98,7 +98,7 @@ class Plan:
         return cls(tuple(order for order, _ in orders), tuple(shares), tuple(owners), tasks)
 
     def is_last(self, share: int) -> bool:
-        """Return true if no later share belongs to the same order."""
+        """Return True if no later share belongs to the same order."""
         return share + 1 == len(self.owners) or self.owners[share + 1] != self.owners[share]
 
 

@@ -198,7 +198,7 @@ _MOST_REFUSED: Final = 1_000
 
 
 def is_ended(text: str) -> bool:
-    """Return true if Spark's text means that the session has ended; its jobs have ended too, and committed nothing."""
+    """Return True if Spark's text means that the session has ended; its jobs have ended too, and committed nothing."""
     return any(sign in text for sign in _ENDED)
 
 

@@ -265,7 +265,7 @@ class _Judge:
         return self._failures[table]
 
     def _is_last_of_asset(self, run: dg.DagsterRun, page: _Page) -> bool:
-        """Return true if the catalog shows this run for an asset, with the run's status and tags."""
+        """Return True if the catalog shows this run for an asset, with the run's status and tags."""
         keys = {dg.AssetKey.from_db_string(e.asset) for e in page.events.get(run.run_id, [])} - {None}
         records = self.instance.get_asset_records([key for key in keys if key is not None]) if keys else []
         return any(record.asset_entry.last_run_id == run.run_id for record in records)
@@ -291,7 +291,7 @@ def _delete(instance: dg.DagsterInstance, store: EventStore, run_id: str, page: 
 
 
 def _is_own(asset: str) -> bool:
-    """Return true if the platform made the asset, with this code location's prefix."""
+    """Return True if the platform made the asset, with this code location's prefix."""
     key = dg.AssetKey.from_db_string(asset)
     return key is not None and is_own(key)
 

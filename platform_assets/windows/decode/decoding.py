@@ -149,7 +149,7 @@ class WindowDecoder:
         raise AssertionError("unreachable")
 
     def lost_to_another(self, key: str, digest: str, before: Receipts) -> bool:
-        """Return true if a declaration other than `digest` has decoded a window since its receipts were `before`.
+        """Return True if a declaration other than `digest` has decoded a window since its receipts were `before`.
 
         Nothing here shows which declaration is newer: a later run decodes with the declaration that it finds.
         """
@@ -308,7 +308,7 @@ class WindowDecoder:
         return letters, rows
 
     def is_current(self, raw: Receipt, known: Receipts) -> bool:
-        """Return true if both tables have the window by today's declaration, from exactly the rows of `raw`."""
+        """Return True if both tables have the window by today's declaration, from exactly the rows of `raw`."""
         return known.are_of(self.declared.digest_of(raw.window.key)) and known.are_made_from(raw)
 
     def check_written(self, window: Prepared, written: DecodedFiles) -> None:

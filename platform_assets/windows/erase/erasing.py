@@ -261,7 +261,7 @@ class _Window:
         return next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == self.key), None)
 
     def _is_changed(self) -> bool:
-        """Return true if others have changed rows of a window without a receipt (its run ended early, or the ledger was lost)."""
+        """Return True if others have changed rows of a window without a receipt (its run ended early, or the ledger was lost)."""
         load = self._commit() if self.receipt is None and self.table.kind == "raw" and self.files.paths else None
         if load is None:
             return False

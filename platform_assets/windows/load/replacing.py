@@ -253,7 +253,7 @@ class WindowReplacer:
         return self._proved(receipt, held) if held.has(receipt) else None
 
     def is_intact(self, receipt: Receipt) -> bool:
-        """Return true if the table's rows of the window are those of the receipt, whichever files they are in."""
+        """Return True if the table's rows of the window are those of the receipt, whichever files they are in."""
         return self._held(receipt).has(receipt)
 
     def _proved(self, receipt: Receipt, held: _Held) -> Receipt:
@@ -416,5 +416,5 @@ class WindowReplacer:
 
 
 def same(measured: Measured, receipt: Receipt) -> bool:
-    """Return true if rows are those of a receipt."""
+    """Return True if rows are those of a receipt."""
     return measured.offsets == receipt.offsets and measured.content == receipt.content

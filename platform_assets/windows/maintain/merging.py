@@ -241,7 +241,7 @@ class Upkeep:
         return tuple(sorted(damaged)) if self._names(group) else ()
 
     def _names(self, group: Group) -> bool:
-        """Return true if the newest version still has all files of a group."""
+        """Return True if the newest version still has all files of a group."""
         with self.folder.reading():
             named = set(pa.table(self.folder.delta().get_add_actions())["path"].to_pylist())
         return named.issuperset(file.path for file in group.files)

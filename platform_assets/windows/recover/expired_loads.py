@@ -235,7 +235,7 @@ class _Making:
         return first
 
     def _is_next(self, key: str, following: str, generation: int) -> bool:
-        """Return true if no window is between the two, and both belong to the same log."""
+        """Return True if no window is between the two, and both belong to the same log."""
         if self._window(key, following).end != edge_of(following):
             return False
         if following in self.known:

@@ -255,7 +255,7 @@ def measured_at(
 
 
 def is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
-    """Return true if the version `newest` of the table, which has `files`, has the window as this load left it."""
+    """Return True if the version `newest` of the table, which has `files`, has the window as this load left it."""
     added = load_log.added_files(load)
     now = files.get(load.metadata.window.key, holdings.NO_FILES)
     return load.version == newest or (added is not None and added[0].digest == now.digest)

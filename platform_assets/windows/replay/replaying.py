@@ -74,7 +74,7 @@ class PlannedWindow:
         return "keep" if self._lacks(spans) else "compare"
 
     def _lacks(self, needed: Ranges) -> bool:
-        """Return true if Kafka lacks some of `needed` whose loss was not accepted."""
+        """Return True if Kafka lacks some of `needed` whose loss was not accepted."""
         return any(
             subtract(common(parts, self.gone.get(p, ())), self.accepted.get(p, ())) for p, parts in needed.items()
         )
