@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from platform_assets.checks.decoded_files import TableFiles, files_of
-from platform_assets.checks.findings import CheckResult, Finding, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted, of_another_writer
 from platform_assets.lake.dead_letters import Group, groups
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -196,7 +196,8 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
 
 
 def _unknown(topic: str, key: str, table: TableRef) -> Finding:
+    where = f"in a window that raw/{topic} never had" if key else "without a window"
     return Finding(
-        "unknown window", topic, key, None, (), f"{table} has rows in a window that raw/{topic} never had",
-        f"Another writer put them there. Delete the rows of {table} with window = '{key}'.",
+        "unknown window", topic, key, None, (), f"{table} has rows {where}",
+        of_another_writer(key, table),
     )  # fmt: skip

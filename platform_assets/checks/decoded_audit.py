@@ -14,12 +14,12 @@ from platform_assets.checks import decoded
 from platform_assets.checks.audit import Audit, CheckOutcome
 from platform_assets.checks.decoded import Windows
 from platform_assets.checks.decoded_files import TableFiles, difference
-from platform_assets.checks.findings import CheckResult, Finding, FindingKind, counted
+from platform_assets.checks.findings import CheckResult, Finding, FindingKind, counted, foreign_ids
 from platform_assets.checks.other_readers import disagreements
 from platform_assets.checks.registry import DEEP_AUDIT
 from platform_assets.engines.batching import batched_windows
 from platform_assets.errors import FilesLostError, PlatformError, Retryable
-from platform_assets.lake import holdings, load_log
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.ledger import decisions
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -181,6 +181,7 @@ class DecodedAudit:
             return [], []
         version, table_id = load_log.version(folder), load_log.table_id(folder)
         with_rows = sorted((r for r in of_table.receipts.values() if r.rows), key=_last_proof)
+        opened = rows.Opened(folder, holdings.window_files(holdings.actions(folder, version)))
         proved: list[Receipt] = []
         findings: list[Finding] = []
         for batch in batched_windows(with_rows, lambda receipt: receipt.rows):
@@ -197,6 +198,8 @@ class DecodedAudit:
                     same_rows = measured.offsets == by_key[key].offsets
                     kind: FindingKind = "altered value" if same_rows else "not conserved"
                     findings.append(self._finding(kind, key, f"{of_table.table}: {text}"))
+                elif (text := _foreign(of_table, opened, by_key[key])) is not None:
+                    findings.append(self._finding("altered value", key, f"{of_table.table}: {text}"))
                 else:
                     proved.append(
                         proved_again(by_key[key], of_table.files.get(key, holdings.NO_FILES), version, table_id)
@@ -254,6 +257,17 @@ def _within(windows: Windows, span: Span) -> Windows:
         of_dead_letters=files(windows.of_dead_letters),
         unknown=of(windows.unknown),
     )
+
+
+def _foreign(of_table: TableFiles, opened: rows.Opened, receipt: Receipt) -> str | None:
+    """Return how topic ids, which no digest covers, differ from that of the load; None if they do not."""
+    key = receipt.window.key
+    if of_table.files.get(key, holdings.NO_FILES).proved_as is not None:
+        return None
+    try:
+        return foreign_ids(receipt.topic_id, opened.topic_ids_of(key))
+    except FilesLostError as lost:
+        return str(lost)
 
 
 def _unanswered(topic: str, key: str, error: PlatformError) -> Finding:

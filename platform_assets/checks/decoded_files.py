@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from platform_assets.checks.findings import foreign_ids
 from platform_assets.engines.decoding.reading import measured_window
 from platform_assets.errors import FilesLostError
-from platform_assets.lake import holdings, load_log
+from platform_assets.lake import holdings, load_log, rows
 from platform_assets.lake.holdings import WindowFiles
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
@@ -56,7 +57,7 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
         for key, receipt in receipts.items()
         if not files.get(key, holdings.NO_FILES).match(receipt.files_digest, receipt.rows)
     }
-    table_id = load_log.table_id(folder) if others else ""
+    table_id, opened = load_log.table_id(folder) if others else "", rows.Opened(folder, files)
     proved, otherwise, unread = dict[str, Receipt](), dict[str, str](), set[str]()
     for key, receipt in sorted(others.items()):
         if time.monotonic() >= deadline:
@@ -64,10 +65,11 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
             continue
         try:
             held = measured_window(folder, key, version)
+            text = difference(receipt, held) or foreign_ids(receipt.topic_id, opened.topic_ids_of(key))
         except FilesLostError as error:
             otherwise[key] = str(error)
             continue
-        if (text := difference(receipt, held)) is not None:
+        if text is not None:
             otherwise[key] = text
         else:
             proved[key] = proved_again(receipt, files.get(key, holdings.NO_FILES), version, table_id)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from platform_assets.model.offsets import OffsetRange, size_of, text_of
 from platform_assets.model.tables import TableRef
@@ -38,6 +39,7 @@ FindingKind = Literal[
     "decoded otherwise",
 ]
 
+_NAMED: Final = 3
 _NOT_ALARMING: frozenset[FindingKind] = frozenset({"window not asked for", "window parked", "could not tell"})
 
 
@@ -65,7 +67,7 @@ class Finding:
 
     def sentence(self, limit: int = 3) -> str:
         """Return the finding and its place in one line, with at most `limit` ranges."""
-        where = f"window {self.window}"
+        where = f"window {self.window}" if self.window else "no window"
         if self.partition is not None:
             where += f" partition {self.partition}"
         if self.ranges:
@@ -100,6 +102,21 @@ class CheckResult:
     def undecided(self) -> bool:
         """True if nothing is wrong, but something could not be determined."""
         return not self.alarming and any(f.kind == "could not tell" for f in self.findings)
+
+
+def foreign_ids(topic_id: str, found: Collection[str | None]) -> str | None:
+    """Return the topic ids in a window's rows that are not that of its load, as text; None if there are none."""
+    foreign = sorted("no topic id" if name is None else f"topic id {name[:30]!r}" for name in set(found) - {topic_id})
+    if not foreign:
+        return None
+    more = f" and {len(foreign) - _NAMED:,} more" if len(foreign) > _NAMED else ""
+    return f"rows with {', '.join(foreign[:_NAMED])}{more} instead of topic id {topic_id!r}"
+
+
+def of_another_writer(window: str, table: TableRef | None = None) -> str:
+    """Return the remedy for rows of a window that was never sealed, or, for '', rows without a window."""
+    where = f"with window = '{window}'" if window else "whose `window` is null"
+    return f"Another writer put them there. Delete the rows {'' if table is None else f'of {table} '}{where}."
 
 
 def counted(number: int, noun: str) -> str:

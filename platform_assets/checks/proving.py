@@ -15,7 +15,7 @@ import numpy as np
 
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import Finding, counted
+from platform_assets.checks.findings import Finding, counted, foreign_ids
 from platform_assets.checks.judging import (
     BELOW_LOG_START,
     Accepted,
@@ -151,6 +151,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
         # There need not be a table yet.
         return Proved((), ())
     version, table_id = load_log.version(e.table), load_log.table_id(e.table)
+    opened = rows.Opened.at(e.table, version)
     done = 0
     for batch in batched_windows(with_rows, lambda receipt: receipt.rows):
         if time.monotonic() > e.deadline:
@@ -160,7 +161,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
         e.progress(f"reading {counted(len(batch), 'window')}, the last {last} ({done:,} of {len(with_rows):,})")
         together = [receipt.window.key for receipt in batch]
         for key, measured in e.engine.measure(e.declaration.raw_table, together, version):
-            outcome = _compared(facts, receipts[key], measured, version, table_id)
+            outcome = _compared(facts, receipts[key], measured, opened, version, table_id)
             if isinstance(outcome, Receipt):
                 proved.append(outcome)
             else:
@@ -170,7 +171,12 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
 
 
 def _compared(
-    facts: Facts, receipt: Receipt, measured: Measured | PlatformError, version: int, table_id: str
+    facts: Facts,
+    receipt: Receipt,
+    measured: Measured | PlatformError,
+    opened: rows.Opened,
+    version: int,
+    table_id: str,
 ) -> Receipt | Finding:
     if isinstance(measured, FilesLostError):
         return finding("files lost", receipt, None, (), str(measured))
@@ -178,6 +184,13 @@ def _compared(
         return _unanswered(receipt, measured)
     if measured.offsets == receipt.offsets and measured.content == receipt.content:
         files = facts.files.get(receipt.window.key, holdings.NO_FILES)
+        try:
+            # No digest covers the topic's id, but what is proved of files by their contents does.
+            ids = [] if files.proved_as is not None else opened.topic_ids_of(receipt.window.key)
+        except FilesLostError as lost:
+            return finding("files lost", receipt, None, (), str(lost))
+        if (text := foreign_ids(receipt.topic_id, ids)) is not None:
+            return finding("altered value", receipt, None, (), text)
         return proved_again(receipt, files, version, table_id)
     if measured.offsets == receipt.offsets:
         text = f"{receipt.rows:,} rows with the offsets of the load, but with other content than it committed"

@@ -87,7 +87,7 @@ def actions(table: Folder, version: int | None = None, *, among: Collection[str]
     of these windows.
 
     It has the columns of delta-rs's flattened actions, `window`, and `share_bytes`; `num_records` is the number of
-    the window's rows. A shared file has no bounds of partition and offset, because these would cover all its
+    the window's rows. Rows without a window belong to the window ''. A shared file has no bounds of partition and offset, because these would cover all its
     windows. A shared file that cannot be read counts for each window of `among` that it may contain or, without
     `among`, for the first and the last window that it may contain.
     """
@@ -101,7 +101,7 @@ def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[s
     """Return the result of `actions`, from delta-rs's flattened actions `files`."""
     if not flat:
         keys = files[_PARTITION] if _PARTITION in files.column_names else pa.nulls(files.num_rows, pa.string())
-        found = _with(_without(files, _PARTITION), WINDOW, keys)
+        found = _with(_without(files, _PARTITION), WINDOW, pc.fill_null(keys, ""))
         found = _with(found, "share_bytes", files["size_bytes"])
         return found if among is None else found.filter(pc.is_in(found[WINDOW], pa.array(list(among), pa.string())))
     wanted = None if among is None else set(among)
@@ -185,7 +185,7 @@ def span_in_log(file: DataFile) -> tuple[str, str] | None:
 def may_hold(file: DataFile, window: str) -> bool:
     """Return False if the log shows that a file has no row of a window."""
     if WINDOW in file.partition:
-        return file.partition[WINDOW] == window
+        return (file.partition[WINDOW] or "") == window
     if not window:
         return ((file.statistics or {}).get("nullCount") or {}).get(WINDOW) != 0
     bounds = _bounds(file)

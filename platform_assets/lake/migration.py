@@ -208,8 +208,8 @@ def files_in_order(folder: Folder, handle: DeltaTable) -> list[DataFile]:
     by_window = holdings.by_window(folder, found, flat=False)
     places = [n for n in ("min.kafka_partition", "min.kafka_offset") if n in by_window.column_names]
     rows = by_window.select(["path", "size_bytes", holdings.WINDOW, *places]).to_pylist()
-    rows.sort(key=lambda r: (r[holdings.WINDOW] or "", *(-1 if r[n] is None else r[n] for n in places), r["path"]))
-    return [DataFile(r["path"], {holdings.WINDOW: r[holdings.WINDOW]}, r["size_bytes"], None) for r in rows]
+    rows.sort(key=lambda r: (r[holdings.WINDOW], *(-1 if r[n] is None else r[n] for n in places), r["path"]))
+    return [DataFile(r["path"], {holdings.WINDOW: r[holdings.WINDOW] or None}, r["size_bytes"], None) for r in rows]
 
 
 def check_supported(folder: Folder, handle: DeltaTable) -> None:

@@ -66,8 +66,19 @@ class Opened:
 
     def topic_id_of(self, key: str) -> str:
         """Return the topic id in the rows of one window. Raises LedgerCorruptError if there is none or several."""
-        ids = [batch.column("topic_id") for batch in self._batches(key, ["topic_id"])]
-        return _only_one(self.table, key, pa.chunked_array(ids, pa.string()))
+        found = self.topic_ids_of(key)
+        if len(found) != 1:
+            raise LedgerCorruptError(
+                f"the rows of window {key} in {self.table.name} have topic ids {sorted(map(str, found))} instead of exactly one"
+            )
+        return str(found.pop())
+
+    def topic_ids_of(self, key: str) -> set[str | None]:
+        """Return all topic ids in the rows of one window, with None for rows without one. Raises FilesLostError."""
+        found = set[str | None]()
+        for batch in self._batches(key, ["topic_id"]):
+            found.update(pc.unique(batch["topic_id"]).to_pylist())
+        return found
 
     def offsets_of(self, key: str) -> dict[int, npt.NDArray[np.int64]]:
         """Return every offset of one window, like the function `offsets_of`."""
@@ -95,15 +106,6 @@ def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | N
         part = PartitionRows(file["num_records"], file["min.kafka_offset"], file["max.kafka_offset"])
         found[partition] = found[partition] + part if partition in found else part
     return found
-
-
-def _only_one(table: Folder, key: str, ids: pa.ChunkedArray) -> str:
-    found = pc.unique(ids).to_pylist()
-    if len(found) != 1:
-        raise LedgerCorruptError(
-            f"the rows of window {key} in {table.name} have topic ids {found} instead of exactly one"
-        )
-    return str(found[0])
 
 
 def offsets_of(table: Folder, key: str, version: int | None = None) -> dict[int, npt.NDArray[np.int64]]:

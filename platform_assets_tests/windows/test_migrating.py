@@ -383,10 +383,20 @@ def test_a_restore_of_the_version_before_brings_the_partitions_back(topic: MadeT
 # --- what no receipt proves
 
 
-def test_a_damaged_window_is_named_and_migrated_once_it_is_loaded_again(topic: MadeTopic) -> None:
+def other_topic_id(topic: MadeTopic, window: SealedWindow) -> None:
+    """Change a column that no digest covers, as another writer."""
+    first = window.ranges.by_partition[0].start
+    predicate = f"window = '{window.key}' AND kafka_partition = 0 AND kafka_offset = {first}"
+    table(topic).update(predicate=predicate, updates={"topic_id": "NULL"})
+
+
+@pytest.mark.parametrize("damaged", [damage, other_topic_id])
+def test_a_damaged_window_is_named_and_migrated_once_it_is_loaded_again(
+    topic: MadeTopic, damaged: Callable[[MadeTopic, SealedWindow], None]
+) -> None:
     """The error's remedy is followed to its end."""
     window = windows(topic)[2]
-    damage(topic, window)
+    damaged(topic, window)
     version = table(topic).version()
     with pytest.raises(MigrationDamageError, match=f"load raw/people {window.key}`") as raised:
         migrated(topic)

@@ -208,6 +208,24 @@ def test_rows_that_were_changed_are_not_decoded(
     assert topic.decoder().decode(windows[0].key).decoded.rows == 2 * ROWS
 
 
+@pytest.mark.parametrize("value", ["NULL", "'other'"])
+def test_rows_whose_topic_id_was_changed_are_restored_though_no_other_copy_is_left(
+    topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], value: str
+) -> None:
+    """No digest covers the topic id; the receipt has it."""
+    values = topic.values()
+    where = f"window = '{windows[0].key}' AND kafka_partition = 1 AND kafka_offset = 4"
+    table(topic).update({"topic_id": value}, predicate=where)
+    vacuum(table(topic))
+    kafka.expire(0, 80)
+    kafka.expire(1, 80)
+    loaded = loader_of(topic, kafka).load(windows[0].key)
+    assert (loaded.outcome, loaded.receipt.rows) == ("restored", 2 * ROWS)
+    assert topic.values() == values
+    assert set(table(topic).to_pyarrow_table()["topic_id"].to_pylist()) == {windows[0].topic_id}
+    assert loader_of(topic, kafka).load(windows[0].key).outcome == "kept"
+
+
 def test_a_window_is_restored_from_any_version_that_the_log_reaches_back_to(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts
-from platform_assets.checks.findings import CheckResult, Finding, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted, of_another_writer
 from platform_assets.model.offsets import OffsetRange, TopicRanges, common, size_of, subtract
 
 NAME = "no_duplicates"
@@ -78,7 +78,7 @@ def _across(facts: Facts) -> Iterator[Finding]:
                 if shared:
                     yield Finding(
                         "duplicate across windows", facts.topic, key, partition, shared,
-                        f"{counted(size_of(shared), 'offset')} are in window {other} too",
+                        f"{counted(size_of(shared), 'offset')} are in {f'window {other}' if other else 'rows without a window'} too",
                         _remedy(facts, key),
                     )  # fmt: skip
 
@@ -106,7 +106,7 @@ def _held(facts: Facts, key: str, partition: int, offsets: tuple[OffsetRange, ..
 def _remedy(facts: Facts, key: str) -> str:
     if key in facts.windows:
         return f"Materialise partition {key} of {facts.table}: it writes the range again, once."
-    return f"Another writer put them there. Delete the rows with window = '{key}'."
+    return of_another_writer(key)
 
 
 CHECK = Check(

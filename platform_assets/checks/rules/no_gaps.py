@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from platform_assets.checks.baseline.history import History, Mask
 from platform_assets.checks.check import Check
 from platform_assets.checks.facts import Facts, Recorded
-from platform_assets.checks.findings import CheckResult, Finding, counted
+from platform_assets.checks.findings import CheckResult, Finding, counted, of_another_writer
 from platform_assets.errors import REPAIR_LEDGER
 from platform_assets.model.offsets import (
     HeldOffsets,
@@ -93,7 +93,9 @@ def _findings(facts: Facts) -> Iterator[Finding]:
     for key, why in facts.unreadable.items():
         yield Finding(
             "files lost", topic, key, None, (), f"a data file that the table's log names cannot be read: {why}",
-            f"Materialise partition {key} of {facts.table}: it writes the window again and proves it equal.",
+            of_another_writer(key)
+            if key in facts.unknown
+            else f"Materialise partition {key} of {facts.table}: it writes the window again and proves it equal.",
         )  # fmt: skip
     for key in sorted(facts.not_held):
         yield Finding(
@@ -106,8 +108,8 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         for partition, held in facts.changed.get(key, {}).items():
             yield Finding(
                 "unknown window", topic, key, partition, held.ranges,
-                "the table has rows in a window that the ledger never sealed",
-                f"Another writer put them there. Delete the rows with window = '{key}'.",
+                "the table has rows in a window that the ledger never sealed" if key else "the table has rows without a window",
+                of_another_writer(key),
             )  # fmt: skip
 
 

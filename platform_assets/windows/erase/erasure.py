@@ -142,8 +142,7 @@ class Erasure:
                 for window, block in data_files.blocks_by_window(folder, path, windows, _BLOCK_ROWS, ["key", *_PLACE]):
                     hits = block.filter(pc.is_in(block["key"].cast(pa.binary()), wanted))
                     for partition, offsets in rows.split_by_partition(hits):
-                        # A partitioned table has rows without a window in the partition None.
-                        found.setdefault(window or "", {}).setdefault(partition, []).append(offsets)
+                        found.setdefault(window, {}).setdefault(partition, []).append(offsets)
             except FilesLostError:
                 if unreadable is None:
                     raise

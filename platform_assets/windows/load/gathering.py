@@ -7,6 +7,7 @@ The digests of the receipt prove all of the rows together; nothing proves a part
 from __future__ import annotations
 
 import functools
+import itertools
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,16 +181,21 @@ class Gatherer:
     def _written(
         self, paths: Sequence[str], receipt: Receipt, load_id: str, wanted: Mapping[int, Offsets]
     ) -> StagedFiles:
-        """Write the rows at the offsets `wanted` to new files, each from the first of `paths` that has it."""
+        """Write the rows at the offsets `wanted` to new files, each from the first of `paths` that has it.
+
+        A row with another topic id, which no digest covers, is the last resort, and gets that of the receipt.
+        """
         # Imported here because compiled kernels are slow to load, and a code location does not need them.
         from platform_assets.engines.columnar.digests import measured
 
         table, below = self.replacer.folder, load_folder(receipt.window.key, load_id)
         left, found = dict(wanted), NO_ROWS
         try:
-            for number, path in enumerate(paths):
+            for number, (is_foreign, path) in enumerate(itertools.product((False, True), paths)):
+                if not any(map(len, left.values())):
+                    break
                 part = data_files.readable_rows(table, path, receipt.window.key)
-                chosen = None if part is None else _rows_at(part, receipt.topic_id, left)
+                chosen = None if part is None else _rows_at(part, receipt.topic_id, left, is_foreign=is_foreign)
                 if chosen is not None and chosen.num_rows:
                     key = receipt.window.key if self.window_column else None
                     data_files.write_rows(table, f"{below}/gathered-{number:05}.parquet", chosen, key)
@@ -228,14 +234,21 @@ def _loaded(receipt: Receipt, partition: int, kafka: Offsets, table: Offsets) ->
     return next((offsets for offsets in ways if len(offsets) == part.rows), ways[0])
 
 
-def _rows_at(part: pa.Table, topic_id: str, wanted: dict[int, Offsets]) -> pa.Table:
-    """Return the rows of `part` at the offsets `wanted`, each once, and remove those offsets from `wanted`."""
+def _rows_at(part: pa.Table, topic_id: str, wanted: dict[int, Offsets], *, is_foreign: bool) -> pa.Table:
+    """Return the rows of `part` at the offsets `wanted`, each once, and remove those offsets from `wanted`.
+
+    They are those with the topic id or, with `is_foreign`, those with another one or none, which then have it.
+    """
     partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
-    of_log = np.asarray(pc.equal(part["topic_id"], topic_id).to_numpy())
+    of_log = np.asarray(pc.fill_null(pc.equal(part["topic_id"], topic_id), False).to_numpy()) != is_foreign
     taken: list[Offsets] = [_NONE]
     for partition, left in wanted.items():
         at = np.flatnonzero(of_log & (partitions == partition) & np.isin(offsets, left))
         distinct, first = np.unique(offsets[at], return_index=True)
         taken.append(at[first])
         wanted[partition] = np.setdiff1d(left, distinct)
-    return part.take(pa.array(np.sort(np.concatenate(taken))))
+    found = part.take(pa.array(np.sort(np.concatenate(taken))))
+    if not is_foreign:
+        return found
+    at, ids = found.schema.get_field_index("topic_id"), pa.repeat(pa.scalar(topic_id, pa.string()), found.num_rows)
+    return found.set_column(at, "topic_id", ids)

@@ -69,17 +69,19 @@ class Loaded:
 class _Held:
     """A window's files at version `version` of the table, and the measure of their rows; None if files are lost.
 
-    `as_recorded` is true if they are the files of the receipt.
+    `as_recorded` is true if they are the files of the receipt, `is_of_topic` if all rows have its topic id, which no digest covers.
+    It is only known of rows with the digests of the receipt.
     """
 
     version: int
     files: WindowFiles
     measured: Measured | None
     as_recorded: bool
+    is_of_topic: bool = False
 
     def has(self, receipt: Receipt) -> bool:
-        """Return True if the rows are those of `receipt`."""
-        return self.measured is not None and same(self.measured, receipt)
+        """Return True if its rows are those of `receipt`."""
+        return self.measured is not None and same(self.measured, receipt) and self.is_of_topic
 
 
 @dataclass(frozen=True)
@@ -171,17 +173,13 @@ class WindowReplacer:
         """
         began = time.monotonic()
         for version in self.past_versions(receipt):
-            measured = self._measured_at(receipt, version)
-            if isinstance(measured, FilesLostError):
-                _log.info("version %d of %s cannot be restored: %s", version, receipt.table, measured)
-                continue
-            if isinstance(measured, PlatformError):
-                raise measured
-            if not same(measured, receipt):
+            held = self._held(receipt, version)
+            if held.measured is None or not held.has(receipt):
                 continue
             below = load_folder(receipt.window.key, metadata.load_id)
             files = past_files(self.folder, receipt.window.key, version, below, flat=commit.is_flat)
-            return self.restored(commit, receipt, metadata, StagedFiles(below, files, measured, receipt.engine), began)
+            written = StagedFiles(below, files, held.measured, receipt.engine)
+            return self.restored(commit, receipt, metadata, written, began)
         table, key = receipt.table.name, receipt.window.key
         if receipt.is_found:
             raise UnrecordedLoadError(table, key, receipt.generation, receipt.rows, kafka=kafka)
@@ -261,22 +259,23 @@ class WindowReplacer:
             return receipt
         return self._record(proved_again(receipt, held.files, held.version, load_log.table_id(self.folder)))
 
-    def _held(self, receipt: Receipt) -> _Held:
-        """Read the window from the table: files may be damaged, or written by OPTIMIZE."""
-        version = load_log.version(self.folder)
-        files = holdings.files_of(self.folder, receipt.window.key, version)
-        measured = self._measured_at(receipt, version)
+    def _held(self, receipt: Receipt, version: int | None = None) -> _Held:
+        """Read the window at a version, by default the newest: files may be damaged, or made by OPTIMIZE."""
+        key = receipt.window.key
+        at = load_log.version(self.folder) if version is None else version
+        files = holdings.files_of(self.folder, key, at)
         as_recorded = files.digest == receipt.files_digest
-        if isinstance(measured, FilesLostError):
-            _log.info("%s", measured)
-            return _Held(version, files, None, as_recorded)
-        if isinstance(measured, PlatformError):
-            raise measured
-        return _Held(version, files, measured, as_recorded)
-
-    def _measured_at(self, receipt: Receipt, version: int) -> Measured | PlatformError:
-        ((_, measured),) = self.engine.measure(self.table, [receipt.window.key], version)
-        return measured
+        ((_, measured),) = self.engine.measure(self.table, [key], at)
+        try:
+            if isinstance(measured, PlatformError):
+                raise measured
+            if not same(measured, receipt):
+                return _Held(at, files, measured, as_recorded)
+            ids = rows.Opened(self.folder, {key: files}).topic_ids_of(key)
+        except FilesLostError as e:
+            _log.info("version %d of %s does not have window %s: %s", at, receipt.table, key, e)
+            return _Held(at, files, None, as_recorded)
+        return _Held(at, files, measured, as_recorded, ids <= {receipt.topic_id})
 
     def past_versions(self, receipt: Receipt) -> Iterator[int]:
         """Yield versions in which the window had different files: first that of the receipt, then the newest first.
