@@ -47,6 +47,7 @@ from platform_assets.lake import contents, delta_log, field_ids, holdings, load_
 from platform_assets.lake.contents import Digests
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
+from platform_assets.lake.failures import WriteOutcomeUnknownError
 from platform_assets.lake.location import SHARED, Folder, shared_span
 from platform_assets.lake.row_copies import Measure
 from platform_assets.model.digest import Digest, Measured
@@ -312,13 +313,21 @@ def commit(
     if len(lasting(folder, handle, copies)) < len(copies):
         return None
     version, identity = handle.version() + 1, str(uuid.uuid4())
+    name, lost = delta_log.name_of(version), None
     lines = [json.dumps(a, separators=(",", ":")) for a in _actions(handle, files, copies, columns, identity)]
     try:
-        if folder.write_new(delta_log.name_of(version), "\n".join(lines).encode() + b"\n"):
+        if folder.write_new(name, "\n".join(lines).encode() + b"\n"):
             return version
-        made = folder.read(delta_log.name_of(version))
+    except WriteOutcomeUnknownError as e:
+        lost = e
+    # The answer may be lost, or be that to a second attempt of the client, after a first one that took effect.
+    try:
+        made = folder.read(name)
     except LakeUnavailableError as e:
         raise MigrationOutcomeUnknownError(folder.name, str(e)) from e
+    if made is None and lost is not None:
+        # The store may still carry the write out.
+        raise MigrationOutcomeUnknownError(folder.name, str(lost)) from lost
     return version if made is not None and identity.encode() in made else None
 
 

@@ -23,7 +23,12 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from platform_assets.engines.protocol import Records
-from platform_assets.errors import ConcurrentLoadError, MigrationDamageError, TableRefusedError
+from platform_assets.errors import (
+    ConcurrentLoadError,
+    MigrationDamageError,
+    MigrationOutcomeUnknownError,
+    TableRefusedError,
+)
 from platform_assets.lake import contents, delta_log, field_ids, holdings, migration, row_copies
 from platform_assets.lake.data_files import NewFile
 from platform_assets.lake.delta_log import DataFile
@@ -323,6 +328,32 @@ def test_two_migrations_at_once_make_one_commit(topic: MadeTopic) -> None:
         done = list(both.map(lambda _: migrated(topic), range(2)))
     assert table(topic).version() == version + 1
     assert sorted((d.version is None) for d in done) == [False, True]
+    assert rows(topic).equals(before)
+    proved(topic)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_commit_whose_answer_is_lost_is_looked_up(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    before, version, write_new = rows(topic), table(topic).version(), LocalFiles.write_new
+
+    def answer_lost(files: LocalFiles, name: str, content: bytes) -> bool:
+        if "_delta_log" not in name:
+            return write_new(files, name, content)
+        if is_written:
+            write_new(files, name, content)
+        raise ConnectionError("the answer is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFiles, "write_new", answer_lost)
+        if is_written:
+            assert migrated(topic).version == version + 1
+        else:
+            with pytest.raises(MigrationOutcomeUnknownError, match=r"the answer is lost.*Migrate again"):
+                migrated(topic)
+    # The error's remedy is followed to its end.
+    assert (migrated(topic).version is None) == is_written
     assert rows(topic).equals(before)
     proved(topic)
 
