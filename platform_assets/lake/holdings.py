@@ -87,9 +87,9 @@ def actions(table: Folder, version: int | None = None, *, among: Collection[str]
     of these windows.
 
     It has the columns of delta-rs's flattened actions, `window`, and `share_bytes`; `num_records` is the number of
-    the window's rows. Rows without a window belong to the window ''. A shared file has no bounds of partition and offset, because these would cover all its
-    windows. A shared file that cannot be read counts for each window of `among` that it may contain or, without
-    `among`, for the first and the last window that it may contain.
+    the window's rows. Rows without a window belong to the window ''. A shared file has no bounds of partition and
+    offset, because these would cover all its windows. A shared file that cannot be read counts for each window of
+    `among` that it may contain or, without `among`, for the first and the last window that it may contain.
     """
     with table.reading():
         delta = table.delta(version)

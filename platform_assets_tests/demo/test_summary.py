@@ -59,7 +59,7 @@ def test_the_table_shows_every_figure() -> None:
             replace(GOOD, typed=replace(GOOD.typed, different={"hour": (Totals(2, 2, 9.0), Totals(2, 2, 8.0))})),
             "column hour: Totals(values=2, distinct=2, total=9.0) in the file",
         ),
-        (replace(GOOD, typed=replace(GOOD.typed, dead={})), "dead letters are none, and 1 missing were sent"),
+        (replace(GOOD, typed=replace(GOOD.typed, dead={})), "dead letters are none, but 1 missing were sent"),
         (
             replace(GOOD, ranges=TopicRanges({0: OffsetRange(0, 700)})),
             "the windows cover offsets 0: [0, 700), the topic",

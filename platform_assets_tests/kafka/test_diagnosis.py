@@ -46,5 +46,5 @@ def test_a_port_that_is_no_broker_is_named() -> None:
 def test_tls_to_a_plain_port_is_named(broker: Broker, protocol: str) -> None:
     options = {"security.protocol": protocol, **(LOGIN if protocol == "SASL_SSL" else {})}
     found = likely_cause(ClientSettings(broker.bootstrap, options))
-    assert f"{broker.bootstrap} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} asks for" in found
+    assert f"{broker.bootstrap} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} requires" in found
     assert LOGIN["sasl.password"] not in found

@@ -342,7 +342,7 @@ def test_columns_that_do_not_fit_spend_one_run_until_they_are_declared_otherwise
 
     failed, _, said = shown()
     assert failed == 1
-    assert f"window {second} waits for somebody" in said
+    assert f"window {second} has needed attention since" in said
     assert "value STRING is dropped, or renamed to line" in said
 
     table, author = declared.decoded_table, Author("ann", "the old columns are right")

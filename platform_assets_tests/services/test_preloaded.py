@@ -86,7 +86,7 @@ def test_a_run_has_the_platforms_code_loaded_and_reads_it_again_once_a_file_has_
 def test_code_that_cannot_be_imported_is_left_to_the_runs(copy: Path) -> None:
     (copy / "platform_assets" / "errors.py").write_text("half a line (")
     done = subprocess.run(
-        [sys.executable, "-c", "import platform_assets.services.preloaded; print('goes on')"],
+        [sys.executable, "-c", "import platform_assets.services.preloaded; print('continues')"],
         cwd=copy,
         env=os.environ | {"PYTHONPATH": str(copy)},
         capture_output=True,
