@@ -180,7 +180,7 @@ class Receipt:
 
     @property
     def is_found(self) -> bool:
-        """True if a rebuilt ledger found these rows, and nothing proves that they are all that was loaded."""
+        """True if these rows were found when the ledger was rebuilt, and nothing proves that no more were loaded."""
         return self.kind == "found" and self.holes is None
 
     @property

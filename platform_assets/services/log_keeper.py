@@ -17,7 +17,7 @@ from pathlib import Path
 
 LOG_VARIABLE, BYTES_VARIABLE = "LOG_KEEPER_FILE", "LOG_KEEPER_BYTES"
 LOGS_KEPT = 3
-"""Number of former files that are kept in addition to the current one."""
+"""Number of rotated files to keep in addition to the current one."""
 MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -45,7 +45,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 
 
 def find(shell: Shell, *topics: str, name: str = "shop", pattern: str = ".*", exclude: str = "[]") -> Path:
-    """Return a list with a pattern that matched `topics`."""
+    """Return a list of one pattern, as if it had matched `topics`."""
     folder = shell.root / "defs" / name
     folder.mkdir(exist_ok=True)
     (folder / "defs.yaml").write_text(PATTERN.format(pattern=pattern, exclude=exclude))

@@ -240,7 +240,7 @@ def test_directory_markers_are_no_files(store: ObjectStore, lake: Lake) -> None:
 
 
 def test_a_file_whose_writer_was_killed_is_no_file(lake: Lake) -> None:
-    """The store has received parts of the file: its lifecycle rules remove them, and they do no harm."""
+    """The store has received parts of the file. They are harmless, and the store's lifecycle rules remove them."""
     folder = lake.table(TABLE)
     command = [sys.executable, "-c", WRITES_FOR_EVER, folder.uri]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:

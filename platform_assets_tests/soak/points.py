@@ -1,8 +1,8 @@
 """Points of a load and of a sensor tick at which a test can make the process fail, die or wait from within.
 
 The product has no hooks: in a process whose code location is `soak.location`, `install` wraps some methods in
-functions of this module. Orders, files in the folder `orders` of the data folder, define what happens at a point;
-each is executed once, by the process that takes it first.
+functions of this module. Orders are files in the data folder's `orders` subfolder that define what happens at a given
+point. Each is executed once, by the first process to claim it.
 """
 
 from __future__ import annotations

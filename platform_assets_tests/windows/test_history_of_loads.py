@@ -33,7 +33,7 @@ MOST_STEPS_A_WINDOW = 10
 
 
 def close_windows(lk: TopicLake, minutes: int) -> None:
-    """Let minutes pass: the newest edge is cut at the last stable offset, earlier ones by timestamp."""
+    """Simulate several minutes: the newest cut is at the last stable offset, and earlier cuts are placed by timestamp."""
     lk.closed += timedelta(minutes=minutes)
     lk.ledger.create()
     sealing.seal(lk.declaration, lk.cluster, lk.ledger, lk.closed, deadline=time.monotonic() + 30)

@@ -35,7 +35,7 @@ class Measurer:
     """Counter of the rows that fail, which keeps the first few. `unique` does not apply to single rows: see
     `uniqueness`.
 
-    `layout` has the columns of the rows. `figures` also has expectations that all rows meet.
+    `layout` describes the columns of the rows. `figures` also has expectations that all rows meet.
     """
 
     def __init__(self, expectations: Sequence[Expectation], layout: pa.Schema) -> None:

@@ -269,8 +269,8 @@ class Erasure:
         """Apply the rules by key of topic `other` to this topic too, to which its records were copied; return the
         number of new rules.
 
-        Matching records that are already loaded are recorded, so that `run` removes them. Raises ConfigurationError
-        if there are no such rules.
+        If records that match are already loaded, their offsets are recorded, so that `run` removes them. Raises
+        ConfigurationError if there are no such rules.
         """
         theirs = erasure_rules.of(self.ledger, other).keys
         if not theirs:

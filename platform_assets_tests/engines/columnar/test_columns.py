@@ -36,7 +36,7 @@ EVERYTHING = Piece(3, OffsetRange(0, 1 << 40))
 
 
 def read(*batches: bytes, piece: Piece = EVERYTHING, aborted: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
-    """Return the rows of `batches` in one fetch, without the columns that are the same in all of them."""
+    """Return the rows of `batches`, read in one fetch, without the columns that have the same value in every row."""
     found = Batches.scan(memoryview(b"".join(batches)))
     return rows_of(blocks(found, list(aborted), TOPIC_ID, piece, UnpackBuffer()))
 

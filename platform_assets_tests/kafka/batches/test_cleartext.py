@@ -40,7 +40,7 @@ def sent(**changed: str) -> bytes:
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make each connection one to another machine."""
+    """Treat every connection as one to another machine."""
     connected = socket.create_connection
 
     def elsewhere(address: Any, timeout: float) -> socket.socket:
