@@ -36,8 +36,9 @@ def test_test_all_runs_what_test_leaves_out() -> None:
 
 def test_a_run_in_processes_takes_long_files_first_says_what_ran_and_writes_the_seconds(tmp_path: Path) -> None:
     found = tmp_path / "durations.json"
-    # The second has a longer record than the first.
-    files = ["platform_assets_tests/support/test_walk.py", "platform_assets_tests/model/test_tables.py"]
+    # Named in the wrong order: the second takes longer than the first.
+    both = ["platform_assets_tests/support/test_walk.py", "platform_assets_tests/model/test_tables.py"]
+    files = schedule.longest_first([(file, False) for file in both], schedule.recorded())[::-1]
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'temporary'}", "-n", "1",
                "--dist", "loadgroup", "--no-loadscope-reorder", *files]  # fmt: skip
     done = subprocess.run(
