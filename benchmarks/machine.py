@@ -19,7 +19,7 @@ _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 def touch_memory(report: Callable[[str], None]) -> None:
     """Write once to all available memory except 1 GiB. The host of a new virtual machine provides each page when it is
     first written, which took ten times as long as writing: first 0.4 GB/s to files, later 5 GB/s (2026-11-25).
-    Otherwise, loads would bear that cost at random.
+    Otherwise, that cost would slow down loads at random moments.
     """
     free = max(min(psutil.virtual_memory().available, _granted()) - _LEFT_ALONE, 0)
     began = time.monotonic()

@@ -328,6 +328,12 @@ def connection(spark_remote: str) -> Callable[[], ConnectSession]:
 
 
 @pytest.fixture
+def flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make new tables flat."""
+    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
+
+
+@pytest.fixture
 def engine_name() -> EngineName:
     """Return the load engine of a test: the default, unless the test's module overrides it."""
     return DEFAULT_ENGINE

@@ -297,7 +297,7 @@ def _check_free(parts: Sequence[str], lake: Lake, home: Path) -> None:
 
 
 def _is_taken(folder: Folder) -> bool:
-    # Leftovers of a restore that died belong to nobody.
+    # No process uses what a restore that died left here.
     return any(not OWN & {*name.split("/")} for name in folder.written_before(FOREVER, ""))
 
 

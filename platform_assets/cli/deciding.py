@@ -48,4 +48,4 @@ def _confirmed(question: str) -> None:
 
 
 def _nothing(_: str) -> None:
-    """Print nothing, and ask nobody."""
+    """Print nothing, and ask for no confirmation."""

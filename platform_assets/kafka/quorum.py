@@ -21,7 +21,7 @@ _PATIENCE: Final = 2.0
 
 def controller_time(settings: ClientSettings, patience: float = _PATIENCE) -> datetime | None:
     """Return the time by the clock of the controllers' leader; None if it is not available: the brokers have none
-    (Kafka below 3.3, or with ZooKeeper), this client may not describe the cluster, or nobody answers within `patience`
+    (Kafka below 3.3, or with ZooKeeper), this client may not describe the cluster, or no controller answers within `patience`
     seconds. Raises BrokerRefusedError and ConfigurationError.
     """
     until = time.monotonic() + patience

@@ -14,11 +14,11 @@ folder for the first time:
 * Upkeep, separating and the migration look at all commits after `since` up to the version v that they are based on, and give up if c
   is one of them. So v < c, and their commit is v + 1, which is c or before it.
 * A load's copy of other windows' rows is named by the commit `since` + 1 or by none: the load copies again for each attempt.
-* Whoever restores a past version names only files that a commit has named before.
+* A restore of a past version names only files that a commit has named before.
 
 So a file that no commit after `since`, up to c, has named is never named, and `delete_overtaken` deletes it, whether its worker still
 runs or not: that worker finds its group overtaken. A worker that is not overtaken has no such c, so its file stays. It has no erased
-rows either: an erasure makes a commit that loads or fences the window, and thereby overtakes whoever has read the rows in an earlier
+rows either: an erasure makes a commit that loads or fences the window, which overtakes each worker that read an earlier
 version. Files that some commit has named stay, for past versions: an erasure deletes those that hold rows of its window. If the log
 lacks a commit that would have to be read, the file is left to `vacuum`.
 

@@ -307,7 +307,7 @@ def commit(
     after which the log may have it.
     """
     for copy in copies:
-        # Before the commit, so that whoever sees the file finds its contents.
+        # Before the commit, so that the contents are recorded for each file that the table names.
         path = holdings.in_log(copy.file.path)
         contents.record(folder, str(handle.metadata().id), path, copy.file.bytes, dict(copy.digests))
     if len(lasting(folder, handle, copies)) < len(copies):

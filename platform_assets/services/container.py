@@ -4,7 +4,7 @@
 
 The output of a container is its log, and a service may log text from records, brokers and registries, in a traceback for example.
 This process copies both streams of the command to its own with control characters as escapes. It forwards signals, reaps orphans,
-and exits with the command's exit code, or with 128 plus the signal number if a signal ended it. While nobody reads the output, the
+and exits with the command's exit code, or with 128 plus the signal number if a signal ended it. While its output is not read, the
 command blocks as it would on a full pipe; after the command has ended, this process gives the reader a few more seconds.
 """
 

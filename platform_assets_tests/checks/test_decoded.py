@@ -177,10 +177,10 @@ def test_tables_in_order_are_proved_and_left_as_they_are(topic: DecodedTopic) ->
 
 
 def test_without_reading_receipts_are_enough_and_no_session_is_asked_for(topic: DecodedTopic) -> None:
-    def nobody() -> Any:
+    def no_session() -> Any:
         raise AssertionError("asked for a session")
 
-    found = DecodedAudit(topic.declaration, topic.ledger, nobody).run(NOW)
+    found = DecodedAudit(topic.declaration, topic.ledger, no_session).run(NOW)
     assert (found.outcome, found.deep) == ("proved", False)
 
 

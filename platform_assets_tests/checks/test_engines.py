@@ -19,9 +19,9 @@ def test_the_loads_of_each_engine_are_confirmed_by_another_one() -> None:
 
 @pytest.mark.parametrize("name", get_args(EngineName))
 def test_each_name_has_an_engine_of_its_own(name: EngineName, tmp_path: Path) -> None:
-    def nobody() -> Any:
+    def no_session() -> Any:
         raise AssertionError
 
-    engine = choose_engine(Lake.at(tmp_path), nobody, nobody, name)
+    engine = choose_engine(Lake.at(tmp_path), no_session, no_session, name)
     assert isinstance(engine, AutoEngine) == (name == "auto")
     assert engine.name == (name if name in ENGINES else "columnar")

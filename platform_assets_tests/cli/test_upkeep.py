@@ -24,14 +24,8 @@ from platform_assets_tests.support.erasures import MadeTopic, proved
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from testbed import samples
 
-pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
+pytestmark = [pytest.mark.usefixtures("flat"), *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 WINDOWS = 5
-
-
-@pytest.fixture(autouse=True)
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make new tables flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 def filled(root: Path) -> MadeTopic:

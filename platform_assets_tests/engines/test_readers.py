@@ -17,7 +17,6 @@ from deltalake import DeltaTable
 from platform_assets.decoding.protobuf.compiler import descriptor_set
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.decoding.engine import DecodeEngine
-from platform_assets.lake import holdings
 from platform_assets.lake.field_ids import ids_of
 from platform_assets.lake.location import Lake
 from platform_assets.model.declaration import ENGINES, EngineName, TopicDeclaration
@@ -56,12 +55,6 @@ def test_every_reader_finds_the_same_rows_at_each_version(loaded: TopicLake, spa
         assert len(found["delta-rs"]) == count
         for reader, rows in found.items():
             assert rows == found["delta-rs"], f"{reader} at version {version}"
-
-
-@pytest.fixture
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make new tables flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 @pytest.mark.usefixtures("flat")

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, RemoveAction
 
-from platform_assets.lake import decoded_table, field_ids, holdings
+from platform_assets.lake import decoded_table, field_ids
 from platform_assets.lake.field_ids import FIELD_ID, LAST, assigned, ids_of
 from platform_assets.lake.location import Lake
 from platform_assets.model.tables import TableRef
@@ -98,12 +98,6 @@ def test_ids_of_elements_that_a_stranger_has_broken_are_replaced(junk: bytes) ->
 
 
 # --- files
-
-
-@pytest.fixture
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make new tables flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 def made(root: Path) -> MadeTopic:

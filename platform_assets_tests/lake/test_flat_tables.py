@@ -33,17 +33,13 @@ from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
 
+pytestmark = pytest.mark.usefixtures("flat")
+
 Rows = dict[str, dict[tuple[int, int], bytes | None]]
 """Values by window, partition and offset."""
 WINDOWS, EACH = 4, 12
 NO_WINDOW = "none"
 """Represents null."""
-
-
-@pytest.fixture(autouse=True)
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make new tables flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 @pytest.fixture

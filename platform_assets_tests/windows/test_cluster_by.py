@@ -14,20 +14,15 @@ from deltalake import DeltaTable
 
 from platform_assets.components.decode_block import decode_declaration
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake import holdings
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.windows.maintain.upkeep import TableUpkeep
 from platform_assets_tests.support.erasures import DECODE, MadeTopic, proved
 from testbed import samples
 
+pytestmark = pytest.mark.usefixtures("flat")
+
 WINDOWS, EACH = 6, 12
 STATISTICS = "delta.dataSkippingStatsColumns"
-
-
-@pytest.fixture(autouse=True)
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tables are flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 @pytest.fixture

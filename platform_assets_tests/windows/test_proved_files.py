@@ -27,14 +27,10 @@ from platform_assets.windows import proved_files
 from platform_assets.windows.maintain.merging import Upkeep
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, evaluation_of, proved
 
+pytestmark = pytest.mark.usefixtures("flat")
+
 WINDOWS, EACH = 8, 10
 LATER = "2030-01-01-00:00"
-
-
-@pytest.fixture(autouse=True)
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tables are flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 @pytest.fixture

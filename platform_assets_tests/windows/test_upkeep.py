@@ -29,15 +29,11 @@ from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
 from platform_assets.windows.proved_files import recognised
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
 
+pytestmark = pytest.mark.usefixtures("flat")
+
 LATER = "2030-01-01-00:00"
 WINDOWS, EACH = 6, 20
 Rows = dict[tuple[str, int, int], bytes | None]
-
-
-@pytest.fixture(autouse=True)
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tables are flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 @pytest.fixture

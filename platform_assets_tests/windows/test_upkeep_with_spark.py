@@ -15,7 +15,6 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.choice import merge_engine
-from platform_assets.lake import holdings
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
@@ -29,16 +28,10 @@ if TYPE_CHECKING:
 
     from platform_assets_tests.conftest import LakeMaker
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("flat")]
 LATER = "2030-01-01-00:00"
 WINDOWS, MORE, EACH = 5, 2, 20
 KINDS: tuple[TableKind, ...] = ("raw", "decoded")
-
-
-@pytest.fixture(autouse=True)
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New tables are flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
 
 
 def batches(windows: range) -> list[dict[int, list[tuple[bytes | None, bytes | None]]]]:

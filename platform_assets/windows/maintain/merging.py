@@ -1,8 +1,8 @@
 """Upkeep of a flat table: small files of old windows are merged, if their rows are those of the windows' receipts.
 
 Nothing else is merged: a difference is damage, and is reported. The merged files are proved before the commit, and
-their contents are recorded, so that nobody has to read them to know that their windows have the rows of their
-receipts. Each group of files is a separate commit: a run that dies leaves finished groups, and the next run plans
+their contents are recorded, so that checks do not have to read them to find that their windows have the rows of
+their receipts. Each group of files is a separate commit: a run that dies leaves finished groups, and the next run plans
 the others again.
 """
 

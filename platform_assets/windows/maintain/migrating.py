@@ -198,7 +198,7 @@ class Migration:
         return Migrated(None, windows, found.num_rows, found.num_rows, size)
 
     def _prove(self, version: int, copies: Sequence[Copy]) -> None:
-        """Record receipts of windows whose copies are not shared with others, so that nobody reads the files to find
+        """Record receipts of windows whose copies are not shared with others, so that no check has to read the files to find
         out what they contain.
 
         The contents of shared files are recorded before the commit.
