@@ -61,7 +61,9 @@ def topic_in(root: Path) -> MadeTopic:
 def unpacked(folder: Path) -> MadeTopic:
     """Unpack the lake into a folder; return its topic."""
     with tarfile.open(KEPT) as kept:
-        kept.extractall(folder, filter="data")
+        # An argument of `extractall` only from Python 3.11.4 on; before that, this attribute has no effect.
+        kept.extraction_filter = getattr(tarfile, "data_filter", None)
+        kept.extractall(folder)
     return topic_in(folder / "lake")
 
 
