@@ -75,7 +75,8 @@ def _is_overtaken(table: Folder, name: str, newest: int, known: _Known) -> bool:
         return False
     for version in range(since + 1, newest + 1):
         if version not in known:
-            known[version] = _noted(table, version)
+            found = delta_log.commit(table, version)
+            known[version] = None if found is None else noted(found)
         commit = known[version]
         if commit is None or name in commit[1]:
             return False
@@ -84,10 +85,8 @@ def _is_overtaken(table: Folder, name: str, newest: int, known: _Known) -> bool:
     return False
 
 
-def _noted(table: Folder, version: int) -> tuple[str | None, frozenset[str]] | None:
-    commit = delta_log.commit(table, version)
-    if commit is None:
-        return None
+def noted(commit: delta_log.Commit) -> tuple[str | None, frozenset[str]]:
+    """Return the window that a commit loads or fences, if any, and the shared files that it names."""
     of = load_log.identity_in(commit)
     names = (unquote(add.path) for add in commit.adds if add.path.startswith(f"{SHARED}/"))
     return None if of is None else of[0], frozenset(names)

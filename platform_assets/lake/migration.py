@@ -37,17 +37,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from platform_assets.errors import LakeUnavailableError, MigrationOutcomeUnknownError, TableRefusedError
-from platform_assets.lake import contents, delta_log, field_ids, holdings, load_log, row_copies
+from platform_assets.lake import contents, delta_log, field_ids, holdings, row_copies
 from platform_assets.lake.contents import Digests
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
 from platform_assets.lake.failures import WriteOutcomeUnknownError
+from platform_assets.lake.leftovers import noted
 from platform_assets.lake.location import SHARED, Folder, shared_span
 from platform_assets.lake.row_copies import Measure
 from platform_assets.model.digest import Digest, Measured
@@ -197,9 +197,8 @@ def _event(folder: Folder, version: int) -> Event:
     found = delta_log.commit(folder, version)
     if found is None:
         return Event(version, lost=True)
-    of = load_log.identity_in(found)
-    named = frozenset(unquote(add.path) for add in found.adds if add.path.startswith(f"{SHARED}/"))
-    return Event(version, None if of is None else of[0], named, MIGRATION_KEY in (found.user_metadata or ""))
+    window, named = noted(found)
+    return Event(version, window, named, MIGRATION_KEY in (found.user_metadata or ""))
 
 
 def files_in_order(folder: Folder, handle: DeltaTable) -> list[DataFile]:
