@@ -66,12 +66,12 @@ def make(
     ledger = Ledger(Lake.at(root))
     ledger.create()
     table = root / "raw" / topic
-    with _layout(a_file is not None):
+    with layout(a_file is not None):
         raw_table.create(Folder.at(table), topic)
     old = max(windows - one_by_one, 0)
     numbers = np.arange(old, dtype=np.int64)
     keys = _keys(numbers)
-    _record_cuts(root, topic, topic_id, old, partitions)
+    record_cuts(root, topic, topic_id, old, partitions)
     contents_of: list[int] | None = None
     if a_file is not None:
         contents_of = [
@@ -136,8 +136,11 @@ def clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
     return replace(clocks.other_clock(cluster, lake, datetime.now(UTC)), now=now)
 
 
-def _record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions: int) -> None:
-    """Record the cuts of edges 0 to `windows`, in one commit that carries the transaction of the last one."""
+def record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions: int, each: int = 1) -> None:
+    """Record the cuts of edges 0 to `windows`, in one commit that carries the transaction of the last one.
+
+    Windows have `each` offsets per partition.
+    """
     count = (windows + 1) * partitions
     edges = np.repeat(np.arange(windows + 1, dtype=np.int64), partitions)
     values = {
@@ -146,7 +149,7 @@ def _record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions
         "generation": pa.repeat(pa.scalar(1, pa.int32()), count),
         "edge": _times(edges),
         "partition": pa.array(np.tile(np.arange(partitions, dtype=np.int32), windows + 1)),
-        "offset": pa.array(edges),
+        "offset": pa.array(edges * each),
         "leader_epoch": pa.nulls(count, pa.int32()),
         "taken": pa.repeat("timestamp", count),
         "recorded_at": _times(edges),
@@ -161,7 +164,7 @@ def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) 
     The commits are those that a clean-up keeps, and each hundredth one has a checkpoint.
     """
     table, keys = root / "raw" / topic, _keys(np.arange(windows, dtype=np.int64))
-    with _layout(True):
+    with layout(True):
         raw_table.create(Folder.at(table), topic)
     for number, key in enumerate(keys):
         ranges = {f"p{p}": (number, number + 1) for p in range(partitions)}
@@ -175,7 +178,7 @@ def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) 
                 table,
                 [merged],
                 None,
-                [{"path": f["path"], "deletionTimestamp": _now(), "dataChange": False} for f in gone],
+                [{"path": f["path"], "deletionTimestamp": now(), "dataChange": False} for f in gone],
             )
         if number % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
             DeltaTable(table).create_checkpoint()
@@ -183,7 +186,8 @@ def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) 
 
 
 @contextmanager
-def _layout(is_flat: bool) -> Iterator[None]:
+def layout(is_flat: bool) -> Iterator[None]:
+    """Create tables within it with or without partition columns."""
     before, holdings.new_tables_are_flat = holdings.new_tables_are_flat, is_flat
     try:
         yield
@@ -308,7 +312,7 @@ def _commit(
 ) -> None:
     """Write the next commit of the table's log, as a load of `window` does."""
     version = load_log.version(Folder.at(table)) + 1
-    info: dict[str, object] = {"timestamp": _now(), "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
+    info: dict[str, object] = {"timestamp": now(), "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
     if window is not None:
         info["userMetadata"] = LoadMetadata(
             window.topic, window.topic_id, window.generation, window.window, window.ranges, load_id=window.key, run_id="run"
@@ -344,11 +348,12 @@ def _add(key: str, number: int, partitions: int, *, flat: bool = False) -> dict[
         "path": f"window={quote(quote(key))}/part-{key.replace(':', '')}.parquet",
         "partitionValues": {} if flat else {"window": key},
         "size": _FILE_BYTES,
-        "modificationTime": _now(),
+        "modificationTime": now(),
         "dataChange": True,
         "stats": json.dumps(statistics, separators=(",", ":")),
     }
 
 
-def _now() -> int:
+def now() -> int:
+    """The present time in ms, as the log has it."""
     return round(time.time() * 1000)

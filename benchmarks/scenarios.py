@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from benchmarks import (
+    aging,
     backlog,
     broken_avro,
     bulk,
@@ -43,6 +44,7 @@ SCENARIOS: Mapping[str, Callable[[Bench], Measured]] = {
     "code-location": code_location.run,
     "many-windows": many_windows.run,
     "reading": reading.run,
+    "aging": aging.run,
     "ticks": ticks.run,
     "many-topics": many_topics.run,
     "thousand-topics": many_topics.run_thousand,
