@@ -23,7 +23,7 @@ from benchmarks.producing import Sent, produce
 from benchmarks.scenario import Bench, Goal, Measured
 from benchmarks.small_window import daemon
 from platform_assets.checks.registry import CHECKS
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.model.windows import closed_edges
 from platform_assets.orchestration import status
 from platform_assets.services import state

@@ -20,9 +20,9 @@ from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Measured, at_least
 from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.connector import raw
 from platform_assets.engines.protocol import Records
-from platform_assets.engines.spark import raw
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence.gathering import gather_evidence
 from platform_assets.kafka.settings import ClientSettings

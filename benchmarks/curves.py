@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.bulk import Bulk
 from benchmarks.rounds import alternate
 from benchmarks.scenario import Bench, Measured
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 
 _BYTES: Final = 200 << 20
 _RECORDS: Final = 400_000

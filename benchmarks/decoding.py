@@ -19,7 +19,7 @@ from benchmarks.scenario import Bench, Measured, at_least
 from platform_assets.decoding.formats import decoder_of
 from platform_assets.engines.choice import decode_engine
 from platform_assets.engines.decoding.engine import DecodeOrder
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.lake import dead_letter_table, decoded_table, load_log
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.load_log import LoadMetadata

@@ -25,7 +25,7 @@ from benchmarks.decoding import Typed, made
 from benchmarks.decoding_avro import SPEC
 from benchmarks.memory import listening, most_held
 from benchmarks.scenario import Bench, Goal, Measured
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.lake.location import Lake
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.services.home import CHECKOUT

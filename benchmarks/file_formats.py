@@ -24,8 +24,8 @@ from benchmarks.bulk import VALUE_BYTES
 from benchmarks.scenario import Bench, Measured
 from platform_assets.demo import dataset
 from platform_assets.engines.columnar.columns import SCHEMA
-from platform_assets.engines.columnar.files import FileSeries
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.files import FileSeries
+from platform_assets.engines.shared.session import connect
 from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.data_files import NewFile

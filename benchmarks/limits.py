@@ -19,7 +19,7 @@ import numpy.typing as npt
 from benchmarks.bulk import COLUMNAR, EVIDENCE, PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.rounds import alternate, middle
 from benchmarks.scenario import Bench, Measured
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.services.ports import LOOPBACK
 
 COPY: Final = "the same bytes copied in memory"

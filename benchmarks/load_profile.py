@@ -20,7 +20,7 @@ from benchmarks.scenario import Bench, Measured
 from platform_assets.engines.columnar import task
 from platform_assets.engines.columnar.engine import FETCH_BYTES, PATIENCE
 from platform_assets.engines.columnar.work import Piece, Share, Source, Work
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.lake import raw_table
 from platform_assets.lake.location import Folder, load_folder
 
@@ -35,11 +35,11 @@ STEPS: Final[Mapping[str, str]] = {
     "kafka/batches/record_batches.py": "CRCs, batch headers, unpacking",
     "kafka/batches/unpacking.py": "CRCs, batch headers, unpacking",
     "engines/columnar/columns.py": "records to Arrow columns",
-    "engines/columnar/digests.py": "digests",
+    "engines/shared/digests.py": "digests",
     "kernels/arrow.py": "records to Arrow columns",
     "kernels/hashing.py": "digests",
     "kernels/records.py": "records to Arrow columns",
-    "engines/columnar/files.py": "Parquet",
+    "engines/shared/files.py": "Parquet",
 }
 """Steps of a task, by module; numba's kernels and libraries count for the function that calls them."""
 _PACKAGE: Final = "/platform_assets/"

@@ -23,7 +23,7 @@ from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.report import rendering
 from platform_assets.engines.choice import choose_engine
 from platform_assets.engines.protocol import LoadEngine
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake

@@ -25,7 +25,7 @@ import psutil
 from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.dagster_runs import WindowRuns
 from benchmarks.scenario import Bench, Goal, Measured
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import key_of
 from platform_assets.services.home import CHECKOUT

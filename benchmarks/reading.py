@@ -1,4 +1,4 @@
-"""A flat table of many small windows, as other readers see it before and after upkeep, beside the same rows in files of
+"""A flat table of many small windows, as other readers see it before and after upkeep, next to the same rows in files of
 an ideal size; upkeep's rows per second; and the time to replace a window in a merged file."""
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Goal, Measured, at_least, at_most
 from platform_assets.engines.choice import merge_engine
 from platform_assets.engines.columnar.columns import SCHEMA
-from platform_assets.engines.columnar.files import FileSeries
 from platform_assets.engines.measuring import measure_of
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.files import FileSeries
+from platform_assets.engines.shared.session import connect
 from platform_assets.lake import holdings, raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.data_files import NewFile, delta_statistics

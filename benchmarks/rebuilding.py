@@ -19,7 +19,7 @@ from benchmarks import made_lake
 from benchmarks.memory import most_held
 from benchmarks.scenario import Bench, Measured
 from platform_assets.engines.choice import choose_engine
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger

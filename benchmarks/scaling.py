@@ -22,7 +22,7 @@ from benchmarks.bulk import PARTITIONS, VALUE_BYTES, Bulk
 from benchmarks.producing import Sent, create, produce
 from benchmarks.rounds import WARM_UP, alternate, ratio
 from benchmarks.scenario import Bench, Measured, at_least, at_most
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.errors import PlatformError
 from platform_assets.services import state
 from platform_assets.services.process import ProcessRecord, family

@@ -23,7 +23,7 @@ from benchmarks.producing import create
 from benchmarks.rounds import middle
 from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets.checks.registry import CHECKS
-from platform_assets.engines.spark.session import configure_codegen, connect
+from platform_assets.engines.shared.session import configure_codegen, connect
 from platform_assets.ledger.entries import Receipt
 from platform_assets.model.windows import key_of
 from platform_assets.services import platform

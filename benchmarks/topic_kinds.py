@@ -17,7 +17,7 @@ from benchmarks.file_formats import kinds
 from benchmarks.producing import Sent, create, produce, produce_in_transactions
 from benchmarks.rounds import alternate, middle, ratio
 from benchmarks.scenario import Bench, Measured, at_least
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 
 IN_A_TRANSACTION: Final = 1_000
 ABORTED_EVERY: Final = 10

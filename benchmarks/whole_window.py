@@ -20,8 +20,8 @@ from benchmarks.dagster_runs import QUIET, instance_in, job_of, passed
 from benchmarks.rounds import WARM_UP, alternate, ratio
 from benchmarks.scenario import Bench, Measured, at_most
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.spark.engine import SparkEngine
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.connector.engine import SparkEngine
+from platform_assets.engines.shared.session import connect
 from platform_assets.lake import raw_table
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Lake

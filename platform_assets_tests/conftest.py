@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from platform_assets.engines.spark.session import end
+from platform_assets.engines.shared.session import end
 from platform_assets.lake import holdings
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets.services import brokers, platform, spark_server, state
@@ -315,7 +315,7 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def connection(spark_remote: str) -> Callable[[], ConnectSession]:
     """Return the session that a run of the platform creates, and a new one after a test has stopped it."""
-    from platform_assets.engines.spark.session import connect
+    from platform_assets.engines.shared.session import connect
 
     sessions: list[ConnectSession] = []
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from platform_assets.engines.spark import raw
-from platform_assets.engines.spark.engine import SparkEngine
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.connector import raw
+from platform_assets.engines.connector.engine import SparkEngine
+from platform_assets.engines.shared.session import connect
 from platform_assets.errors import (
     BrokerUnreachableError,
     LakeNotWritableError,

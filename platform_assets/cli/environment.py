@@ -78,7 +78,7 @@ class Environment:
 
     def spark(self) -> SparkSession:
         """A session on that server. Raises ConfigurationError and SparkUnreachableError."""
-        from platform_assets.engines.spark.session import connect
+        from platform_assets.engines.shared.session import connect
 
         return connect(self.spark_remote())
 

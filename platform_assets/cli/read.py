@@ -57,7 +57,7 @@ def _register(environment: Environment, table: TableRef, folder: Folder) -> tupl
     from pyspark.errors import PySparkException
 
     from platform_assets.cli.snippets import register
-    from platform_assets.engines.spark.session import without_token
+    from platform_assets.engines.shared.session import without_token
     from platform_assets.errors import ConfigurationError, SparkUnreachableError
 
     if not environment.has_spark:

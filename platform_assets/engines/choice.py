@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.columnar.reports import UnsupportedError
-from platform_assets.engines.columnar.work import CODE
+from platform_assets.engines.connector.engine import SparkEngine
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.engines.protocol import LoadEngine, Order, Records, StagedFiles
-from platform_assets.engines.spark.engine import SparkEngine
-from platform_assets.engines.spark.session import SharedSession
+from platform_assets.engines.shared.reports import UnsupportedError
+from platform_assets.engines.shared.session import SharedSession
+from platform_assets.engines.shared.worker import CODE
 from platform_assets.errors import PlatformError
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake

@@ -20,7 +20,7 @@ def measure_of(kind: TableKind) -> Measure:
 
 
 def _raw(rows: pa.RecordBatch) -> Measured:
-    from platform_assets.engines.columnar.digests import measured
+    from platform_assets.engines.shared.digests import measured
 
     return measured(rows)
 

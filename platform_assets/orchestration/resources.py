@@ -20,7 +20,7 @@ from pydantic import Field, PrivateAttr
 from platform_assets.engines.choice import choose_engine, decode_engine
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.protocol import LoadEngine
-from platform_assets.engines.spark.session import connect, end
+from platform_assets.engines.shared.session import connect, end
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake.location import Lake

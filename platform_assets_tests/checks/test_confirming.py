@@ -13,8 +13,8 @@ from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.checks.rules import deep_audit
 from platform_assets.engines.choice import choose_engine
+from platform_assets.engines.connector.engine import SparkEngine
 from platform_assets.engines.protocol import LoadEngine, Order, StagedFiles
-from platform_assets.engines.spark.engine import SparkEngine
 from platform_assets.errors import PlatformError
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import Receipt

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from platform_assets.checks.registry import DEEP_AUDIT
-from platform_assets.engines.spark import measure
+from platform_assets.engines.connector import measure
 from platform_assets.errors import FilesLostError, PlatformError, SparkUnreachableError
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured

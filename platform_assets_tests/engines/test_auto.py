@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platform_assets.engines.choice import AutoEngine, choose_engine
-from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
-from platform_assets.engines.spark.session import connect, end
+from platform_assets.engines.shared.reports import UnsupportedError
+from platform_assets.engines.shared.session import connect, end
 from platform_assets.errors import PlatformError
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from numba.core.errors import TypingError
 
-from platform_assets.engines.columnar.reports import Report, UnsupportedError
+from platform_assets.engines.shared.reports import Report, UnsupportedError
 from platform_assets.kernels import compilation
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ IMPORT = (
 )
 """Program that prints whether a worker's import read many kernels from the cache, and how many it compiled."""
 SHARE = (
-    "import pyarrow as pa; from platform_assets.engines.columnar import job; "
+    "import pyarrow as pa; from platform_assets.engines.shared import job; "
     "batches = iter([pa.RecordBatch.from_pydict({'id': [0]})]); "
-    "print(next(job._mapped(None)(batches))['report'][0].as_py())"
+    "print(next(job._mapped(None, 'platform_assets.engines.columnar.task')(batches))['report'][0].as_py())"
 )
 """Program that runs a worker's first share; the share's work is invalid and is never read."""
 

@@ -229,7 +229,7 @@ def test_rows_that_are_deleted_meanwhile_are_a_conflict(topic: MadeTopic, when: 
 
 def test_the_copies_are_compared_before_the_commit(topic: MadeTopic) -> None:
     """A measure that finds different rows in the copy stands for a disk that does not store what was written."""
-    from platform_assets.engines.columnar.digests import measured
+    from platform_assets.engines.shared.digests import measured
     from platform_assets.errors import LoadError
 
     merged(topic)

@@ -28,7 +28,7 @@ Writer = Callable[[pa.Table, Path], None]
 
 
 def as_spark(found: pa.Table, path: Path) -> None:
-    """Write INT96, as Spark's OPTIMIZE does, without unit or time zone; engines/spark/test_optimized.py has a real
+    """Write INT96, as Spark's OPTIMIZE does, without unit or time zone; engines/connector/test_optimized.py has a real
     one."""
     pq.write_table(found, path, use_deprecated_int96_timestamps=True)
 

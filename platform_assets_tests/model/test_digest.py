@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from platform_assets.engines.spark import raw
+from platform_assets.engines.connector import raw
 from platform_assets.model.digest import Digest, dense_digest, offset_hashes, offsets_digest
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets_tests.support import digest_reference

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platform_assets.engines.spark.session import connect, end
+from platform_assets.engines.shared.session import connect, end
 from platform_assets.lake import object_files
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets.services import platform, spark_server

@@ -19,7 +19,7 @@ import pytest
 from pyarrow.fs import S3FileSystem
 
 from platform_assets.decoding.registry.cache import Known, Registered, SchemaCache, forget
-from platform_assets.engines.columnar.task import not_written
+from platform_assets.engines.shared.files import not_written
 from platform_assets.errors import (
     ConcurrentLoadError,
     ConfigurationError,

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from platform_assets.engines.spark.session import end
+from platform_assets.engines.shared.session import end
 from platform_assets.services import platform, state
 from platform_assets.services.broker import BrokerSettings
 from platform_assets.services.java import find_java

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from platform_assets.engines.spark import session
+from platform_assets.engines.shared import session
 from platform_assets.services import connect_probe, platform, spark_server, state
 from platform_assets.services.home import Home
 from platform_assets.services.process import ProcessRecord, family

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.model.declaration import ENGINES
 from platform_assets_tests.fuzzing import running
 from platform_assets_tests.fuzzing.targets import TARGETS

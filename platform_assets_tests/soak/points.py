@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 import dagster as dg
 
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.spark.engine import SparkEngine
+from platform_assets.engines.connector.engine import SparkEngine
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger

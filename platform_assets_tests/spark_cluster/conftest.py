@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platform_assets.engines.spark.session import connect, end
+from platform_assets.engines.shared.session import connect, end
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from testbed.loads import TopicLake
 from testbed.spark_cluster import ConnectServer, SparkCluster, spark_cluster

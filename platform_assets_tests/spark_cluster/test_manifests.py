@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from platform_assets.engines.spark.session import connect, end
+from platform_assets.engines.shared.session import connect, end
 from platform_assets.kernels.compilation import CACHE_VARIABLE
 from platform_assets.services import jars, spark_node
 from platform_assets.services.connect_probe import accepts

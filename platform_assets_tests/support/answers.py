@@ -11,7 +11,7 @@ import pytest
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
 from platform_assets.engines.choice import choose_engine
-from platform_assets.engines.spark import measure
+from platform_assets.engines.connector import measure
 from platform_assets.errors import SparkUnreachableError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.evidence import gathering

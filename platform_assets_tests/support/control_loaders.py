@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.engines.spark import raw
+from platform_assets.engines.connector import raw
 from platform_assets.lake import holdings, raw_table
 from platform_assets.lake.holdings import WindowFiles
 from platform_assets.lake.location import Folder

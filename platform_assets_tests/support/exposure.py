@@ -20,7 +20,7 @@ from typing import Final
 
 import psutil
 
-from platform_assets.engines.spark.session import connect, end
+from platform_assets.engines.shared.session import connect, end
 from platform_assets.services import platform, state
 from platform_assets.services.broker import BrokerSettings
 from platform_assets.services.platform import UpOptions

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from platform_assets.engines.choice import choose_engine
-from platform_assets.engines.spark import raw
+from platform_assets.engines.connector import raw
 from platform_assets.lake.location import load_folder
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger

@@ -95,7 +95,7 @@ def _hold() -> None:
 
 
 def _lake(settings: Mapping[str, Any]) -> TopicLake:
-    from platform_assets.engines.spark.session import connect
+    from platform_assets.engines.shared.session import connect
 
     return TopicLake(
         os.environ["KAFKA_BOOTSTRAP_SERVERS"],

@@ -9,10 +9,10 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from platform_assets.engines.columnar.digests import measured
-from platform_assets.engines.columnar.files import FileSeries
 from platform_assets.engines.decoding.rows import by_partition
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
+from platform_assets.engines.shared.digests import measured
+from platform_assets.engines.shared.files import FileSeries
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake import data_files, holdings
 from platform_assets.lake.data_files import NewFile

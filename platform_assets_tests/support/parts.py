@@ -39,7 +39,7 @@ PORTABLE: Final = frozenset(
         "checks/test_anomalies.py",
         "checks/test_confirming.py",
         "engines/columnar/test_engine.py",
-        "engines/spark/test_raw.py",
+        "engines/connector/test_raw.py",
         "engines/test_readers.py",
         "orchestration/test_assets.py",
         "orchestration/test_healing.py",

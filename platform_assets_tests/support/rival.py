@@ -20,12 +20,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from platform_assets.engines.columnar import engine, task
-from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.columnar.reports import Report
 from platform_assets.engines.columnar.work import Work
 from platform_assets.engines.decoding.rows import in_order
 from platform_assets.engines.protocol import NO_ROWS
+from platform_assets.engines.shared.digests import measured
+from platform_assets.engines.shared.reports import Report
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
 from platform_assets.lake import data_files, holdings
 from platform_assets.lake.commits import WindowCommit

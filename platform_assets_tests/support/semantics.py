@@ -350,7 +350,7 @@ def new_topic(bootstrap: str) -> str:
 
 def session_of(remote: str) -> Callable[[], SparkSession]:
     """Provide one session on the Spark Connect server at `remote`."""
-    from platform_assets.engines.spark.session import connect
+    from platform_assets.engines.shared.session import connect
 
     session = connect(remote)
     return lambda: session

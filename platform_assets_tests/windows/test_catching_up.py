@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from platform_assets.engines.columnar.job import reports_of
+from platform_assets.engines.columnar.engine import reports_of
 from platform_assets.engines.columnar.work import Work
 from platform_assets.errors import (
     DamagedBatchError,

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from platform_assets.engines.columnar.digests import measured
+from platform_assets.engines.shared.digests import measured
 from platform_assets.lake import holdings, raw_table
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import SealedWindow

@@ -21,9 +21,9 @@ from platform_assets.decoding.registry.cache import AVRO, Registered, UnknownId
 from platform_assets.decoding.registry.client import RegistryClient
 from platform_assets.decoding.registry.decoder import RegistryDecoder
 from platform_assets.engines import batching
-from platform_assets.engines.columnar.job import JobLost
 from platform_assets.engines.decoding.engine import Plan
 from platform_assets.engines.decoding.work import Report
+from platform_assets.engines.shared.job import JobLost
 from platform_assets.errors import (
     ConcurrentLoadError,
     FilesLostError,

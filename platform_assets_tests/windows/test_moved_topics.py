@@ -19,8 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from platform_assets.engines.columnar import task
 from platform_assets.engines.columnar.engine import ColumnarEngine, Plan
-from platform_assets.engines.columnar.reports import Report
 from platform_assets.engines.protocol import LoadEngine
+from platform_assets.engines.shared.reports import Report
 from platform_assets.errors import ClusterChangedError, PlatformError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.model.digest import Measured

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from platform_assets.engines.choice import choose_engine
-from platform_assets.engines.columnar import job, task
+from platform_assets.engines.columnar import engine, task
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.columnar.reports import Report
 from platform_assets.engines.columnar.work import Work
+from platform_assets.engines.shared.reports import Report
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.vacuum import vacuum
@@ -112,7 +112,7 @@ def test_files_of_a_task_that_ran_twice_are_deleted_at_the_commit_and_later_ones
     """As with speculation, or a worker wrongly thought dead: one copy writes before the commit, another one after it."""
     lk = lake(partitions=2)
     works: list[Work] = []
-    reports_of = job.reports_of
+    reports_of = engine.reports_of
 
     def with_a_twin(spark: Any, work: Work, tasks: int) -> Generator[Report, None, None]:
         works.append(work)

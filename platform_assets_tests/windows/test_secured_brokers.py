@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from platform_assets.engines.choice import choose_engine
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared.session import connect
 from platform_assets.errors import BrokerRefusedError, Retryable
 from platform_assets.kafka.diagnosis import likely_cause
 from platform_assets.kafka.evidence.gathering import gather_evidence

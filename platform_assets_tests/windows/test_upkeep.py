@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.merging import task
+from platform_assets.engines.shared.digests import measured
 from platform_assets.errors import LoadError, PlatformError
 from platform_assets.lake import delta_log, holdings, load_log, merging
 from platform_assets.lake.commits import WindowCommit

@@ -8,14 +8,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from platform_assets.engines.columnar.job import JobLost, parallelism, reports_of, shares_of
-from platform_assets.engines.columnar.reports import Report, UnsupportedError, WrittenFile
 from platform_assets.engines.columnar.work import Share, Source, Work, shares
+from platform_assets.engines.connector import measure
+from platform_assets.engines.connector.overflow import named_timestamps
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
-from platform_assets.engines.spark import measure
-from platform_assets.engines.spark.failures import to_platform_error
-from platform_assets.engines.spark.overflow import named_timestamps
-from platform_assets.engines.spark.session import SharedSession, is_ended
+from platform_assets.engines.shared.failures import to_platform_error
+from platform_assets.engines.shared.job import JobLost, parallelism, shares_of, texts_of
+from platform_assets.engines.shared.reports import Report, UnsupportedError, WrittenFile
+from platform_assets.engines.shared.session import SharedSession, is_ended
 from platform_assets.errors import (
     LoadError,
     PlatformError,
@@ -305,3 +305,12 @@ class ColumnarEngine:
 def _tables_of(orders: Sequence[Order]) -> str:
     names = list(dict.fromkeys(order.table.name for order in orders))
     return names[0] if len(names) == 1 else f"{len(names)} tables, such as {names[0]}"
+
+
+def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report, None, None]:
+    """Run all shares in Spark with this many tasks, and yield their reports in the order of the shares.
+
+    Raises what Spark raises; reports yielded before that stay valid. Closing the generator early ends the job.
+    """
+    with closing(texts_of(spark, work, tasks, "platform_assets.engines.columnar.task")) as texts:
+        yield from map(Report.from_json, texts)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
 
 import pyarrow as pa
 
 from platform_assets.engines.columnar.columns import OldFormat, TimestampOutOfRange, blocks
-from platform_assets.engines.columnar.files import FileSeries
-from platform_assets.engines.columnar.reports import Report, UnsupportedError
 from platform_assets.engines.columnar.work import Piece, Share, Work
+from platform_assets.engines.shared.files import FileSeries, not_written
+from platform_assets.engines.shared.reports import Report, UnsupportedError
 from platform_assets.errors import (
     BatchTooLargeError,
     BrokerUnreachableError,
     DamagedBatchError,
-    LakeNotWritableError,
-    LakeUnavailableError,
     LoadError,
     OffsetsVanishedError,
     PlatformError,
@@ -32,7 +27,7 @@ from platform_assets.kafka.batches.fetching import Brokers
 from platform_assets.kafka.batches.reading import Buffers, PartitionReading
 from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.unpacking import UnpackBuffer
-from platform_assets.lake.files import files_at, is_in_store
+from platform_assets.lake.files import files_at
 from platform_assets.model.offsets import OffsetRange
 
 
@@ -89,36 +84,6 @@ class _Rows:
         self.position = min(batches.next_offset, self.end)
 
 
-SPARKS_JAR: Final = "spark-core_"
-"""Prefix of the jar that Spark puts on its workers' import path."""
-_tasks = 0
-
-
-def begin_task() -> None:
-    """Avoid work that Spark's worker does between two tasks: 0.1 s of processor time (Spark 4.0.5).
-
-    The worker clears the caches of Python's importer, which then lists the thousands of files in Spark's jar again,
-    although the jar has no Python code; so the jar is removed from the import path. The worker also collects garbage
-    among all objects; modules and compiled code, which have outlived the first task, are skipped from then on.
-    """
-    global _tasks
-    _tasks += 1
-    _forget_sparks_jar()
-    if _tasks == 2:
-        gc.freeze()
-
-
-def _forget_sparks_jar() -> None:
-    sys.path[:] = [entry for entry in sys.path if not _is_sparks_jar(entry)]
-    for entry in [entry for entry in sys.path_importer_cache if _is_sparks_jar(entry)]:
-        # Packages that were searched for inside the jar have an importer each, by the path below the jar.
-        del sys.path_importer_cache[entry]
-
-
-def _is_sparks_jar(entry: str) -> bool:
-    return any(part.startswith(SPARKS_JAR) and part.endswith(".jar") for part in entry.split("/"))
-
-
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
     """Run these shares; yield a report for each file of a share or its one error, and a final report after success.
 
@@ -173,14 +138,6 @@ def _written(work: Work, share: Share) -> FileSeries:
     finally:
         brokers.close()
     return series
-
-
-def not_written(error: OSError, table: str) -> PlatformError:
-    """Return the platform's error for a system error raised while files of the table at `table` were written."""
-    reason = error.strerror or str(error)
-    if is_in_store(table) and not isinstance(error, PermissionError):
-        return LakeUnavailableError(table, reason)
-    return LakeNotWritableError(table, reason)
 
 
 def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
-from typing import Final
 
-from platform_assets.engines.columnar.reports import UnsupportedError
+from platform_assets.engines.shared.reports import UnsupportedError
 from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.settings import BatchLimits, ClientSettings
 from platform_assets.lake.field_ids import NO_IDS, FieldIds
@@ -48,38 +45,6 @@ def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int
             passed += until - at
             at = until
     return tuple(tuple(share) for share in found)
-
-
-_PACKAGES: Final = (
-    "platform_assets",
-    "platform_assets.decoding",
-    "platform_assets.engines",
-    "platform_assets.engines.columnar",
-    "platform_assets.engines.decoding",
-    "platform_assets.engines.merging",
-    "platform_assets.kernels",
-    "platform_assets.kafka",
-    "platform_assets.kafka.batches",
-    "platform_assets.lake",
-    "platform_assets.model",
-)
-"""Packages of the project that a worker imports; for `decoding`, also the subpackages."""
-
-
-def _digest_of_code() -> str:
-    digest = hashlib.sha256()
-    folders = [(package, files(package)) for package in _PACKAGES]
-    for package, folder in folders:
-        for entry in sorted(folder.iterdir(), key=lambda f: f.name):
-            if entry.name.endswith(".py"):
-                digest.update(f"{package}/{entry.name}\0".encode() + entry.read_bytes() + b"\0")
-            elif package.startswith("platform_assets.decoding") and entry.joinpath("__init__.py").is_file():
-                folders.append((f"{package}.{entry.name}", entry))
-    return digest.hexdigest()[:16]
-
-
-CODE: Final = _digest_of_code()
-"""Version of the code that a worker runs, identical to this process's."""
 
 
 @dataclass(frozen=True, slots=True)

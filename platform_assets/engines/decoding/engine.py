@@ -14,13 +14,13 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from platform_assets.engines.columnar.job import JobLost, parallelism, texts_of
-from platform_assets.engines.columnar.reports import UnsupportedError, WrittenFile
+from platform_assets.engines.connector import measure
 from platform_assets.engines.decoding.work import BYTES_APART, Piece, Report, Share, Target, Work, shares_of
 from platform_assets.engines.protocol import NO_ROWS, StagedFiles
-from platform_assets.engines.spark import measure
-from platform_assets.engines.spark.failures import to_platform_error
-from platform_assets.engines.spark.session import SharedSession, is_ended
+from platform_assets.engines.shared.failures import to_platform_error
+from platform_assets.engines.shared.job import JobLost, parallelism, texts_of
+from platform_assets.engines.shared.reports import UnsupportedError, WrittenFile
+from platform_assets.engines.shared.session import SharedSession, is_ended
 from platform_assets.errors import (
     DecodingUnsupportedError,
     LoadError,

@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 from platform_assets.decoding.decoder import Decoder
 from platform_assets.decoding.expectations import failing
 from platform_assets.decoding.formats import decoder_of
-from platform_assets.engines.columnar.files import CONSTANT, FileSeries
-from platform_assets.engines.columnar.task import not_written
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.decoding.rows import RAW_COLUMNS, RowMaker, by_partition, order_of
 from platform_assets.engines.decoding.work import Piece, Report, Share, Work
+from platform_assets.engines.shared.files import CONSTANT, FileSeries, not_written
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
 from platform_assets.lake import parquet
 from platform_assets.lake.field_ids import FieldIds

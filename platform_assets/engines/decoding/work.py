@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from platform_assets.engines.columnar.reports import (
+from platform_assets.engines.shared.reports import (
     UnsupportedError,
     WrittenFile,
     error_from_json,

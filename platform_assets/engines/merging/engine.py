@@ -8,10 +8,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from platform_assets.engines.columnar.job import JobLost, texts_of
-from platform_assets.engines.columnar.reports import UnsupportedError
 from platform_assets.engines.merging.work import Report, Work
-from platform_assets.engines.spark.session import SharedSession, is_ended
+from platform_assets.engines.shared.job import JobLost, texts_of
+from platform_assets.engines.shared.reports import UnsupportedError
+from platform_assets.engines.shared.session import SharedSession, is_ended
 from platform_assets.errors import MergingLostError, PlatformError
 from platform_assets.model.logs import logger
 

@@ -15,11 +15,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from platform_assets.engines.columnar.files import CODEC, CONSTANT, COUNTING, DELTAS, ROW_GROUP_BYTES, codecs
-from platform_assets.engines.columnar.task import not_written
 from platform_assets.engines.merging.digests import ByWindow
 from platform_assets.engines.merging.sorting import sample_of, sorted_rows, step_of
 from platform_assets.engines.merging.work import Report, Share, Work
+from platform_assets.engines.shared.files import CODEC, CONSTANT, COUNTING, DELTAS, ROW_GROUP_BYTES, codecs, not_written
 from platform_assets.errors import FilesLostError, LoadError, PlatformError
 from platform_assets.lake import parquet
 from platform_assets.lake.files import Files, files_at, is_in_store

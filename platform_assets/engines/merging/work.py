@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from platform_assets.engines.columnar.reports import UnsupportedError, error_from_json, error_to_json
+from platform_assets.engines.shared.reports import UnsupportedError, error_from_json, error_to_json
 from platform_assets.errors import PlatformError
 from platform_assets.lake.field_ids import NO_IDS, FieldIds
 from platform_assets.model.digest import Digest, Measured

@@ -47,7 +47,7 @@ def without(
     FilesLostError if a past file is lost by now, and LakeNotWritableError.
     """
     # Imported here because compiled kernels are slow to load, and a code location does not need them.
-    from platform_assets.engines.columnar.digests import measured
+    from platform_assets.engines.shared.digests import measured
 
     below, gone, replaced = written.folder, NO_ROWS, dict[str, str]()
     for number, file in enumerate(written.files) if erased else ():

@@ -48,8 +48,8 @@ from platform_assets.windows.erase import erased_rows
 from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, Proof, proof_of, receipt_of
 
 if TYPE_CHECKING:
-    from platform_assets.engines.columnar.files import FileSeries
     from platform_assets.engines.decoding.task import Measurer
+    from platform_assets.engines.shared.files import FileSeries
 
 _log = logger(__name__)
 
@@ -315,7 +315,7 @@ class _Window:
         return written, whole, figures.finished(written)
 
     def _series(self, below: str, stem: str, schema: pa.Schema) -> FileSeries:
-        from platform_assets.engines.columnar.files import FileSeries
+        from platform_assets.engines.shared.files import FileSeries
 
         series = FileSeries(
             self.folder.content, below, stem, self.eraser.declaration.records_per_file, measure=self._measure()

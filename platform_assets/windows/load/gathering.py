@@ -186,7 +186,7 @@ class Gatherer:
         A row with another topic id, which no digest covers, is the last resort, and gets that of the receipt.
         """
         # Imported here because compiled kernels are slow to load, and a code location does not need them.
-        from platform_assets.engines.columnar.digests import measured
+        from platform_assets.engines.shared.digests import measured
 
         table, below = self.replacer.folder, load_folder(receipt.window.key, load_id)
         left, found = dict(wanted), NO_ROWS

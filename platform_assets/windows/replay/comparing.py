@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from platform_assets.engines.columnar.digests import measured
+from platform_assets.engines.shared.digests import measured
 from platform_assets.errors import FilesLostError
 from platform_assets.lake import load_log, raw_table, rows
 from platform_assets.lake.location import Folder

@@ -18,7 +18,7 @@ from platform_assets.checks.facts import Facts, collect
 from platform_assets.checks.findings import CheckResult
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.rules import accounted, no_duplicates, no_gaps
-from platform_assets.engines.columnar.digests import measured
+from platform_assets.engines.shared.digests import measured
 from platform_assets.lake import holdings
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.entries import SealedWindow

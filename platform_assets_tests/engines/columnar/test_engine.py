@@ -18,12 +18,12 @@ import psutil
 import pytest
 
 from platform_assets.engines.choice import AutoEngine
-from platform_assets.engines.columnar import job, work
 from platform_assets.engines.columnar.columns import java_text
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.columnar.reports import UnsupportedError
+from platform_assets.engines.connector.engine import SparkEngine
 from platform_assets.engines.protocol import Records
-from platform_assets.engines.spark.engine import SparkEngine
+from platform_assets.engines.shared import job, worker
+from platform_assets.engines.shared.reports import UnsupportedError
 from platform_assets.errors import (
     TimestampShiftedError,
     TopicRecreatedError,
@@ -278,5 +278,5 @@ def test_where_it_is_not_fit_the_connector_loads_and_the_log_says_why(
     with caplog.at_level(logging.WARNING):
         assert lk.loader(engine=auto).load(key).outcome == "loaded"
     assert auto.name == "connector"
-    assert f"workers have version {work.CODE} of its code, but this process has another" in caplog.text
+    assert f"workers have version {worker.CODE} of its code, but this process has another" in caplog.text
     assert records(lk.rows()) == records(lk.committed())

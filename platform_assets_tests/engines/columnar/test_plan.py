@@ -7,8 +7,8 @@ import random
 import pytest
 
 from platform_assets.engines.columnar.engine import LARGEST_SHARE, Plan
-from platform_assets.engines.columnar.job import shares_of
 from platform_assets.engines.protocol import Order, Records
+from platform_assets.engines.shared.job import shares_of
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 

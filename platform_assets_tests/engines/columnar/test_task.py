@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from platform_assets.engines.columnar import task
-from platform_assets.engines.columnar.digests import measured
-from platform_assets.engines.columnar.reports import Report, UnsupportedError, WrittenFile
 from platform_assets.engines.columnar.work import Share, Source, Work, shares
+from platform_assets.engines.shared.digests import measured
+from platform_assets.engines.shared.reports import Report, UnsupportedError, WrittenFile
 from platform_assets.errors import (
     BrokerUnreachableError,
     LakeNotWritableError,

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from platform_assets.engines.columnar import work as work_module
-from platform_assets.engines.columnar.reports import UnsupportedError
+from platform_assets.engines.shared import worker
 from platform_assets.engines.columnar.work import Piece, Share, Source, Work
+from platform_assets.engines.shared.reports import UnsupportedError
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange
 
@@ -38,14 +38,15 @@ def test_a_worker_takes_the_settings_from_its_own_environment_and_the_brokers_fr
     assert [sent.settings(given).cleartext_logins for given in (SECURE, consent)] == [False, True]
 
 
-def test_the_name_of_the_code_follows_from_all_that_a_worker_imports() -> None:
+@pytest.mark.parametrize("job", ["columnar", "decoding", "merging"])
+def test_the_name_of_the_code_follows_from_all_that_a_worker_imports(job: str) -> None:
     """Otherwise workers that Spark kept could run code other than the driver's."""
     program = (
-        "import sys; from platform_assets.engines.columnar import task; "
+        f"import sys; from platform_assets.engines.{job} import task; "
         "print(*(m for m, v in sys.modules.items() if m.startswith('platform_assets.') and not hasattr(v, '__path__')))"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert {module.rpartition(".")[0] for module in said.split()} <= set(work_module._PACKAGES)
+    assert {module.rpartition(".")[0] for module in said.split()} <= set(worker._PACKAGES)
 
 
 def test_nothing_that_is_sent_out_holds_a_value_of_a_setting() -> None:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from platform_assets.engines.connector import measure
 from platform_assets.engines.decoding.digests import measured
 from platform_assets.engines.decoding.task import encodings
-from platform_assets.engines.spark import measure
 from platform_assets.model.digest import digest_of
 from platform_assets_tests.conftest import SEED
 from platform_assets_tests.support.typed_rows import typed_rows

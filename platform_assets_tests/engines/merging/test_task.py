@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from platform_assets.engines.columnar.digests import measured
 from platform_assets.engines.decoding.digests import measured as typed
 from platform_assets.engines.merging import sorting, task
 from platform_assets.engines.merging.engine import MergeEngine
 from platform_assets.engines.merging.work import Report, Share, Work
+from platform_assets.engines.shared.digests import measured
 from platform_assets.errors import FilesLostError, LakeNotWritableError
 from platform_assets.model.tables import TableKind
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from platform_assets.engines.spark.session import without_token
+from platform_assets.engines.shared.session import without_token
 from platform_assets.errors import (
     BrokerUnreachableError,
     CommitOutcomeUnknownError,

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from platform_assets.engines.columnar.columns import SCHEMA
-from platform_assets.engines.columnar.digests import measured
-from platform_assets.engines.spark import raw
+from platform_assets.engines.connector import raw
+from platform_assets.engines.shared.digests import measured
 from platform_assets.kernels.hashing import hash_bytes
 from platform_assets.model.digest import Digest, Measured, offsets_digest
 from platform_assets_tests.support import digest_reference

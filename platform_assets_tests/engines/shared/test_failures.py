@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from platform_assets.engines.connector.engine import SparkEngine
 from platform_assets.engines.protocol import Records
-from platform_assets.engines.spark.engine import SparkEngine
-from platform_assets.engines.spark.failures import to_platform_error, worker_ended
+from platform_assets.engines.shared.failures import to_platform_error, worker_ended
 from platform_assets.errors import DamagedBatchError, LoadError, WorkerLostError
 from platform_assets.lake.location import Lake
 from platform_assets.model.offsets import OffsetRange, TopicRanges

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platform_assets.engines.choice import choose_engine
-from platform_assets.engines.spark import session as sessions
-from platform_assets.engines.spark.session import connect
+from platform_assets.engines.shared import session as sessions
+from platform_assets.engines.shared.session import connect
 from platform_assets.errors import ConfigurationError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings

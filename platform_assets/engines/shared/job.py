@@ -7,16 +7,14 @@ import pickle
 import re
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sized
-from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from platform_assets.engines.columnar.reports import Report
-from platform_assets.engines.columnar.work import CODE, Work
-from platform_assets.engines.spark.failures import worker_ended
-from platform_assets.engines.spark.session import without_token
+from platform_assets.engines.shared.failures import worker_ended
+from platform_assets.engines.shared.session import without_token
+from platform_assets.engines.shared.worker import CODE
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
@@ -43,9 +41,6 @@ class JobLost(Exception):
         super().__init__(self.text)
 
 
-_TASK: Final = "platform_assets.engines.columnar.task"
-
-
 class Shared(Protocol):
     """Work of any kind, in shares that are divided among tasks. It can be pickled."""
 
@@ -57,18 +52,12 @@ class Shared(Protocol):
 _parallelism: dict[str, int] = {}
 
 
-def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report, None, None]:
-    """Run all shares in Spark with this many tasks, and yield their reports in the order of the shares.
+def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Generator[str, None, None]:
+    """Run all shares in Spark with this many tasks, with the function `reports` of the module `task`; yield its reports
+    as JSON, in the order of the shares.
 
     Raises what Spark raises; reports yielded before that stay valid. Closing the generator early ends the job.
     """
-    with closing(texts_of(spark, work, tasks, _TASK)) as texts:
-        yield from map(Report.from_json, texts)
-
-
-def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Generator[str, None, None]:
-    """Run work of any kind like `reports_of`, with the function `reports` of the module `task`; yield its reports as
-    JSON."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     # As a type, because the server would have to parse a text.
@@ -94,7 +83,7 @@ def _numbers(spark: SparkSession, shares: int, tasks: int) -> DataFrame:
 
 
 def shares_of(task: int, shares: int, tasks: int) -> range:
-    """Return the numbers of the shares in a task of `reports_of`: Spark divides a range into equal parts."""
+    """Return the numbers of the shares in a task of `texts_of`: Spark divides a range into equal parts."""
     return range(task * shares // tasks, (task + 1) * shares // tasks)
 
 
@@ -109,7 +98,7 @@ def parallelism(spark: SparkSession) -> int:
     return _parallelism[spark.session_id]
 
 
-def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _mapped(work: Shared, task: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark maps over the shares' numbers.
 
     Spark sends it by value: it uses nothing of this project until it has checked that the worker has the same code.
@@ -121,14 +110,14 @@ def _mapped(work: Shared, task: str = _TASK) -> Callable[[Iterator[pa.RecordBatc
         try:
             from importlib import import_module
 
-            from platform_assets.engines.columnar.work import CODE as own
+            from platform_assets.engines.shared.worker import CODE as own
 
             reports = import_module(task).reports
         except (ImportError, OSError) as error:  # OSError: a compiled library of a package cannot be loaded
             return None, f"Spark's workers cannot import it ({error})"
         if own != code:
             return None, f"Spark's workers have version {own} of its code, but this process has {code}"
-        from platform_assets.engines.columnar.task import begin_task
+        from platform_assets.engines.shared.worker import begin_task
 
         begin_task()
         return reports, ""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from platform_assets.engines.connector import measure, raw
+from platform_assets.engines.connector.overflow import named_timestamps
 from platform_assets.engines.protocol import NO_ROWS, Order, Records, StagedFiles
-from platform_assets.engines.spark import measure, raw
-from platform_assets.engines.spark.failures import to_platform_error, worker_ended
-from platform_assets.engines.spark.overflow import named_timestamps
-from platform_assets.engines.spark.session import configure_codegen
+from platform_assets.engines.shared.failures import to_platform_error, worker_ended
+from platform_assets.engines.shared.session import configure_codegen
 from platform_assets.errors import (
     PlatformError,
     TimestampOverflowError,

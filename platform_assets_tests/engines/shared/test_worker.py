@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_assets.engines.columnar import job, task, work
+from platform_assets.engines.shared import job, worker
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Nothing:
 
 @pytest.fixture(autouse=True)
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(task, "_tasks", 0)
+    monkeypatch.setattr(worker, "_tasks", 0)
     yield
     gc.unfreeze()
 
@@ -47,7 +47,7 @@ def test_the_jar_leaves_the_import_path_with_its_importers(tmp_path: Path, monke
     sys.path_importer_cache[f"{jar}/org"] = sys.path_importer_cache[jar]
     before = [entry for entry in sys.path if not entry.startswith(jar)]
 
-    task.begin_task()
+    worker.begin_task()
 
     assert sys.path == before
     assert not [entry for entry in sys.path_importer_cache if entry.startswith(jar)]
@@ -58,29 +58,29 @@ def test_other_jars_and_folders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyP
     entries = [str(tmp_path / "users.jar"), str(tmp_path / "spark-core_of_mine"), "", "."]
     monkeypatch.setattr(sys, "path", list(entries))
     monkeypatch.setattr(sys, "path_importer_cache", dict.fromkeys(entries))
-    task.begin_task()
+    worker.begin_task()
     assert sys.path == entries
     assert list(sys.path_importer_cache) == entries
 
 
 def test_garbage_is_looked_for_among_what_came_after_the_first_task() -> None:
-    task.begin_task()
+    worker.begin_task()
     assert not gc.get_freeze_count()
     kept: list[list[int]] = [[] for _ in range(1_000)]
-    task.begin_task()
+    worker.begin_task()
     frozen = gc.get_freeze_count()
     assert frozen > len(kept)
     later: list[list[int]] = [[] for _ in range(1_000)]
-    task.begin_task()
+    worker.begin_task()
     # Frozen objects are still freed when their last reference disappears, so there may be fewer.
     assert len(later) == 1_000
     assert gc.get_freeze_count() <= frozen
 
 
-@pytest.mark.parametrize(("code", "begun"), [(work.CODE, 1), ("another", 0)])
+@pytest.mark.parametrize(("code", "begun"), [(worker.CODE, 1), ("another", 0)])
 def test_a_worker_of_other_code_is_left_as_it_is(code: str, begun: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks the function that Spark maps, as the worker calls it: an older release may lack what this one would
     call."""
-    monkeypatch.setattr("platform_assets.engines.columnar.job.CODE", code)
-    assert list(job._mapped(Nothing())(iter(()))) == []
-    assert task._tasks == begun
+    monkeypatch.setattr("platform_assets.engines.shared.job.CODE", code)
+    assert list(job._mapped(Nothing(), "platform_assets.engines.columnar.task")(iter(()))) == []
+    assert worker._tasks == begun

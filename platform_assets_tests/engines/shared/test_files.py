@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from platform_assets.engines.columnar.columns import SCHEMA
-from platform_assets.engines.columnar.files import CONSTANT, COUNTING, FileSeries, codecs
+from platform_assets.engines.shared.files import CONSTANT, COUNTING, FileSeries, codecs
 from platform_assets.lake.files import files_at
 from platform_assets.model.digest import Measured
 

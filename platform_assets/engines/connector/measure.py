@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from platform_assets.engines.connector import raw
 from platform_assets.engines.protocol import NO_ROWS
-from platform_assets.engines.spark import failures, raw
+from platform_assets.engines.shared import failures
 from platform_assets.errors import FilesLostError, PlatformError
 from platform_assets.lake.location import Lake
 from platform_assets.model.digest import Measured, mark_of

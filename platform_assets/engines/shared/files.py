@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from platform_assets.engines.columnar.digests import measured, numbers
-from platform_assets.engines.columnar.reports import Rows, WrittenFile
+from platform_assets.engines.shared.digests import measured, numbers
+from platform_assets.engines.shared.reports import Rows, WrittenFile
+from platform_assets.errors import LakeNotWritableError, LakeUnavailableError, PlatformError
 from platform_assets.lake.field_ids import NO_IDS, FieldIds
-from platform_assets.lake.files import Files
+from platform_assets.lake.files import Files, is_in_store
 from platform_assets.lake.parquet import WINDOW, leaves
 from platform_assets.model.digest import Measured
 
@@ -266,3 +267,11 @@ def _shrinks(blocks: Sequence[pa.Array], codec: pa.Codec) -> bool:
             before += len(sample) + _LENGTH_BYTES * len(block) * len(sample) / (end - begin)
             after += len(codec.compress(sample))
     return after <= before * WORTH_CODEC
+
+
+def not_written(error: OSError, table: str) -> PlatformError:
+    """Return the platform's error for a system error raised while files of the table at `table` were written."""
+    reason = error.strerror or str(error)
+    if is_in_store(table) and not isinstance(error, PermissionError):
+        return LakeUnavailableError(table, reason)
+    return LakeNotWritableError(table, reason)

@@ -13,9 +13,10 @@ from deltalake import DeltaTable
 
 from platform_assets.checks import facts
 from platform_assets.checks.rules import no_duplicates, no_gaps
+from platform_assets.engines.connector import raw
+from platform_assets.engines.connector.engine import SparkEngine
 from platform_assets.engines.protocol import Records, StagedFiles
-from platform_assets.engines.spark import raw, session
-from platform_assets.engines.spark.engine import SparkEngine
+from platform_assets.engines.shared import session
 from platform_assets.errors import ReloadDiffersError
 from platform_assets.lake import holdings, load_log, raw_table
 from platform_assets.lake.location import Folder, Lake

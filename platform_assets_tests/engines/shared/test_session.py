@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platform_assets.engines.columnar.engine import ColumnarEngine
-from platform_assets.engines.columnar.work import CODE
-from platform_assets.engines.spark.session import SharedSession, connect, end
+from platform_assets.engines.shared.session import SharedSession, connect, end
+from platform_assets.engines.shared.worker import CODE
 from platform_assets.lake.location import Lake
 from platform_assets.services import platform, spark_server
 from platform_assets.services.home import Home
@@ -40,8 +40,8 @@ SETTINGS = SparkSettings(
 OTHER_PROCESS = """
 import json, os, sys
 import pyarrow as pa
-from platform_assets.engines.columnar.job import parallelism
-from platform_assets.engines.spark.session import SharedSession
+from platform_assets.engines.shared.job import parallelism
+from platform_assets.engines.shared.session import SharedSession
 from platform_assets.lake.location import Lake
 def daemon(batches):
     for _ in batches:
