@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from platform_assets.engines.shared import worker
 from platform_assets.engines.columnar.work import Piece, Share, Source, Work
+from platform_assets.engines.shared import worker
 from platform_assets.engines.shared.reports import UnsupportedError
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import OffsetRange
