@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from platform_assets.errors import ConcurrentLoadError, LedgerConflictError
+from platform_assets.errors import ClusterChangedError, ConcurrentLoadError, LedgerConflictError
 from platform_assets.kafka.cluster import Cluster
 from platform_assets.kafka.settings import ClientSettings
 from platform_assets.lake import holdings
@@ -261,3 +261,25 @@ def test_a_loss_that_is_cut_short_can_be_accepted_again(
     assert decided.topic.receipts()[decided.loaded.key].rows == 2
     assert decided.ledger.accepted_losses(TableRef.raw("t"), decided.loaded.key)[0][0] == OffsetRange(0, 2)
     assert loader.load(decided.loaded.key).outcome in ("unchanged", "kept")
+
+
+def test_nothing_is_called_lost_before_an_operator_has_decided_on_another_cluster(tmp_path: Path) -> None:
+    topic = MadeTopic(tmp_path / "lake", "t")
+    (window,) = topic.seal([{0: [(b"k", b"v")] * 4}])
+    newest = topic.ledger.newest_cut("t")
+    assert newest is not None
+    here, there = (KeptCluster("t", {0: 4}, cluster_id=name) for name in ("here", "there"))
+    first = replace(samples.cut("t", newest.edge, {0: 4}, generation=2), cluster_id="here")
+    assert topic.ledger.record_cuts([first], newest.edge)
+    assert loader_of(topic, here).load(window.key).outcome == "loaded"
+    folder = topic.lake.table(topic.declaration.raw_table)
+    for path in holdings.files_of(folder, window.key).paths:
+        (folder.path / path.replace("%25", "%")).unlink()
+    with pytest.raises(ClusterChangedError) as caught:
+        loader_of(topic, there).load(window.key)
+    assert "If KAFKA_BOOTSTRAP_SERVERS is wrong, correct it." in str(caught.value)
+    with pytest.raises(ClusterChangedError):
+        accept_partial.find(loader_of(topic, there), window)
+    # One remedy is followed to its end: with accept-cluster, the other cluster has the rows.
+    clusters.accept(Continuation(first, replace(first, generation=3, cluster_id="there"), ()), ANN, topic.ledger)
+    assert loader_of(topic, there).load(window.key).outcome == "healed"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -195,10 +196,16 @@ class Loader:
         ways = [*self._left_out(sealed, accepted), *self._left_out_before(sealed, accepted)]
         found = self.gatherer(sealed, commit).gathered(receipt, metadata.load_id, ways)
         if isinstance(found, Left):
+            self._check_cluster(sealed.topic)
             raise (
                 cause if isinstance(cause, UnrecordedLoadError) else found.refusal(receipt, cause, self.erased(sealed))
             )
         return self.replacer.restored(commit, receipt, metadata, found, began)
+
+    def _check_cluster(self, topic: str) -> None:
+        """Raise ClusterChangedError: until an operator decides, nothing shows if another cluster has the rows."""
+        with suppress(TopicMissingError, TopicRecreatedError):
+            sealing.checked_state(self.cluster, topic, self.ledger.newest_cut(topic))
 
     def _from_one_place(
         self,
