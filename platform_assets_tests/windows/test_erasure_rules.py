@@ -22,7 +22,7 @@ from platform_assets.windows.decide import clusters, generations
 from platform_assets.windows.decide.clusters import Continuation
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.decide.generations import NewGeneration
-from platform_assets.windows.erase import erased_keys, reapplying
+from platform_assets.windows.erase import erased_keys, erased_logs, reapplying
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, ends_of, loader_of
 from platform_assets_tests.support.local_engine import Kept
@@ -383,3 +383,39 @@ def test_offsets_of_a_damaged_window_are_erased_once_it_is_healed(
     deciding(topic).erasure({}, [])
     assert topic.values() == [b"value-1", NEEDLE, b"value-1"]
     assert loader_of(topic).load(windows[0].key).outcome == "unchanged"
+
+
+def test_samples_of_a_record_that_a_load_has_erased_go_too(topic: MadeTopic) -> None:
+    (window,) = topic.seal([{0: [HERS, HERS, OURS]}])
+    topic.fill([window])
+    assert [p for p in found_in(topic.root, NEEDLE) if "decoded/people/_delta_log" in p], (
+        "samples of what is not unique"
+    )
+    # Somebody deletes one of her rows, so the erasure cannot find it; the load that brings it back does.
+    topic.lake.table(topic.declaration.raw_table).delta().delete("kafka_offset = 1")
+    with pytest.raises(ErasureUnfinishedError):
+        erase(topic)
+    assert loader_of(topic).load(window.key).outcome in ("healed", "restored")
+    erase(topic)
+    assert not found_in(topic.root, NEEDLE)
+
+
+def test_logs_that_a_load_could_not_clean_any_more_are_cleaned_by_the_next_erasure(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (window,) = topic.seal([{0: [HERS, HERS, OURS]}])
+    topic.fill([window])
+    topic.lake.table(topic.declaration.raw_table).delta().delete("kafka_offset = 1")
+    with pytest.raises(ErasureUnfinishedError):
+        erase(topic)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(erased_logs, "clean", die)
+        with pytest.raises(KeyboardInterrupt):
+            loader_of(topic).load(window.key)
+    loader_of(topic).load(window.key)
+    erase(topic)
+    assert not found_in(topic.root, NEEDLE)

@@ -182,6 +182,9 @@ class Deciding:
         selected = erasure.of_keys(keys, unreadable, searched) if keys else []
         selected = erasure.at_offsets(offsets, generation) if offsets and not keys else selected
         self._report_selected(selected)
+        of_replays = erasure.in_replays(keys) if keys else {}
+        for name, some in of_replays.items():
+            self.report(f"replays/{name}/{table}: {sum(each.offsets for each in some):,} records")
         unfinished = erasure.unfinished()
         if unfinished:
             self.report(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
@@ -195,7 +198,7 @@ class Deciding:
             "unfinished": unfinished,
             "damaged": damaged,
         }
-        nothing = not unfinished and not any(each.offsets for each in selected)
+        nothing = not unfinished and not of_replays and not any(each.offsets for each in selected)
         if nothing and not damaged and (forget_keys or not keys):
             self.report(f"{table} has no such records; nothing was erased")
             return found

@@ -44,7 +44,7 @@ from platform_assets.model.logs import logger
 from platform_assets.model.offsets import Cut, OffsetRange
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
-from platform_assets.windows.erase import erased_rows
+from platform_assets.windows.erase import erased_logs, erased_rows
 from platform_assets.windows.load.receipts import DEAD_LETTERS, DECODED, Proof, proof_of, receipt_of
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class WindowEraser:
         return d.raw_table, d.dead_letter_table, d.decoded_table
 
     def erase_pending(self, window: str, erased: Ranges) -> bool:
-        """Remove rows at `erased` of a window from all tables; return True if there were any. Used by loads after an
-        interrupted erasure.
+        """Remove rows at `erased` of a window from all tables and their logs; return True if there were any. Used by
+        loads after an interrupted erasure.
 
         A damaged window is left to the load: no error is raised for it.
         """
@@ -101,6 +101,8 @@ class WindowEraser:
                     raise outcome
                 else:
                     found = True
+        if found:
+            erased_logs.clean(self.ledger, self.tables, {window: erased})
         return found
 
     def erase(

@@ -35,7 +35,7 @@ from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, merge_named, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
-from platform_assets.windows.erase import erased_keys, erased_logs
+from platform_assets.windows.erase import erased_keys, erased_logs, replayed
 from platform_assets.windows.erase.erasing import ErasedWindow, Ranges, WindowEraser
 from platform_assets.windows.erase.erasure_ranges import joined, triples, within
 from platform_assets.windows.proved_files import forget_unnamed, recognised
@@ -228,6 +228,10 @@ class Erasure:
         self.record(selected, author, () if forget else keys)
         if not forget:
             erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
+        for replay in self._replays().values():
+            replayed.take_over(self.ledger, replay.ledger, self.topic)
+            erased_keys.fence_loads(WindowEraser(self.declaration, replay.ledger, self.run_id))
+            replay.record(replay.of_keys(keys), author)
         all_found = list(selected)
         while (found := self.of_keys(keys, unreadable, searched)) and self.record(found, author):
             all_found += found
@@ -316,7 +320,8 @@ class Erasure:
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         if not unfinished and not returned:
             self._delete_overtaken(eraser)
-            return self._in_replays({}, author, {}, {})
+            self._clean_logs(eraser)
+            return self._in_replays(author, {}, {})
         windows = self._named(sorted({*unfinished, *returned}))
         for key, ranges in (erased_of(self.ledger, self.topic, list(returned)) if returned else {}).items():
             windows[key] = joined(windows.get(key, {}), triples(ranges))
@@ -328,10 +333,10 @@ class Erasure:
                 gone[table.name] = gone.get(table.name, 0) + outcome.rows
                 written[table.name] = written.get(table.name, 0) + outcome.bytes
         self._delete_overtaken(eraser)
-        erased_logs.clean(self.ledger, eraser.tables, windows)
+        self._clean_logs(eraser)
         for table in eraser.tables:
             forget_unnamed(self.ledger.lake, table)
-        self._in_replays(windows, author, gone, written)
+        self._in_replays(author, gone, written)
         done_with = tuple(key for key in windows if key not in failed)
         result = Done(len(done_with), gone, written)
         if done_with:
@@ -344,6 +349,11 @@ class Erasure:
                 self.declaration.raw_table.name, sorted(failed), str(next(iter(failed.values())))
             )
         return result
+
+    def _clean_logs(self, eraser: WindowEraser) -> None:
+        """Remove values of all erased records from logs and ledger, also of those that a load has found by their keys."""
+        if erased := erased_of(self.ledger, self.topic):
+            erased_logs.clean(self.ledger, eraser.tables, erased)
 
     def _delete_overtaken(self, eraser: WindowEraser) -> None:
         for table in eraser.tables:
@@ -394,25 +404,33 @@ class Erasure:
             self.ledger.record_acceptances([(window, lacking[key])], reasons[key], ERASED)
         return windows
 
-    def _in_replays(
-        self, windows: Mapping[str, Ranges], author: Author, gone: dict[str, int], written: dict[str, int]
-    ) -> Done:
+    def _in_replays(self, author: Author, gone: dict[str, int], written: dict[str, int]) -> Done:
         """Erase in all replays; add the rows and bytes to `gone` and `written`."""
-        for name in self.ledger.lake.replays():
-            done = self._in_replay(name, windows, author)
+        for name, replay in self._replays().items():
+            replayed.take_over(self.ledger, replay.ledger, self.topic)
+            folder = replay.ledger.lake.table(self.declaration.raw_table)
+            if not load_log.exists(folder):
+                continue
+            files = holdings.window_files(holdings.actions(folder))
+            for window in replay.ledger.windows(self.topic):
+                if window.key in files:
+                    erased_keys.record_found(replay.ledger, folder, files[window.key].paths, window)
+            done = replay.run(author)
             for table_name in done.rows:
                 gone[f"replays/{name}/{table_name}"] = done.rows[table_name]
                 written[f"replays/{name}/{table_name}"] = done.bytes[table_name]
         return Done(0, gone, written)
 
-    def _in_replay(self, name: str, windows: Mapping[str, Ranges], author: Author) -> Done:
-        """Erase in the lake that a replay made inside this one."""
-        other = replace(self, ledger=Ledger(self.ledger.lake.replay(name)))
-        if not load_log.exists(other.ledger.lake.table(self.declaration.raw_table)):
-            return Done(0, {}, {})
-        there = {w.key: w for w in other.ledger.windows(self.topic) if w.key in windows}
-        other.record([Selected(there[key], windows[key], True) for key in sorted(there)], author)
-        return other.run(author)
+    def in_replays(self, keys: Sequence[bytes]) -> dict[str, list[Selected]]:
+        """Select the records with one of these keys in the raw tables of replays, by the replay's name."""
+        found = {name: replay.of_keys(keys) for name, replay in self._replays().items()}
+        return {name: selected for name, selected in found.items() if selected}
+
+    def _replays(self) -> dict[str, Erasure]:
+        """Return the erasures in the lakes that replays of the topic made inside this one, by name."""
+        lakes = {name: self.ledger.lake.replay(name) for name in self.ledger.lake.replays()}
+        found = {name: replace(self, ledger=Ledger(lake)) for name, lake in lakes.items()}
+        return {name: replay for name, replay in found.items() if replay.ledger.newest_cut(self.topic) is not None}
 
     def _selected(self, found: Sequence[tuple[SealedWindow, Ranges]]) -> list[Selected]:
         folder = self.ledger.lake.table(self.declaration.raw_table)

@@ -25,6 +25,7 @@ from platform_assets.errors import (
 )
 from platform_assets.lake import holdings, load_log
 from platform_assets.lake.location import Lake
+from platform_assets.ledger import erasure_rules
 from platform_assets.ledger.entries import Receipt, RecordedCut, SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, common, size_of, subtract
@@ -32,6 +33,7 @@ from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Span, edge_of
 from platform_assets.windows.decide import generations
 from platform_assets.windows.decide.generations import Ranges
+from platform_assets.windows.erase import replayed
 from platform_assets.windows.load.catching_up import load_many
 from platform_assets.windows.load.loading import Loader
 from platform_assets.windows.load.replacing import Loaded
@@ -294,6 +296,7 @@ class Replay:
                 f"another process is replaying into {fresh.ledger.lake}: wait until it ends, then run this again"
             )
         replay = cls(live, fresh)
+        replayed.take_over(live.ledger, fresh.ledger, topic)
         replay._take_over_losses([w.key for w in windows])
         return replay
 
@@ -329,10 +332,14 @@ class Replay:
         known = self.fresh.ledger.accepted_losses_of(table, keys)
         done = self.fresh.ledger.receipts(table, keys)
         lost = self.live.ledger.accepted_losses_of(table, keys)
-        new = [key for key in lost if key not in known and key not in done]
+        new = {
+            key: left
+            for key, ranges in lost.items()
+            if key not in done and (left := erasure_rules.without(ranges, known.get(key, {})))
+        }
         sealed = {key: window for key in new if (window := self.live.ledger.window(topic, key)) is not None}
         self.fresh.ledger.record_acceptances(
-            [(window, lost[key]) for key, window in sealed.items()], "accepted as lost from the live table"
+            [(window, new[key]) for key, window in sealed.items()], "accepted as lost from the live table"
         )
 
 
