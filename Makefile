@@ -48,7 +48,7 @@ test-cluster: install ## Run the tests that need an object store, a Spark cluste
 	@$(BIN)/python -m platform_assets_tests.support.part_runs $(ARGS)
 
 .PHONY: soak
-soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages|day|histories|restarts|decoders|recovery|canary|fuzz-wire|… MINUTES=10)
+soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages|day|histories|restarts|decoders|recovery|decisions|canary|fuzz-wire|… MINUTES=10)
 	@$(BIN)/python -m platform_assets_tests.soak $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 

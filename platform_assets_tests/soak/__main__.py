@@ -1,4 +1,4 @@
-"""`make soak`: storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, canaries; prints the
+"""`make soak`: storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions, canaries; prints the
 findings. Exits 1 if anything was found, or if something did not recover by itself; running scenarios continue after a finding.
 """
 
@@ -20,14 +20,25 @@ from platform_assets.engines.shared.session import connect
 from platform_assets.model.declaration import ENGINES
 from platform_assets_tests.fuzzing import running
 from platform_assets_tests.fuzzing.targets import TARGETS
-from platform_assets_tests.soak import canary, day, decoders, histories, matrix, outages, recovery, restarts, storm
+from platform_assets_tests.soak import (
+    canary,
+    day,
+    decisions,
+    decoders,
+    histories,
+    matrix,
+    outages,
+    recovery,
+    restarts,
+    storm,
+)
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
 from platform_assets_tests.soak.production import PARTS
 from testbed.homes import engines
 
 SCENARIOS: Final = (
-    "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "canary", *TARGETS,
+    "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "decisions", "canary", *TARGETS,
 )  # fmt: skip
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
@@ -141,6 +152,12 @@ def _recoveries(report: Report, first: int, seeds: int, seconds: float, root: Pa
         report.add(recovery.HEADER, found.line(), found.anomalies)
 
 
+def _decisions(report: Report, first: int, seeds: int, seconds: float, root: Path) -> None:
+    for seed in range(first, first + seeds):
+        found = decisions.run(seed, seconds, root / f"decisions-{seed}")
+        report.add(decisions.HEADER, found.line(), found.anomalies)
+
+
 def _canaries(report: Report, root: Path) -> None:
     with report.going_on("canaries"):
         found = canary.run(root / "canary")
@@ -195,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _decoders(report, chosen.seed, chosen.seeds, chosen.seconds)
     if chosen.scenario in ("recovery", "all"):
         _recoveries(report, chosen.seed, chosen.seeds, chosen.seconds, root)
+    if chosen.scenario in ("decisions", "all"):
+        _decisions(report, chosen.seed, chosen.seeds, chosen.seconds, root)
     if chosen.scenario in ("canary", "all"):
         _canaries(report, root)
     for target in TARGETS:

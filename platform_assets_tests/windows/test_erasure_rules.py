@@ -23,6 +23,7 @@ from platform_assets.windows.decide.clusters import Continuation
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.decide.generations import NewGeneration
 from platform_assets.windows.erase import erased_keys, erased_logs, reapplying
+from platform_assets.windows.recover import accept_partial
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, ends_of, loader_of
 from platform_assets_tests.support.local_engine import Kept
@@ -418,4 +419,21 @@ def test_logs_that_a_load_could_not_clean_any_more_are_cleaned_by_the_next_erasu
             loader_of(topic).load(window.key)
     loader_of(topic).load(window.key)
     erase(topic)
+    assert not found_in(topic.root, NEEDLE)
+
+
+@pytest.mark.parametrize("forget_keys", [False, True])
+def test_decoded_rows_of_a_raw_row_that_is_lost_for_good_are_erased(topic: MadeTopic, forget_keys: bool) -> None:
+    (window,) = topic.seal([{0: [HERS, OURS]}])
+    topic.fill([window])
+    folder = topic.lake.table(topic.declaration.raw_table)
+    for path in holdings.files_of(folder, window.key).paths:
+        (folder.path / path.replace("%25", "%")).unlink()
+    topic.records[:] = []
+    kafka = KeptCluster(topic.topic, {0: 2}, starts={0: 2})
+    left = accept_partial.find(loader_of(topic, kafka), window)
+    assert left is not None
+    assert left.accept(AUTHOR).rows == 0
+    assert found_in(topic.root, NEEDLE), "decoded rows are there, and no raw row has a key"
+    erase(topic, forget_keys=forget_keys)
     assert not found_in(topic.root, NEEDLE)

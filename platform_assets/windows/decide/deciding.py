@@ -198,7 +198,7 @@ class Deciding:
             "unfinished": unfinished,
             "damaged": damaged,
         }
-        nothing = not unfinished and not of_replays and not any(each.offsets for each in selected)
+        nothing = not (unfinished or of_replays or any(each.offsets for each in selected) or erasure.has_unfounded())
         if nothing and not damaged and (forget_keys or not keys):
             self.report(f"{table} has no such records; nothing was erased")
             return found

@@ -35,7 +35,7 @@ from platform_assets.model.logs import logger
 from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, merge_named, ranges_of, size_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
-from platform_assets.windows.erase import erased_keys, erased_logs, replayed
+from platform_assets.windows.erase import erased_keys, erased_logs, replayed, unfounded
 from platform_assets.windows.erase.erasing import ErasedWindow, Ranges, WindowEraser
 from platform_assets.windows.erase.erasure_ranges import joined, triples, within
 from platform_assets.windows.proved_files import forget_unnamed, recognised
@@ -319,9 +319,9 @@ class Erasure:
         unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         if not unfinished and not returned:
+            gone, written = self._unfounded(eraser)
             self._delete_overtaken(eraser)
-            self._clean_logs(eraser)
-            return self._in_replays(author, {}, {})
+            return self._in_replays(author, gone, written)
         windows = self._named(sorted({*unfinished, *returned}))
         for key, ranges in (erased_of(self.ledger, self.topic, list(returned)) if returned else {}).items():
             windows[key] = joined(windows.get(key, {}), triples(ranges))
@@ -332,8 +332,10 @@ class Erasure:
             for outcome in self._each(eraser, table, windows, sealed, failed):
                 gone[table.name] = gone.get(table.name, 0) + outcome.rows
                 written[table.name] = written.get(table.name, 0) + outcome.bytes
+        for counts, more in zip((gone, written), self._unfounded(eraser), strict=True):
+            for name, number in more.items():
+                counts[name] = counts.get(name, 0) + number
         self._delete_overtaken(eraser)
-        self._clean_logs(eraser)
         for table in eraser.tables:
             forget_unnamed(self.ledger.lake, table)
         self._in_replays(author, gone, written)
@@ -350,10 +352,24 @@ class Erasure:
             )
         return result
 
-    def _clean_logs(self, eraser: WindowEraser) -> None:
-        """Remove values of all erased records from logs and ledger, also of those that a load has found by their keys."""
-        if erased := erased_of(self.ledger, self.topic):
-            erased_logs.clean(self.ledger, eraser.tables, erased)
+    def has_unfounded(self) -> bool:
+        """Return True if derived tables have rows whose raw rows are lost for good, so that no key can be compared."""
+        return bool(unfounded.find(WindowEraser(self.declaration, self.ledger)))
+
+    def _unfounded(self, eraser: WindowEraser) -> tuple[dict[str, int], dict[str, int]]:
+        """Remove derived rows without a raw row, and values of these and of all erased records, also those that a load
+        has found by their keys, from logs and ledger; return the rows and bytes by table."""
+        named = {key: triples(ranges) for key, ranges in erased_of(self.ledger, self.topic).items()}
+        gone, written = dict[str, int](), dict[str, int]()
+        for table, windows in unfounded.find(eraser).items():
+            for outcome in self._each(eraser, table, windows, {}, {}):
+                gone[table.name] = gone.get(table.name, 0) + outcome.rows
+                written[table.name] = written.get(table.name, 0) + outcome.bytes
+            for key, ranges in windows.items():
+                named.setdefault(key, []).extend(triples(ranges))
+        if named:
+            erased_logs.clean(self.ledger, eraser.tables, {key: merge_named(parts) for key, parts in named.items()})
+        return gone, written
 
     def _delete_overtaken(self, eraser: WindowEraser) -> None:
         for table in eraser.tables:

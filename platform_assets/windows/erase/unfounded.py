@@ -1,0 +1,73 @@
+"""Derived rows whose raw rows no longer exist, since an operator has accepted their loss.
+
+No key of theirs can be compared, because only raw rows have it as bytes. They would disappear when their window is
+decoded again; an erasure removes them, since they may be records of whom it concerns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from platform_assets.errors import FilesLostError
+from platform_assets.lake import load_log, rows
+from platform_assets.ledger import erasure_rules
+from platform_assets.ledger.entries import Receipt
+from platform_assets.model.digest import digest_of
+from platform_assets.model.offsets import OffsetRange, merge, ranges_of
+from platform_assets.model.tables import TableRef
+from platform_assets.windows.erase.erasing import WindowEraser
+
+Ranges = Mapping[int, tuple[OffsetRange, ...]]
+
+
+def find(eraser: WindowEraser) -> dict[TableRef, dict[str, Ranges]]:
+    """Return the offsets of rows in derived tables that the raw table does not have, by table and window.
+
+    Reads only windows whose receipts do not match, and none whose raw rows are not those of the receipt: these may be
+    repaired. Files that cannot be read are not searched, since decoding replaces them.
+    """
+    raw, *derived = eraser.tables
+    ledger = eraser.ledger
+    receipts = {table: ledger.receipts(table) for table in eraser.tables}
+    differing = {
+        key: receipt
+        for key, receipt in receipts[raw].items()
+        if any(key in receipts[table] for table in derived)
+        and sum((receipts[t][key].offsets for t in derived if key in receipts[t]), digest_of({})) != receipt.offsets
+    }
+    found: dict[TableRef, dict[str, Ranges]] = {}
+    if not differing:
+        return found
+    held = _held_by_raw(eraser, raw, differing)
+    for table in derived:
+        folder = ledger.lake.table(table)
+        if not load_log.exists(folder):
+            continue
+        opened = rows.Opened.at(folder)
+        for key in sorted(held.keys() & opened.files.keys()):
+            there = _ranges_of(opened, key)
+            if there is not None and (left := erasure_rules.without(there, held[key])):
+                found.setdefault(table, {})[key] = left
+    return found
+
+
+def _held_by_raw(eraser: WindowEraser, raw: TableRef, receipts: Mapping[str, Receipt]) -> dict[str, Ranges]:
+    """Return the offsets of the windows whose raw rows are those of their receipts."""
+    folder = eraser.ledger.lake.table(raw)
+    opened = rows.Opened.at(folder) if load_log.exists(folder) else rows.Opened(folder, {})
+    held: dict[str, Ranges] = {}
+    for key, receipt in receipts.items():
+        try:
+            offsets = opened.offsets_of(key)
+        except FilesLostError:
+            continue
+        if digest_of(offsets) == receipt.offsets:
+            held[key] = {p: merge(ranges_of(some)) for p, some in offsets.items()}
+    return held
+
+
+def _ranges_of(opened: rows.Opened, key: str) -> Ranges | None:
+    try:
+        return {p: merge(ranges_of(offsets)) for p, offsets in opened.offsets_of(key).items()}
+    except FilesLostError:
+        return None
