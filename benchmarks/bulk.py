@@ -123,7 +123,14 @@ class Bulk:
         """As the platform does: files, digests, one commit. Gives the lake, which holds nothing else."""
         lake, metadata = self._new_lake(), self._metadata()
         commit = WindowCommit(lake, self._table)
-        records = Records(self.topic, self.topic_id, WINDOW.key, self.ranges)
+        records = Records(
+            self.topic,
+            self.topic_id,
+            WINDOW.key,
+            self.ranges,
+            window_column=commit.is_flat,
+            field_ids=commit.field_ids(),
+        )
         engine = choose_engine(lake, lambda: ClientSettings(self.bootstrap), lambda: self.spark, name)
         written = engine.write(records, self._table, metadata.load_id, RECORDS_PER_FILE)
         commit.replace(metadata, written.files)

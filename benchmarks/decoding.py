@@ -88,6 +88,8 @@ class Typed:
             dead_layout=dead_letter_table.columns(),
             load_id=metadata.load_id,
             records_per_file=RECORDS_PER_FILE,
+            window_columns=(commits[1].is_flat, commits[0].is_flat),
+            field_ids=(commits[1].field_ids(), commits[0].field_ids()),
         )
         made = decode_engine(self.lake, lambda: self.bulk.spark).decode(order)
         for commit, written in zip(commits, (made.dead_letters, made.decoded), strict=True):

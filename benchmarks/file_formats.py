@@ -34,6 +34,7 @@ from platform_assets.lake.location import Lake, load_folder
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
+from testbed.layouts import new_tables_are
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -132,7 +133,8 @@ def _log_lines(count: int, random: np.random.Generator) -> pa.Array:
 def _figures(folder: Path, values: pa.Array, form: Format, spark: SparkSession) -> Mapping[str, float]:
     million = 1_000_000 / len(values)
     lake, table = Lake.at(folder), TableRef.raw("topic")
-    raw_table.create(lake.table(table), table.topic)
+    with new_tables_are("partitioned"):
+        raw_table.create(lake.table(table), table.topic)
     began = time.process_time()
     files = _written(lake, table, values, form)
     writing = time.process_time() - began

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +37,7 @@ from platform_assets.orchestration.events import sealed_event
 from platform_assets.orchestration.names import table_key
 from platform_assets.windows.load import clocks
 from platform_assets.windows.load.clocks import OtherClock
+from testbed.layouts import new_tables_are
 from testbed.samples import START, TOPIC_ID, edge, hourly, receipt, rows, sealed
 
 _ADDS_A_COMMIT: Final = 5_000
@@ -66,7 +66,7 @@ def make(
     ledger = Ledger(Lake.at(root))
     ledger.create()
     table = root / "raw" / topic
-    with layout(a_file is not None):
+    with new_tables_are("partitioned" if a_file is None else "flat"):
         raw_table.create(Folder.at(table), topic)
     old = max(windows - one_by_one, 0)
     numbers = np.arange(old, dtype=np.int64)
@@ -104,7 +104,8 @@ def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_l
     older log entries have expired, so earlier windows are only in a checkpoint.
     """
     table = root / "raw" / topic
-    raw_table.create(Folder.at(table), topic)
+    with new_tables_are("partitioned"):
+        raw_table.create(Folder.at(table), topic)
     old, keys = max(windows - in_log, 0), _keys(np.arange(windows, dtype=np.int64))
     for at in range(0, old, _ADDS_A_COMMIT):
         some = range(at, min(at + _ADDS_A_COMMIT, old))
@@ -164,8 +165,7 @@ def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) 
     The commits are those that a clean-up keeps, and each hundredth one has a checkpoint.
     """
     table, keys = root / "raw" / topic, _keys(np.arange(windows, dtype=np.int64))
-    with layout(True):
-        raw_table.create(Folder.at(table), topic)
+    raw_table.create(Folder.at(table), topic)
     for number, key in enumerate(keys):
         ranges = {f"p{p}": (number, number + 1) for p in range(partitions)}
         _commit(table, [_add(key, number, partitions, flat=True)], sealed(topic, key, 1, **ranges))
@@ -183,16 +183,6 @@ def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) 
         if number % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
             DeltaTable(table).create_checkpoint()
     return table / "_delta_log"
-
-
-@contextmanager
-def layout(is_flat: bool) -> Iterator[None]:
-    """Create tables within it with or without partition columns."""
-    before, holdings.new_tables_are_flat = holdings.new_tables_are_flat, is_flat
-    try:
-        yield
-    finally:
-        holdings.new_tables_are_flat = before
 
 
 def _merged(table: Path, topic_id: str, keys: Sequence[str], first: int, a_file: int, partitions: int) -> list[int]:

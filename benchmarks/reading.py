@@ -99,8 +99,7 @@ class Small:
         """Write the files, commit them and record their windows and receipts."""
         ledger.create()
         folder = Folder.at(self.path)
-        with made_lake.layout(True):
-            raw_table.create(folder, TOPIC)
+        raw_table.create(folder, TOPIC)
         made_lake.record_cuts(Path(str(self.lake)), TOPIC, TOPIC_ID, self.windows, PARTITIONS, self.each)
         windows = ledger.windows(TOPIC)
         contents: dict[str, tuple[int, int]] = {}

@@ -7,6 +7,7 @@ import random
 import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platform_assets.engines.shared.session import end
-from platform_assets.lake import holdings
 from platform_assets.model.declaration import DEFAULT_ENGINE, EngineName
 from platform_assets.services import brokers, platform, spark_server, state
 from platform_assets.services.broker import BrokerSettings
@@ -26,9 +26,11 @@ from platform_assets_tests.support import lake_switch, parts, schedule, turns
 from platform_assets_tests.support.lake_switch import session_store as session_store
 from platform_assets_tests.support.lake_switch import tmp_path as tmp_path
 from platform_assets_tests.support.shell import Shell, ShellOf
+from testbed import layouts
 from testbed.browser import launched
 from testbed.clients import librdkafka
 from testbed.homes import home_at, service_environment
+from testbed.layouts import Layout
 from testbed.loads import START, TopicLake, wait_until
 
 if TYPE_CHECKING:
@@ -61,7 +63,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         durations = os.environ.pop(schedule.VARIABLE, None)
         config.pluginmanager.register(schedule.Durations(Path(durations) if durations else None))
-    holdings.new_tables_are_flat = parts.LAYOUT.chosen() == "flat"
+    if parts.LAYOUT.chosen() == "partitioned":
+        session = ExitStack()
+        session.enter_context(layouts.new_tables_are("partitioned"))
+        config.add_cleanup(session.close)
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             # Unlike SIG_IGN, a handler is not inherited.
@@ -328,9 +333,24 @@ def connection(spark_remote: str) -> Callable[[], ConnectSession]:
 
 
 @pytest.fixture
-def flat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make new tables flat."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
+def flat() -> Iterator[None]:
+    """Create flat tables, whatever layout the session chose: for tests of what only flat tables have."""
+    with layouts.new_tables_are("flat"):
+        yield
+
+
+@pytest.fixture
+def partitioned() -> Iterator[None]:
+    """Create tables that are partitioned by window, as earlier releases did."""
+    with layouts.new_tables_are("partitioned"):
+        yield
+
+
+@pytest.fixture(params=["flat", "partitioned"])
+def layout(request: pytest.FixtureRequest) -> Iterator[Layout]:
+    """Run a test in both layouts; return its layout."""
+    with layouts.new_tables_are(request.param):
+        yield request.param
 
 
 @pytest.fixture

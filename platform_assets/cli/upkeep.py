@@ -45,7 +45,7 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     help="Leave windows alone that ended less than so many hours ago.",
 )
 @click.option(
-    "--budget", metavar="SIZE", callback=_bytes, help="Merge files of about this size per table. Default: 4 GB."
+    "--budget", metavar="SIZE", callback=_bytes, help="Merge files of about this size per table. Default: 32 GB."
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be merged.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, dry_run, and for each table what was done.")

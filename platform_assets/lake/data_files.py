@@ -63,7 +63,7 @@ def oldest_moment(table: Folder, below: str) -> int | None:
     return min(oldest, default=None)
 
 
-def past_files(table: Folder, window: str, version: int, below: str, *, flat: bool = False) -> tuple[NewFile, ...]:
+def past_files(table: Folder, window: str, version: int, below: str, *, flat: bool) -> tuple[NewFile, ...]:
     """Return the files of a window at a past version, so that a commit can name them again. Raises FilesLostError if
     one no longer exists.
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import Field, Schema
 from deltalake.schema import PrimitiveType
 
-from platform_assets.lake import holdings, load_log, raw_table
+from platform_assets.lake import load_log, new_tables, raw_table
 from platform_assets.lake.location import Folder
 
 _WHY: Final[tuple[tuple[str, Any, str], ...]] = (
@@ -33,10 +33,9 @@ def create(path: Folder, topic: str) -> None:
     """Create the table of `topic` if it is missing. Raises LakeNotWritableError."""
     if load_log.exists(path):
         return
-    path.create_delta(
-        raw_table.of_new_table(_SCHEMA),
-        partition_by=holdings.partition_of_new_tables(),
+    new_tables.create(
+        path,
+        _SCHEMA,
         name=f"dead_letters_{topic}",
         description=f"Records of Kafka topic {topic} that could not be decoded, as they were sent, with the reason",
-        configuration=raw_table.properties(),
     )

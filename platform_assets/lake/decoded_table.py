@@ -16,10 +16,9 @@ from deltalake import CommitProperties, Schema
 from deltalake.exceptions import CommitFailedError
 
 from platform_assets.errors import ConfigurationError, SchemaChangeError, TableRefusedError
-from platform_assets.lake import failures, field_ids, holdings, load_log
+from platform_assets.lake import failures, field_ids, holdings, load_log, new_tables
 from platform_assets.lake.location import Folder
 from platform_assets.lake.parquet import check_apart
-from platform_assets.lake.raw_table import of_new_table, properties
 
 # Differences between a declared schema and a table's: additions, null in old rows, and all others, which are refused.
 # Pure. Old files stay as they are, so a column keeps its place, its name and its type for as long as the table exists.
@@ -136,9 +135,7 @@ _RESCUED: Final = pa.field(
     RESCUED, pa.string(), metadata={"comment": "JSON object of the fields of the value that are not declared; null without any"}
 )  # fmt: skip
 _KEY_RESCUED: Final = pa.field(KEY_RESCUED, pa.string(), metadata={"comment": "the same of the key"})  # plain: allow
-_WINDOW: Final = pa.field(
-    "window", pa.string(), metadata={"comment": "window key and Dagster partition key; the table's partition column"}
-)
+_WINDOW: Final = pa.field("window", pa.string(), metadata={"comment": "window key and Dagster partition key"})
 LAST: Final = (RESCUED, KEY_RESCUED, "window")
 _OWN: Final = frozenset({f.name for f in _BEFORE} | {KEY, *LAST})
 _ATTEMPTS: Final = 20
@@ -180,12 +177,11 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
     """
     name = f"decoded/{topic}"
     if not load_log.exists(path):
-        path.create_delta(
-            of_new_table(Schema.from_arrow(declared)),
-            partition_by=holdings.partition_of_new_tables(),
+        new_tables.create(
+            path,
+            Schema.from_arrow(declared),
             name=f"decoded_{topic}",
             description=f"Records of Kafka topic {topic} as typed rows; those that could not be decoded are in dead_letters/{topic}",
-            configuration=properties(),
         )
     for _ in range(_ATTEMPTS):
         handle = path.delta()
@@ -198,6 +194,8 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
             rows, windows = pc.sum(files["num_records"]).as_py() or 0, len(pc.unique(held[holdings.WINDOW]))
             raise SchemaChangeError(name, changes, fingerprint(now), rows, windows, handle.version())
         wanted = declared if changes else merged(now, declared, LAST)
+        # Its comment is the table's own: two releases that load into one table would keep changing it.
+        wanted = wanted.set(wanted.get_field_index(holdings.WINDOW), now.field(holdings.WINDOW))
         if holdings.is_flat(handle):
             wanted = field_ids.assigned(wanted, now)
         if wanted.equals(now, check_metadata=True):

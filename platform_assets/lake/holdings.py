@@ -68,15 +68,6 @@ class WindowFiles:
         return self.are(digest) and self.rows in (None, rows)
 
 
-new_tables_are_flat = False
-"""True if tables are created without partition columns. Only tests set it: flat tables are not the default yet."""
-
-
-def partition_of_new_tables() -> str | None:
-    """Return the partition column of newly created tables of windows; None for flat ones."""
-    return None if new_tables_are_flat else WINDOW
-
-
 def is_flat(table: DeltaTable) -> bool:
     """Return True if a table of windows is not partitioned."""
     return WINDOW not in table.metadata().partition_columns

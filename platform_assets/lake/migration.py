@@ -60,6 +60,8 @@ MIGRATION_KEY: Final = "platform_assets_migration"
 _VERSION: Final = 1
 _COLUMNS: Final = "columns.json"
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
+_FORMER_COMMENT: Final = b"window key and Dagster partition key; the table's partition column"
+"""Comment of the column `window` in tables of releases before flat tables."""
 _PATH: Final = re.compile(rf"{SHARED}/[0-9-]+_[0-9-]+/(?:v\d{{1,18}}-)?[0-9a-f-]{{36}}/part-[0-9a-f]+\.parquet")
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
 _INTERVAL: Final = re.compile(r"interval\s+(\d{1,6})\s+(second|minute|hour|day|week)s?")
@@ -230,7 +232,7 @@ def check_supported(folder: Folder, handle: DeltaTable) -> None:
 
 def flat_columns(folder: Folder, handle: DeltaTable) -> pa.Schema:
     """Return the columns that the flat table gets, with field ids. The ids stay the same over all runs of a migration."""
-    now = pa.schema(handle.schema().to_arrow())
+    now = _unpartitioned(pa.schema(handle.schema().to_arrow()))
     known = (folder / FOLDER).read(_COLUMNS)
     before = None if known is None else pa.schema(Schema.from_json(known.decode()).to_arrow())
     found = field_ids.assigned(now, before)
@@ -240,6 +242,16 @@ def flat_columns(folder: Folder, handle: DeltaTable) -> pa.Schema:
     if before is not None and field_ids.ids_of(before) != field_ids.ids_of(found):
         (folder / FOLDER).write(_COLUMNS, text)
     return found
+
+
+def _unpartitioned(columns: pa.Schema) -> pa.Schema:
+    """Return the columns with a comment of `window` that does not call it the partition column."""
+    at = columns.get_field_index(holdings.WINDOW)
+    metadata = columns.field(at).metadata or {}
+    if metadata.get(b"comment") != _FORMER_COMMENT:
+        return columns
+    comment = _FORMER_COMMENT.partition(b";")[0]
+    return columns.set(at, columns.field(at).with_metadata({**metadata, b"comment": comment}))
 
 
 def recorded(folder: Folder) -> list[Copy]:

@@ -50,13 +50,14 @@ NEWEST_FAILURES = 500
 _SHOWN_IN_FULL: Final = 20
 """Topics of one run whose errors are shown in full; the others are shortened, since all errors share one tag."""
 _SHORT: Final = 300
-_UNDER_WAY = [
+UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
+"""Statuses of runs that are not finished."""
 _FAILED = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 
@@ -93,7 +94,7 @@ def orchestration(
 
 def under_way(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:
     """Return queued and running runs."""
-    return instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
+    return instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY))
 
 
 def windows_in_flight(
@@ -193,7 +194,7 @@ def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetChec
     """Return True if a queued or running run will evaluate all of `checks`."""
     wanted = set(checks)
     return any(
-        wanted <= set(run.asset_check_selection or ()) for run in instance.get_runs(dg.RunsFilter(statuses=_UNDER_WAY))
+        wanted <= set(run.asset_check_selection or ()) for run in instance.get_runs(dg.RunsFilter(statuses=UNDER_WAY))
     )
 
 

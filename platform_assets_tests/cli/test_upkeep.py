@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.engines.merging.engine import MergeEngine
-from platform_assets.lake import holdings
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration import upkeep_status
 from platform_assets.orchestration.maintenance import upkeep
@@ -23,6 +22,7 @@ from platform_assets.windows.maintain import last_upkeep
 from platform_assets_tests.support.erasures import MadeTopic, proved
 from platform_assets_tests.support.shell import DAGSTER_WARNINGS, Shell
 from testbed import samples
+from testbed.layouts import new_tables_are
 
 pytestmark = [pytest.mark.usefixtures("flat"), *map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 WINDOWS = 5
@@ -91,15 +91,21 @@ def test_quiet_windows_and_the_budget_limit_a_run(shell: Shell, topic: MadeTopic
 def test_damage_is_named_with_a_remedy_that_works(shell: Shell, topic: MadeTopic) -> None:
     of = topic.ledger.windows(topic.topic)[2]
     DeltaTable(topic.root / "raw" / "people").delete(f"window = '{of.key}' AND kafka_offset % 3 = 0")
+    dead = topic.root / "raw" / "people" / "dead.parquet"
+    dead.write_bytes(b"no version names it")
+    os.utime(dead, (0, 0))
     done = shell.run("upkeep", "people")
     assert done.exit_code == 1
     assert f"`platform-assets load raw/people {of.key}`" in done.stderr
+    # The rows may be in files of past versions only.
+    assert dead.exists()
     kept = last_upkeep.recall(topic.lake, topic.declaration.raw_table)
     assert kept is not None
     assert last_upkeep.standing(topic.ledger, topic.declaration.raw_table, kept) == (of.key,)
     assert topic.load(of).outcome == "healed"
     assert last_upkeep.standing(topic.ledger, topic.declaration.raw_table, kept) == ()
     assert shell.run("upkeep", "people").exit_code == 0
+    assert not dead.exists()
     assert len(files(topic)) == 1
     proved(topic)
 
@@ -133,9 +139,9 @@ def test_old_files_are_deleted_once_a_day(shell: Shell, topic: MadeTopic) -> Non
     assert not dead[1].exists()
 
 
-def test_a_partitioned_table_is_left_alone(tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings, "new_tables_are_flat", False)
-    topic = filled(tmp_path / "partitioned")
+def test_a_partitioned_table_is_left_alone(tmp_path: Path, shell: Shell) -> None:
+    with new_tables_are("partitioned"):
+        topic = filled(tmp_path / "partitioned")
     done = shell.run("upkeep", "people", LAKE_ROOT=str(topic.root))
     assert (done.exit_code, done.stdout) == (
         0,
@@ -179,20 +185,59 @@ def test_the_job_without_spark_fails_and_changes_nothing(topic: MadeTopic) -> No
     assert len(files(topic)) == WINDOWS
 
 
-def test_the_schedule_runs_where_there_is_something_to_merge(
-    topic: MadeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tick(of: MadeTopic) -> Any:
-        found = definitions(of)
-        context = dg.build_schedule_context(resources={"lake": LakeResource(root=str(of.root))})
+def tick(of: MadeTopic, instance: dg.DagsterInstance) -> Any:
+    found = definitions(of)
+    with dg.build_schedule_context(instance, resources={"lake": LakeResource(root=str(of.root))}) as context:
         return found.resolve_schedule_def("upkeep_schedule").evaluate_tick(context)
 
+
+def test_the_schedule_is_on_and_runs_once_at_a_time_if_a_table_is_flat(topic: MadeTopic, tmp_path: Path) -> None:
     (schedule,) = upkeep.definitions().schedules or ()
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
-    assert len(tick(topic).run_requests) == 1
-    monkeypatch.setattr(holdings, "new_tables_are_flat", False)
-    (schedule,) = upkeep.definitions().schedules or ()
-    assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
-    skipped = tick(filled(tmp_path / "partitioned"))
-    assert not skipped.run_requests
-    assert "partitioned by windows" in skipped.skip_message
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert len(tick(topic, instance).run_requests) == 1
+        run = instance.create_run_for_job(
+            definitions(topic).resolve_job_def("upkeep"), status=dg.DagsterRunStatus.STARTED
+        )
+        assert "not finished" in tick(topic, instance).skip_message
+        instance.report_run_canceled(run)
+        assert len(tick(topic, instance).run_requests) == 1
+        with new_tables_are("partitioned"):
+            skipped = tick(filled(tmp_path / "partitioned"), instance)
+        assert not skipped.run_requests
+        assert "no flat table" in skipped.skip_message
+
+
+def test_a_table_that_cannot_be_opened_does_not_hold_up_the_others(
+    topic: MadeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are asked in the order of the lake's list, so all of one kind are damaged."""
+    monkeypatch.setattr(upkeep, "merge_engine", lambda *_: MergeEngine())
+    for kind in ("raw", "dead_letters"):
+        for commit in (topic.root / kind / "people" / "_delta_log").iterdir():
+            commit.write_bytes(b"no commit")
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert len(tick(topic, instance).run_requests) == 1
+    done = definitions(topic).resolve_job_def("upkeep").execute_in_process(raise_on_error=False)
+    assert not done.success
+    assert len(files(topic, "decoded")) == 1
+
+
+def test_the_job_leaves_tables_of_other_code_locations_to_them(topic: MadeTopic) -> None:
+    """The other location has their settings, such as `cluster_by`."""
+    resources = {"lake": LakeResource(root=str(topic.root)), "spark": SparkResource(remote="sc://localhost:1")}
+    others = dg.Definitions.merge(upkeep.definitions(), dg.Definitions(resources=resources))
+    assert others.resolve_job_def("upkeep").execute_in_process().success
+    assert len(files(topic)) == WINDOWS
+
+
+def test_a_run_with_nothing_to_merge_starts_no_spark(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+    monkeypatch.setattr(SparkResource, "session", lambda self: asked.append(self.remote))
+    config = {"ops": {"upkeep_each_table": {"config": {"quiet_hours": 99_999}}}}
+    done = definitions(topic).resolve_job_def("upkeep").execute_in_process(config)
+    assert done.success
+    assert asked == []
+    observed = [e for e in done.all_events if e.event_type_value == "ASSET_OBSERVATION"]
+    assert len(observed) == 3
+    assert len(files(topic)) == WINDOWS

@@ -23,13 +23,14 @@ from platform_assets.lake.location import Lake, load_folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
+from testbed.layouts import Layout
 from testbed.samples import edge, rows, sealed
 
 TABLE = TableRef.raw("t")
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Lake:
+def lake(layout: Layout, tmp_path: Path) -> Lake:
     made = Lake.at(tmp_path)
     raw_table.create(made.table(TABLE), TABLE.topic)
     return made
@@ -49,11 +50,14 @@ def files(lake: Lake, of: SealedWindow, load_id: str, count: int = 10) -> tuple[
     folder = lake.table(TABLE)
     (folder / below).make()
     start = of.ranges.by_partition[0].start
-    found = rows(of.key, {0: range(start, start + count)}).drop_columns(
-        [] if holdings.new_tables_are_flat else ["window"]
-    )
+    found = in_files(lake, rows(of.key, {0: range(start, start + count)}))
     pq.write_table(found, folder.path / below / "part-0.parquet", row_group_size=4)
     return data_files.written_files(folder, below)
+
+
+def in_files(lake: Lake, found: pa.Table) -> pa.Table:
+    """Return rows with the columns that files of the table have."""
+    return found if holdings.is_flat(lake.table(TABLE).delta()) else found.drop_columns(["window"])
 
 
 def held(lake: Lake) -> dict[str, int]:
@@ -258,16 +262,17 @@ def test_a_timestamp_that_no_text_can_say_has_no_statistics(lake: Lake, micros: 
     below = "2026/odd"
     folder = lake.table(TABLE)
     (folder / below).make()
-    found = rows(window(0).key, {0: [1, 2]}).drop_columns([] if holdings.new_tables_are_flat else ["window"])
+    found = in_files(lake, rows(window(0).key, {0: [1, 2]}))
     stamps = pa.array([0, micros], pa.int64()).cast(pa.timestamp("us", "UTC"))
     at = found.column_names.index("kafka_timestamp")
     pq.write_table(found.set_column(at, "kafka_timestamp", stamps), folder.path / below / "a.parquet")
     (file,) = data_files.written_files(folder, below)
-    assert set(file.statistics["minValues"]) == {"kafka_partition", "kafka_offset"}
+    assert set(file.statistics["minValues"]) - {"window"} == {"kafka_partition", "kafka_offset"}
     WindowCommit(lake, TABLE).replace(metadata(window(0), "a"), (file,))
     assert held(lake) == {window(0).key: 2}
 
 
+@pytest.mark.parametrize("layout", ["partitioned"], indirect=True)
 def test_files_of_a_past_version_are_named_again(lake: Lake) -> None:
     """Also files in a folder whose name is percent-encoded in the log, as the first release wrote them."""
     first = window(0)
@@ -279,7 +284,7 @@ def test_files_of_a_past_version_are_named_again(lake: Lake) -> None:
     assert "%" in before.paths[0]
     folder.delta().delete(f"window = '{first.key}'")
     assert held(lake) == {}
-    again = data_files.past_files(folder, first.key, 1, "new")
+    again = data_files.past_files(folder, first.key, 1, "new", flat=False)
     WindowCommit(lake, TABLE).replace(replace(metadata(first, "b"), run_id="s"), again)
     assert held(lake) == {first.key: 10}
     assert holdings.files_of(folder, first.key).digest == before.digest
@@ -291,7 +296,7 @@ def test_a_past_file_that_is_gone_is_said_to_be(lake: Lake) -> None:
     folder.delta().delete(f"window = '{window(0).key}'")
     folder.delta().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(FilesLostError):
-        data_files.past_files(folder, window(0).key, 1, "new")
+        data_files.past_files(folder, window(0).key, 1, "new", flat=WindowCommit(lake, TABLE).is_flat)
 
 
 @pytest.mark.parametrize("change", [append, delete])
@@ -307,7 +312,9 @@ def test_files_that_a_past_version_shares_with_the_newest_one_stay(
     damaged = holdings.files_of(folder, first.key)
     assert set(damaged.paths) & set(before.paths)
     assert damaged.digest != before.digest
-    made = WindowCommit(lake, TABLE).replace(metadata(first, "b"), data_files.past_files(folder, first.key, 1, "new"))
+    commit_again = WindowCommit(lake, TABLE)
+    again = data_files.past_files(folder, first.key, 1, "new", flat=commit_again.is_flat)
+    made = commit_again.replace(metadata(first, "b"), again)
     assert held(lake) == {first.key: 10}
     commit = delta_log.commit(folder, made.version)
     assert commit is not None
@@ -319,6 +326,6 @@ def files_from(lake: Lake, of: SealedWindow, load_id: str, start: int) -> tuple[
     below = load_folder(of.key, load_id)
     folder = lake.table(TABLE)
     (folder / below).make()
-    found = rows(of.key, {0: range(start, 10)}).drop_columns([] if holdings.new_tables_are_flat else ["window"])
+    found = in_files(lake, rows(of.key, {0: range(start, 10)}))
     pq.write_table(found, folder.path / below / "part-1.parquet")
     return data_files.written_files(folder, below)

@@ -31,13 +31,13 @@ def files(table: Path) -> dict[str, tuple[str | None, int, int | None]]:
         assert commit is not None
         for path in commit.removes:
             del found[path]
-        found |= {f.path: (f.partition["window"], f.bytes, f.rows) for f in commit.adds}
+        found |= {f.path: (f.partition.get("window"), f.bytes, f.rows) for f in commit.adds}
     return found
 
 
 def by_delta_rs(table: Path) -> dict[str, tuple[str | None, int, int | None]]:
     rows = load_log.file_actions(Folder.at(table)).to_pylist()
-    return {r["path"]: (r["partition.window"], r["size_bytes"], r["num_records"]) for r in rows}
+    return {r["path"]: (r.get("partition.window"), r["size_bytes"], r["num_records"]) for r in rows}
 
 
 def test_commits_put_together_are_the_table(table: Path) -> None:

@@ -132,6 +132,7 @@ def test_all_files_of_flat_tables_have_the_ids_of_their_table(tmp_path: Path) ->
             assert by_path(table) == RAW
 
 
+@pytest.mark.usefixtures("partitioned")
 def test_partitioned_tables_stay_as_they_are(tmp_path: Path) -> None:
     topic = made(tmp_path / "lake")
     for kind in ("raw", "decoded", "dead_letters"):

@@ -32,6 +32,7 @@ from platform_assets.lake.rows import offsets_of
 from platform_assets.ledger.entries import Receipt, SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved, shown
+from testbed.layouts import new_tables_are
 
 pytestmark = pytest.mark.usefixtures("flat")
 
@@ -257,12 +258,10 @@ def test_a_file_that_does_not_name_its_window_is_refused(topic: MadeTopic) -> No
         topic.replacer.open().replace(metadata(of, "again"), bare)
 
 
-def test_a_partitioned_table_refuses_files_with_a_column_of_windows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(holdings, "new_tables_are_flat", False)
-    made = MadeTopic(tmp_path / "partitioned")
-    made.fill(made.seal(values()), decode=False)
+def test_a_partitioned_table_refuses_files_with_a_column_of_windows(tmp_path: Path) -> None:
+    with new_tables_are("partitioned"):
+        made = MadeTopic(tmp_path / "partitioned")
+        made.fill(made.seal(values()), decode=False)
     of = windows(made)[1]
     with pytest.raises(ConcurrentLoadError):
         made.replacer.open().replace(metadata(of, "again"), written(made, of, "again"))

@@ -190,6 +190,7 @@ def test_any_change_to_the_files_of_a_window_changes_their_digest_and_that_alone
     assert holdings.files_of(Folder.at(table), first.key, version) == before
 
 
+@pytest.mark.usefixtures("partitioned")
 def test_the_same_rows_written_again_are_other_files(tmp_path: Path, table: Path) -> None:
     """They have the same size, but different names."""
     (first,) = windows(0)

@@ -171,5 +171,6 @@ def test_a_restored_file_of_another_unit_has_no_statistics_of_its_times(topic: M
     """Readers use these statistics to skip files."""
     rewritten(topic, in_milliseconds)
     folder, key = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)[0].key
-    (file,) = data_files.past_files(folder, key, load_log.version(folder), f"window={key.replace(':', '%3A')}/copied")
-    assert set(file.statistics["minValues"]) == {"kafka_partition", "kafka_offset"}
+    below = f"window={key.replace(':', '%3A')}/copied"
+    (file,) = data_files.past_files(folder, key, load_log.version(folder), below, flat=True)
+    assert set(file.statistics["minValues"]) == {"kafka_partition", "kafka_offset", "window"}

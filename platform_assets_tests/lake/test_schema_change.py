@@ -46,7 +46,7 @@ def test_table_has_comments_and_a_place_for_tombstones(tmp_path: Path) -> None:
     prepared(tmp_path, VALUE)
     delta = table_at(tmp_path).delta()
     assert all(field.nullable and field.metadata["comment"] for field in delta.schema().fields)
-    assert delta.metadata().partition_columns == ["window"]
+    assert delta.metadata().partition_columns == []
     assert delta.metadata().configuration["delta.isolationLevel"] == "Serializable"
 
 

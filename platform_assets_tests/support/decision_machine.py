@@ -53,7 +53,6 @@ from platform_assets.errors import (
 )
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.kafka.settings import ClientSettings
-from platform_assets.lake import holdings
 from platform_assets.lake.location import Folder
 from platform_assets.lake.vacuum import vacuum
 from platform_assets.ledger import appending, decisions, erasure_rules, recording, unloaded
@@ -72,6 +71,7 @@ from platform_assets.windows.replay.replaying import Replay
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic
 from platform_assets_tests.support.local_engine import Kept, LocalEngine
 from testbed import samples
+from testbed.layouts import new_tables_are
 
 TOPIC: Final = "people"
 PEOPLE: Final = [b"person-%d" % n for n in range(3)]
@@ -269,7 +269,7 @@ class Machine:
     def __init__(self, root: Path, *, flat: bool) -> None:
         self.root = root
         self._patches = ExitStack()
-        self._patches.enter_context(mock.patch.object(holdings, "new_tables_are_flat", flat))
+        self._patches.enter_context(new_tables_are("flat" if flat else "partitioned"))
         self._patches.enter_context(log_in_memory(lambda: self.log))
         erasure_rules.forget()
         made = MadeTopic(root / "lake", TOPIC)

@@ -30,7 +30,7 @@ class Part:
 LAKE: Final = Part("lake root", "PLATFORM_TEST_LAKE", ("folder", "s3"))
 SPARK: Final = Part("Spark", "PLATFORM_TEST_SPARK", ("local", "cluster"))
 BROKERS: Final = Part("brokers", "PLATFORM_TEST_BROKERS", ("plain", "three", "secure3", "mutual3"))
-LAYOUT: Final = Part("new tables", "PLATFORM_TEST_LAYOUT", ("partitioned", "flat"))
+LAYOUT: Final = Part("new tables", "PLATFORM_TEST_LAYOUT", ("flat", "partitioned"))
 PARTS: Final = (LAKE, SPARK, BROKERS, LAYOUT)
 
 PORTABLE: Final = frozenset(

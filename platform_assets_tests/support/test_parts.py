@@ -19,7 +19,7 @@ def test_the_first_kind_is_the_default() -> None:
     assert parts.SPARK.chosen({"PLATFORM_TEST_SPARK": "cluster"}) == "cluster"
     assert (
         parts.line({"PLATFORM_TEST_SPARK": "cluster"})
-        == "lake root: folder, Spark: cluster, brokers: plain, new tables: partitioned"
+        == "lake root: folder, Spark: cluster, brokers: plain, new tables: flat"
     )
 
 

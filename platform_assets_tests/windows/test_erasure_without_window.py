@@ -9,17 +9,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from platform_assets.errors import ConfigurationError
-from platform_assets.lake import holdings
 from platform_assets_tests.support.erasures import MadeTopic
+from testbed.layouts import Layout
 
 NEEDLE = b"secret-key"
 
 
-@pytest.mark.parametrize(("is_flat", "is_shared"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("layout", "is_shared"), [("partitioned", False), ("flat", False), ("flat", True)], indirect=["layout"]
+)
 def test_rows_without_a_window_are_refused_until_they_are_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_flat: bool, is_shared: bool
+    tmp_path: Path, layout: Layout, is_shared: bool
 ) -> None:
-    monkeypatch.setattr(holdings, "new_tables_are_flat", is_flat)
     topic = MadeTopic(tmp_path / "lake")
     sealed = topic.seal([{0: [(NEEDLE, b"a"), (b"k", b"b")]}, {0: [(b"k", b"c")]}])
     topic.fill(sealed, decode=False)

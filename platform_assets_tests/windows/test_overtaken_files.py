@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from platform_assets.engines.merging import task
-from platform_assets.lake import holdings, row_copies
+from platform_assets.lake import row_copies
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.leftovers import delete_overtaken
 from platform_assets.lake.load_log import Fence
@@ -30,9 +30,8 @@ NEEDLE = b"1/0/2"
 
 
 @pytest.fixture
-def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeTopic:
+def flat(flat: None, tmp_path: Path) -> MadeTopic:
     """A flat table with four windows, each with a file of its own."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
     made = MadeTopic(tmp_path / "lake")
     windows = [{p: [(b"k%d" % n, b"%d/%d/%d" % (w, p, n)) for n in range(6)] for p in (0, 1)} for w in range(4)]
     made.fill(made.seal(windows), decode=False)

@@ -15,18 +15,17 @@ from platform_assets.checks.facts import Facts, collect
 from platform_assets.checks.findings import Finding, foreign_ids, of_another_writer
 from platform_assets.checks.registry import CHECKS
 from platform_assets.checks.rules import deep_audit
-from platform_assets.lake import holdings
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.maintain.merging import Upkeep
 from platform_assets_tests.support.erasures import MadeTopic, evaluation_of, proved
+from testbed.layouts import Layout
 
 LATER = "2030-01-01-00:00"
-LAYOUTS = pytest.mark.parametrize("is_flat", [False, True], ids=["partitioned", "flat"])
+pytestmark = pytest.mark.usefixtures("layout")
 CHANGED = "kafka_partition = 0 AND kafka_offset = 3"
 
 
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_flat: bool) -> MadeTopic:
-    monkeypatch.setattr(holdings, "new_tables_are_flat", is_flat)
+def made(tmp_path: Path) -> MadeTopic:
     topic = MadeTopic(tmp_path / "lake")
     topic.fill(topic.seal([{0: [(b"k", b"%d-%d" % (w, n)) for n in range(5)]} for w in range(3)]))
     return topic
@@ -51,35 +50,31 @@ def counted(topic: MadeTopic) -> Facts:
 # --- another topic id
 
 
-@LAYOUTS
 @pytest.mark.parametrize("value", ["NULL", "'other'"])
 def test_rows_with_another_topic_id_are_named_and_a_load_removes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, *, is_flat: bool
+    tmp_path: Path, layout: Layout, value: str
 ) -> None:
-    topic = made(tmp_path, monkeypatch, is_flat=is_flat)
+    topic = made(tmp_path)
     window, before = topic.ledger.windows(topic.topic)[0], ids(topic)
     table(topic).update(predicate=CHANGED, updates={"topic_id": value})
     for found in (findings(topic), list(deep_audit.evaluate(evaluation_of(topic)).findings)):
         assert [(f.kind, f.window) for f in found] == [("altered value", window.key)]
         assert ("'other'" if value != "NULL" else "no topic id") in found[0].detail
         assert f"Materialise partition {window.key}" in found[0].remedy
-    if is_flat:
+    if layout == "flat":
         damaged = [done.damaged for done in Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER)]
         assert damaged == [(window.key,)]
     assert topic.load(window).outcome == "healed"
     assert ids(topic) == before
     topic.decoder().decode(window.key)
     proved(topic)
-    if is_flat:
+    if layout == "flat":
         assert all(done.version for done in Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER))
         proved(topic)
 
 
-@LAYOUTS
-def test_a_past_version_with_another_topic_id_is_not_restored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_flat: bool
-) -> None:
-    topic = made(tmp_path, monkeypatch, is_flat=is_flat)
+def test_a_past_version_with_another_topic_id_is_not_restored(tmp_path: Path) -> None:
+    topic = made(tmp_path)
     window, before = topic.ledger.windows(topic.topic)[0], ids(topic)
     table(topic).update(predicate=CHANGED, updates={"topic_id": "'other'"})
     table(topic).delete(f"window = '{window.key}' AND kafka_offset = 4")
@@ -90,11 +85,8 @@ def test_a_past_version_with_another_topic_id_is_not_restored(
     proved(topic)
 
 
-@LAYOUTS
-def test_decoded_rows_with_another_topic_id_are_named_and_decoding_removes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_flat: bool
-) -> None:
-    topic = made(tmp_path, monkeypatch, is_flat=is_flat)
+def test_decoded_rows_with_another_topic_id_are_named_and_decoding_removes_them(tmp_path: Path) -> None:
+    topic = made(tmp_path)
     window, before = topic.ledger.windows(topic.topic)[0], ids(topic, "decoded")
     table(topic, "decoded").update(predicate=CHANGED, updates={"topic_id": "'other'"})
     (found,) = conserved(windows_of(topic.declaration, topic.ledger)).findings
@@ -117,11 +109,8 @@ def test_many_foreign_topic_ids_are_named_briefly() -> None:
 # --- no window
 
 
-@LAYOUTS
-def test_rows_without_a_window_are_named_and_the_remedy_removes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_flat: bool
-) -> None:
-    topic = made(tmp_path, monkeypatch, is_flat=is_flat)
+def test_rows_without_a_window_are_named_and_the_remedy_removes_them(tmp_path: Path) -> None:
+    topic = made(tmp_path)
     one = table(topic).to_pyarrow_table().slice(0, 1)
     one = one.set_column(one.column_names.index("window"), "window", pa.nulls(1, pa.string()))
     write_deltalake(table(topic), one, mode="append")
@@ -134,11 +123,8 @@ def test_rows_without_a_window_are_named_and_the_remedy_removes_them(
     proved(topic)
 
 
-@LAYOUTS
-def test_decoded_rows_without_a_window_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_flat: bool
-) -> None:
-    topic = made(tmp_path, monkeypatch, is_flat=is_flat)
+def test_decoded_rows_without_a_window_are_named(tmp_path: Path) -> None:
+    topic = made(tmp_path)
     one = table(topic, "decoded").to_pyarrow_table().slice(0, 1)
     one = one.set_column(one.column_names.index("window"), "window", pa.nulls(1, pa.string()))
     write_deltalake(table(topic, "decoded"), one, mode="append")
@@ -150,11 +136,7 @@ def test_decoded_rows_without_a_window_are_named(
     proved(topic)
 
 
-@LAYOUTS
-def test_rows_without_a_window_are_found_where_older_windows_are_only_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_flat: bool
-) -> None:
-    monkeypatch.setattr(holdings, "new_tables_are_flat", is_flat)
+def test_rows_without_a_window_are_found_where_older_windows_are_only_counted(tmp_path: Path) -> None:
     topic = MadeTopic(tmp_path / "lake")
     topic.load_many(topic.seal([{0: [(b"k", b"%d" % w)]} for w in range(60)]))
     assert counted(topic).older.windows == 36

@@ -230,11 +230,13 @@ def test_rows_that_are_left_of_a_window_which_was_changed_prove_nothing(
     assert topic.values() == values
 
 
+@pytest.mark.usefixtures("partitioned")
 @pytest.mark.parametrize("number", range(4))
 def test_a_lost_file_without_statistics_holds_up_nothing(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], number: int
 ) -> None:
-    """OPTIMIZE has put both partitions into one file, and nothing shows its offsets: the next rows bound them."""
+    """OPTIMIZE has put both Kafka partitions of a window into one file, and nothing shows its offsets: the next rows
+    bound them. In a flat table, it would put all windows into one file."""
     values = topic.values()
     compact(table(topic))
     vacuum(table(topic))
@@ -261,6 +263,7 @@ def test_a_lost_file_without_statistics_holds_up_nothing(
         assert loader_of(topic, kafka).load(window.key).outcome == "unchanged"
 
 
+@pytest.mark.usefixtures("partitioned")
 def test_a_lost_file_of_an_expired_window_is_named_and_the_rest_is_what_is_left(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:

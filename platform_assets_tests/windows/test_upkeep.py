@@ -28,6 +28,7 @@ from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
 from platform_assets.windows.proved_files import recognised
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
+from testbed.layouts import new_tables_are
 
 pytestmark = pytest.mark.usefixtures("flat")
 
@@ -410,8 +411,8 @@ def test_an_erasure_deletes_no_file_that_upkeep_commits_meanwhile(
     proved(uneven)
 
 
-def test_a_partitioned_table_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings, "new_tables_are_flat", False)
-    made = MadeTopic(tmp_path / "partitioned")
-    made.fill(made.seal([{0: [(b"k", b"v")]}, {0: [(b"k", b"v")]}]), decode=False)
+def test_a_partitioned_table_is_left_alone(tmp_path: Path) -> None:
+    with new_tables_are("partitioned"):
+        made = MadeTopic(tmp_path / "partitioned")
+        made.fill(made.seal([{0: [(b"k", b"v")]}, {0: [(b"k", b"v")]}]), decode=False)
     assert upkeep(made) == []

@@ -18,6 +18,7 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.tables import TableRef
 from platform_assets.model.untrusted import line
+from platform_assets.orchestration.dagster_records import UNDER_WAY
 from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.resources import LakeResource, SparkResource, read_config, values_of
 from platform_assets.windows.maintain import upkeep_text
@@ -31,7 +32,9 @@ Declarations = Callable[[], Mapping[str, TopicDeclaration]]
 class UpkeepConfig(dg.Config):
     """Files that a run merges."""
 
-    tables: list[str] = Field(default=[], description="Tables, such as raw/orders; if empty, all tables of the lake.")
+    tables: list[str] = Field(
+        default=[], description="Tables, such as raw/orders; if empty, all tables of this code location's topics."
+    )
     quiet_hours: float = Field(
         default=QUIET / timedelta(hours=1),
         ge=0,
@@ -45,7 +48,7 @@ class UpkeepConfig(dg.Config):
 
 
 def definitions(declarations: Declarations = dict) -> dg.Definitions:
-    """Build the job and its schedule, which is enabled by default once new tables have files to merge.
+    """Build the job and its schedule, which is enabled by default.
 
     `declarations` returns the declared topics by name, whose settings the job uses.
     """
@@ -60,7 +63,9 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
             )
         ledger, declared, failed = Ledger(root), declarations(), list[str]()
         engine = merge_engine(root, spark.session, spark.remote)
-        for name in config.tables or sorted(known):
+        # Another code location has the settings of its own topics, and merges their files.
+        own = [name for name, table in sorted(known.items()) if table.topic in declared]
+        for name in config.tables or own:
             table = known[name]
             upkeep = TableUpkeep.of(
                 table,
@@ -95,24 +100,27 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
     @dg.schedule(
         name="upkeep_schedule",
         job=upkeep_tables,
-        cron_schedule="40 * * * *",
-        default_status=_status(),
+        cron_schedule="40 3 * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
     )
     def upkeep_schedule(context: dg.ScheduleEvaluationContext, lake: LakeResource) -> Any:
-        if not any(_is_flat(lake.lake(), table) for table in lake.lake().tables()):
-            return dg.SkipReason("All tables are partitioned by windows, so there are no files to merge.")
+        root = lake.lake()
+        if not any(_is_flat(root, table) for table in root.tables()):
+            return dg.SkipReason("The lake has no flat table, so there are no files to merge.")
+        unfinished = dg.RunsFilter(job_name=upkeep_tables.name, statuses=UNDER_WAY)
+        if context.instance.get_runs(unfinished, limit=1):
+            return dg.SkipReason("The last run has not finished yet.")
         return dg.RunRequest()
 
     return dg.Definitions(jobs=[upkeep_tables], schedules=[upkeep_schedule])
 
 
-def _status() -> dg.DefaultScheduleStatus:
-    running = holdings.partition_of_new_tables() is None
-    return dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
-
-
 def _is_flat(lake: Lake, table: TableRef) -> bool:
-    return holdings.is_flat(lake.table(table).delta())
+    """Return True if the table is flat, or cannot be opened: the run then says why."""
+    try:
+        return holdings.is_flat(lake.table(table).delta())
+    except PlatformError:
+        return True
 
 
 def _upkeep(context: dg.OpExecutionContext, upkeep: TableUpkeep, *, dry_run: bool) -> bool:

@@ -40,8 +40,8 @@ from platform_assets.windows.load.receipts import proved_again
 from platform_assets.windows.load.replacing import same
 
 _log = logger(__name__)
-BUDGET_BYTES: Final = 4 << 30
-"""Bytes of files that a run merges by default: some minutes of work for two cores."""
+BUDGET_BYTES: Final = 32 << 30
+"""Bytes of files of a table that a run merges by default: some minutes of work for two cores."""
 _STATISTICS: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", holdings.WINDOW)
 _ORDER: Final = (holdings.WINDOW, "kafka_partition", "kafka_offset")
 _LARGEST: Final = 2

@@ -4,7 +4,7 @@ version names.
 Each step is either complete or leaves the table unchanged, so a run may end anywhere, and two runs at once do no
 harm: see `merging`. Files are deleted after the table's own retention, a week by default, on which readers of past
 versions, backups and loads in progress rely; only files that are older and that the newest version does not name are
-deleted.
+deleted. If a run finds a damaged window, it deletes none, because a past version may have that window's only good rows.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class TableUpkeep:
             self._fold_log()
         vacuumed = before.vacuumed_at if before is not None else None
         deleted = Vacuumed(self.table, (), 0)
-        files, size = self._size()
-        if vacuumed is None or now - vacuumed >= VACUUM_EVERY:
-            deleted, vacuumed = vacuum(self.table, self._folder), now
         damaged = sorted({key for each in merged for key in each.damaged})
+        files, size = self._size()
+        if not damaged and (vacuumed is None or now - vacuumed >= VACUUM_EVERY):
+            deleted, vacuumed = vacuum(self.table, self._folder), now
         found = LastUpkeep(
             at=datetime.now(UTC),
             seconds=round(time.monotonic() - began, 3),

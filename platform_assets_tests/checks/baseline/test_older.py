@@ -186,6 +186,7 @@ def test_a_ledger_of_cuts_that_was_edited_has_all_windows_judged(tmp_path: Path)
     assert facts(tmp_path).older == older.NONE
 
 
+@pytest.mark.usefixtures("partitioned")
 def test_recent_windows_are_judged_one_by_one(tmp_path: Path) -> None:
     lake(tmp_path)
     DeltaTable(tmp_path / "raw" / TOPIC).delete("window = '2026-01-01-23:00' AND kafka_partition = 0")

@@ -244,9 +244,8 @@ def judged(found: Facts) -> list[CheckResult]:
 
 
 @pytest.fixture
-def flat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SealedWindow]:
+def flat(flat: None, tmp_path: Path) -> list[SealedWindow]:
     """Return a flat table with true digests, not remembered in a snapshot."""
-    monkeypatch.setattr(holdings, "new_tables_are_flat", True)
     windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
     for window in windows:
         all_of_it = rows(window.key, {p: list(range(r.start, r.end)) for p, r in window.ranges.items()})

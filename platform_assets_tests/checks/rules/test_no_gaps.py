@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow.compute as pc
 import pytest
@@ -13,7 +14,8 @@ from deltalake import DeltaTable
 from platform_assets.checks.facts import Facts, Orchestration, collect
 from platform_assets.checks.findings import Finding, counted
 from platform_assets.checks.rules import no_duplicates, no_gaps
-from platform_assets.lake.location import Lake
+from platform_assets.lake import holdings
+from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange, TopicRanges
@@ -323,8 +325,9 @@ def test_a_data_file_that_was_removed_is_named_where_the_log_was_changed(
     tmp_path: Path, windows: list[SealedWindow]
 ) -> None:
     samples.append(tmp_path, "t", samples.rows(windows[0].key, {0: [3]}))
-    for file in (tmp_path / "raw" / "t").glob("window=*00%3A00/*.parquet"):
-        file.unlink()
+    folder = Folder.at(tmp_path / "raw" / "t")
+    for path in holdings.files_of(folder, windows[0].key).paths:
+        (folder.path / unquote(path)).unlink()
     assert gaps(collected(tmp_path)) == [("files lost", windows[0].key, None, ())]
 
 

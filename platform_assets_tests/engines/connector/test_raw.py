@@ -72,12 +72,13 @@ def test_a_timestamp_that_the_broker_set_is_told_from_one_that_the_producer_set(
     assert records(rows) == records(lk.committed())
 
 
+@pytest.mark.usefixtures("flat")
 def test_a_table_says_what_it_holds_and_keeps_statistics_that_help(lake: LakeMaker) -> None:
     lk = lake()
     lk.load(lk.window_of([Record(b"value", b"key"), Record(b"value", b"key")]))
     table = DeltaTable(lk.table)
     assert lk.topic in (table.metadata().description or "")
-    assert table.metadata().partition_columns == ([] if holdings.new_tables_are_flat else ["window"])
+    assert table.metadata().partition_columns == []
     comments = {f.name: f.metadata.get("comment") for f in table.schema().fields}
     assert list(comments) == list(raw_table.COLUMN_NAMES)
     assert all(comments.values())
@@ -88,6 +89,7 @@ def test_a_table_says_what_it_holds_and_keeps_statistics_that_help(lake: LakeMak
         assert not any(c.startswith((f"min.{name}", f"max.{name}", f"null_count.{name}")) for c in columns)
 
 
+@pytest.mark.usefixtures("flat")
 def test_each_load_is_one_commit_that_carries_its_ranges(lake: LakeMaker) -> None:
     lk = lake(partitions=2)
     keys = [lk.window_of([Record(partition=p) for p in (0, 1, 1)]) for _ in range(2)]
@@ -108,8 +110,8 @@ def test_each_load_is_one_commit_that_carries_its_ranges(lake: LakeMaker) -> Non
         metadata = load_log.LoadMetadata.from_json(commit["userMetadata"])
         assert metadata is not None
         assert metadata.ranges == lk.ledger.windows(lk.topic)[number].ranges == loaded.receipt.ranges
-        # A flat table's commit names each file that it removes.
-        assert commit["operationParameters"]["mode"] == ("Append" if holdings.new_tables_are_flat else "Overwrite")
+        # The commit names each file that it removes.
+        assert commit["operationParameters"]["mode"] == "Append"
 
 
 def test_a_window_of_aborted_records_alone_is_a_commit_with_no_rows(lake: LakeMaker) -> None:
