@@ -201,6 +201,20 @@ def test_upkeep_loses_to_whatever_commits_first_and_deletes_its_file(
     proved(topic)
 
 
+def test_files_that_an_erasure_deletes_before_upkeep_reads_them_are_no_damage(
+    topic: MadeTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is told to repair anything."""
+    merging_files = Upkeep(topic.declaration.raw_table, topic.ledger)
+    plan = merging_files.plan(LATER)
+    assert plan is not None
+    erase(topic, windows(topic)[2])
+    (done,) = merging_files.merge(plan)
+    assert (done.version, done.damaged) == (None, ())
+    assert "not merged" not in caplog.text
+    proved(topic)
+
+
 def test_a_commit_of_others_that_leaves_the_files_is_no_conflict(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

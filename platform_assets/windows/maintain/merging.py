@@ -182,8 +182,10 @@ class Upkeep:
         if report.error is not None:
             if not isinstance(report.error, FilesLostError):
                 raise report.error
-            _log.warning("%d files of %s are not merged: %s", len(group.files), self.table, report.error)
-            return MergedFiles(group, None, damaged=self._damaged(group, receipts))
+            damaged = self._damaged(group, receipts)
+            if damaged:
+                _log.warning("%d files of %s are not merged: %s", len(group.files), self.table, report.error)
+            return MergedFiles(group, None, damaged=damaged)
         try:
             if report.odd or _differing(report.digests, receipts):
                 damaged = self._damaged(group, receipts)
