@@ -48,9 +48,10 @@ test-cluster: install ## Run the tests that need an object store, a Spark cluste
 	@$(BIN)/python -m platform_assets_tests.support.part_runs $(ARGS)
 
 .PHONY: soak
-soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages|day|histories|restarts|decoders|recovery|decisions|canary|fuzz-wire|… MINUTES=10)
+soak: install ## Kill, freeze and cut off at random, then prove (SEEDS=30 SECONDS=300 SCENARIO=storm|matrix|outages|day|histories|restarts|decoders|recovery|decisions|races|streaming|canary|fuzz-wire|… MINUTES=10 ROUNDS=100)
 	@$(BIN)/python -m platform_assets_tests.soak $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(ROUNDS),--rounds $(ROUNDS)) $(ARGS)
 
 .PHONY: wheel
 wheel: install ## Build the wheel, for projects of your own without a checkout, in dist/

@@ -28,9 +28,11 @@ from platform_assets_tests.soak import (
     histories,
     matrix,
     outages,
+    races,
     recovery,
     restarts,
     storm,
+    streaming,
 )
 from platform_assets_tests.soak.cells import cells
 from platform_assets_tests.soak.outages import OUTAGES
@@ -38,7 +40,8 @@ from platform_assets_tests.soak.production import PARTS
 from testbed.homes import engines
 
 SCENARIOS: Final = (
-    "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "decisions", "canary", *TARGETS,
+    "storm", "matrix", "outages", "day", "histories", "restarts", "decoders", "recovery", "decisions", "races", "streaming",
+    "canary", *TARGETS,
 )  # fmt: skip
 _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.delay.ms": "500"}
 
@@ -158,6 +161,23 @@ def _decisions(report: Report, first: int, seeds: int, seconds: float, root: Pat
         report.add(decisions.HEADER, found.line(), found.anomalies)
 
 
+def _races(report: Report, first: int, seeds: int, rounds: int, root: Path) -> None:
+    """Run the rounds of each seed in a folder and in an object store."""
+    for seed in range(first, first + seeds):
+        for store in (False, True):
+            below = root / f"races-{seed}-{'s3' if store else 'folder'}"
+            with report.going_on(f"races of seed {seed}"):
+                for found in races.run_at(seed, rounds, below, in_store=store):
+                    report.add(races.HEADER, found.line(), found.anomalies)
+
+
+def _streams(report: Report, first: int, seeds: int, minutes: float, root: Path) -> None:
+    for seed in range(first, first + seeds):
+        with report.going_on(f"streaming reader of seed {seed}"):
+            found = streaming.run(seed, minutes * 60, root / f"streaming-{seed}")
+            report.add(streaming.HEADER, found.line(), found.anomalies)
+
+
 def _canaries(report: Report, root: Path) -> None:
     with report.going_on("canaries"):
         found = canary.run(root / "canary")
@@ -182,7 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--seeds", type=int, default=3, help="how many storms, matrices, days, logs and restarts of all parts"
     )
     parser.add_argument("--seconds", type=float, default=120, help="how long each of them lasts")
-    parser.add_argument("--minutes", type=float, default=3, help="how long each outage lasts")
+    parser.add_argument("--minutes", type=float, default=3, help="how long each outage and streaming reader lasts")
+    parser.add_argument("--rounds", type=int, default=10, help="how many races of upkeep against each rival")
     parser.add_argument(
         "--cell", default="", help="of the matrix, those alone that have this in their name: 'columnar: mid-read'"
     )
@@ -214,6 +235,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _recoveries(report, chosen.seed, chosen.seeds, chosen.seconds, root)
     if chosen.scenario in ("decisions", "all"):
         _decisions(report, chosen.seed, chosen.seeds, chosen.seconds, root)
+    if chosen.scenario in ("races", "all"):
+        _races(report, chosen.seed, chosen.seeds, chosen.rounds, root)
+    if chosen.scenario in ("streaming", "all"):
+        _streams(report, chosen.seed, chosen.seeds, chosen.minutes, root)
     if chosen.scenario in ("canary", "all"):
         _canaries(report, root)
     for target in TARGETS:
