@@ -7,13 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+import numpy as np
+
 from platform_assets.checks.decoded_files import TableFiles, files_of
 from platform_assets.checks.findings import CheckResult, Finding, counted, of_another_writer
+from platform_assets.errors import FilesLostError
+from platform_assets.lake import load_log, rows
 from platform_assets.lake.dead_letters import Group, groups
 from platform_assets.ledger.entries import Receipt
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import DecodeDeclaration
+from platform_assets.model.offsets import OffsetRange, ranges_of
 from platform_assets.model.tables import TableRef
 
 CONSERVATION: Final = "decoded_plus_dead_equals_raw"
@@ -26,7 +31,12 @@ NEWEST: Final = 200
 BUDGET: Final = 120.0
 """Time limit in seconds for reading files that changed since their load."""
 
+_MOST_NAMED: Final = 20
+"""Number of windows with differing rows whose missing offsets are looked up."""
+_NONE: Final = np.empty(0, np.int64)
+
 Level = Literal["passed", "warning", "error"]
+Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +44,8 @@ class Windows:
     """Ledger entries and files of some windows: their receipts in each of the three tables, and their files in two.
 
     `unknown` windows have rows in one of the two, but never existed in the raw table. `under_way` windows are being
-    replaced by a load right now, so their commits appear one by one.
+    replaced by a load right now, so their commits appear one by one. `missing` has, by partition, the offsets of raw rows that
+    are in neither table, of some windows whose rows are not the load's.
     """
 
     topic: str
@@ -43,6 +54,7 @@ class Windows:
     of_dead_letters: TableFiles
     unknown: Mapping[str, TableRef] = field(default_factory=dict)
     under_way: frozenset[str] = frozenset()
+    missing: Mapping[str, Ranges] = field(default_factory=dict)
 
     @property
     def decoded(self) -> Mapping[str, Receipt]:
@@ -89,7 +101,33 @@ def windows_of(
     # Asked last, because each window decoded until now had its raw receipt before.
     raw = ledger.receipts(declaration.raw_table, wanted)
     unknown = {k: f.table for f in (decoded, dead) for k in f.files if k not in {*raw, *f.receipts}}
-    return Windows(declaration.topic, raw, decoded, dead, {} if wanted is not None else unknown)
+    missing = _missing(ledger, declaration, sorted({*decoded.otherwise, *dead.otherwise} & {*raw}), deadline)
+    return Windows(declaration.topic, raw, decoded, dead, {} if wanted is not None else unknown, missing=missing)
+
+
+def _missing(
+    ledger: Ledger, declaration: TopicDeclaration, keys: Sequence[str], deadline: float
+) -> Mapping[str, Ranges]:
+    """Return the offsets of raw rows of these windows that are neither decoded rows nor dead letters, of at most
+    `_MOST_NAMED` windows and as far as all files can be read before the deadline."""
+    found = dict[str, Ranges]()
+    folders = [ledger.lake.table(table) for table in declaration.tables]
+    of_raw = ledger.lake.table(declaration.raw_table)
+    for key in keys[:_MOST_NAMED]:
+        if time.monotonic() >= deadline:
+            break
+        try:
+            held = [rows.offsets_of(folder, key) for folder in folders if folder != of_raw and load_log.exists(folder)]
+            lost = {
+                partition: ranges_of(
+                    np.setdiff1d(offsets, np.concatenate([h[partition] for h in held if partition in h] or [_NONE]))
+                )
+                for partition, offsets in rows.offsets_of(of_raw, key).items()
+            }
+        except FilesLostError:
+            continue
+        found[key] = {partition: ranges for partition, ranges in sorted(lost.items()) if ranges}
+    return found
 
 
 def confirmed_windows(
@@ -185,10 +223,15 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
                 + ("" if decoded.rows + dead.rows != raw.rows else ": their offsets differ")
             )
         )
+    named = False
     for of_table in (windows.of_decoded, windows.of_dead_letters):
         if key in of_table.otherwise:
             text = f"the files of {of_table.table} are not those that its load committed: {of_table.otherwise[key]}"
-            findings.append(found(text))
+            places = () if named else tuple(windows.missing.get(key, {}).items())
+            named = True
+            findings += [Finding("not conserved", windows.topic, key, p, r, text, again) for p, r in places] or [
+                found(text)
+            ]
         elif key in of_table.unread:
             text = f"the files of {of_table.table} are not those of its load, and reading them reached the time limit"
             findings.append(Finding("could not tell", windows.topic, key, None, (), text, "Run the check again."))

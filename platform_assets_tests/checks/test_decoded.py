@@ -29,6 +29,7 @@ from platform_assets.engines.decoding.rows import RowMaker
 from platform_assets.errors import SparkUnreachableError
 from platform_assets.lake import holdings
 from platform_assets.ledger.decisions import Author
+from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.windows import Span
 from platform_assets.orchestration import decoded_checks
 from platform_assets.windows.decide import parking
@@ -99,6 +100,7 @@ def test_row_that_is_lost_is_found_behind_a_compaction(topic: DecodedTopic) -> N
     (finding,) = conserved(topic).findings
     assert (finding.kind, finding.window) == ("not conserved", topic.windows[0].key)
     assert "it holds 7 rows, and its load committed 8" in finding.detail
+    assert (finding.partition, finding.ranges) == (1, (OffsetRange(2, 3),))
 
 
 def test_value_that_is_altered_by_a_rewrite_is_found(topic: DecodedTopic) -> None:

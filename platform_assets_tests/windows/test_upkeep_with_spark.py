@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,16 +11,19 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
 
+from platform_assets.checks.decoded import conserved, windows_of
 from platform_assets.checks.evaluation import Evaluation
 from platform_assets.checks.facts import Orchestration
+from platform_assets.checks.findings import Finding
 from platform_assets.checks.registry import CHECKS
 from platform_assets.engines.choice import merge_engine
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.model.tables import TableKind
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
-from platform_assets_tests.support.erasures import MadeTopic, proved
+from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, evaluation_of, proved
 from testbed.loads import Record
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("flat")]
 LATER = "2030-01-01-00:00"
-WINDOWS, MORE, EACH = 5, 2, 20
+WINDOWS, MORE, EACH = 5, 4, 20
 KINDS: tuple[TableKind, ...] = ("raw", "decoded")
 
 
@@ -106,25 +110,63 @@ STRANGERS: dict[str, Maintenance] = {
 }
 
 
-@pytest.mark.parametrize("stranger", STRANGERS)
-def test_a_stranger_maintains_a_live_table(people: MadeTopic, spark: SparkSession, stranger: str) -> None:
-    """Merged by others and vacuumed: all checks pass, and the next load, decode and upkeep work."""
-    before = {kind: rows(people, kind) for kind in KINDS}
+def vacuum(spark: SparkSession, table: Path) -> None:
+    """Delete at once what the newest version does not name."""
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        spark.sql(f"VACUUM delta.`{table}` RETAIN 0 HOURS")
+    finally:
+        spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+
+
+def test_strangers_maintain_live_tables_and_a_deleted_row_is_found_and_healed(
+    people: MadeTopic, spark: SparkSession
+) -> None:
+    """After each has rewritten and vacuumed both tables, all checks pass, and the next load, decode and upkeep work. Then
+    one of them deletes a row: it is named, and the next load or decode restores it."""
+    for (name, maintain), new in zip(STRANGERS.items(), more(people), strict=True):
+        before = {kind: rows(people, kind) for kind in KINDS}
+        for kind in KINDS:
+            version, on_disk = DeltaTable(place(people, kind)).version(), files_of(people, kind)
+            maintain(spark, place(people, kind))
+            assert DeltaTable(place(people, kind)).version() > version, name
+            vacuum(spark, place(people, kind))
+            assert not on_disk <= files_of(people, kind), name
+        assert {kind: rows(people, kind) for kind in KINDS} == before
+        proved(people)
+        loaded = [w for w in people.ledger.windows(people.topic) if w.key in people.receipts()]
+        assert all(people.load(w).outcome == "unchanged" for w in loaded)
+        people.fill([new])
+        assert all(people.decoder().decode(w.key).outcome == "unchanged" for w in loaded)
+        list(Upkeep(people.declaration.raw_table, people.ledger).run(LATER))
+        assert [row for row in rows(people, "raw") if row[0] != new.key] == before["raw"]
+        proved(people)
     for kind in KINDS:
-        version = DeltaTable(place(people, kind)).version()
-        STRANGERS[stranger](spark, place(people, kind))
-        table = DeltaTable(place(people, kind))
-        assert table.version() > version
-        assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    assert {kind: rows(people, kind) for kind in KINDS} == before
-    proved(people)
-    assert all(people.load(w).outcome == "unchanged" for w in windows(people))
-    new = more(people)[0]
-    people.fill([new])
-    assert all(people.decoder().decode(w.key).outcome == "unchanged" for w in windows(people))
-    list(Upkeep(people.declaration.raw_table, people.ledger).run(LATER))
-    assert [row for row in rows(people, "raw") if row[0] != new.key] == before["raw"]
-    proved(people)
+        before_damage = rows(people, kind)
+        window, partition, offset, _ = before_damage[EACH + 7]
+        spark.sql(
+            f"DELETE FROM delta.`{place(people, kind)}` WHERE kafka_partition = {partition} AND kafka_offset = {offset}"
+        )
+        found = alarms(people)
+        assert {f.window for f in found} == {window}
+        gone = (OffsetRange(offset, offset + 1),)
+        assert any((f.partition, f.ranges) == (partition, gone) for f in found), found
+        again = people.load(next(w for w in windows(people) if w.key == window))
+        decoded = people.decoder().decode(window)
+        assert "healed" in (again.outcome, decoded.outcome)
+        assert rows(people, kind) == before_damage
+        proved(people)
+
+
+def files_of(topic: MadeTopic, kind: TableKind) -> set[Path]:
+    return set(place(topic, kind).rglob("*.parquet")) - set(place(topic, kind).glob("_delta_log/*"))
+
+
+def alarms(topic: MadeTopic) -> list[Finding]:
+    evaluation = evaluation_of(topic)
+    results = [check.evaluate(evaluation) for check in CHECKS.values()]
+    results.append(conserved(windows_of(topic.declaration, topic.ledger)))
+    return [f for result in results for f in result.findings if f.alarming]
 
 
 @pytest.mark.broker
@@ -179,3 +221,76 @@ def test_a_streaming_reader_gets_each_row_once_through_loads_and_upkeep(
     got = pl.concat([pl.read_parquet(file) for file in sink.glob("*.parquet")]).select(columns).rows()
     assert len(got) == (WINDOWS + MORE) * EACH * 2
     assert sorted(got) == rows(people, "decoded")
+
+
+Change = Callable[[MadeTopic], Any]
+
+
+def repair(topic: MadeTopic, rows_gone: str) -> None:
+    """Another writer deletes rows of a window, which is then decoded again."""
+    of = windows(topic)[1]
+    DeltaTable(place(topic, "decoded")).delete(rows_gone.format(of.key))
+    assert topic.decoder().decode(of.key).outcome == "healed"
+
+
+def erase(topic: MadeTopic) -> None:
+    first = windows(topic)[2].ranges.by_partition[0].start
+    erasure = topic.erasure
+    erasure.record(erasure.at_offsets({0: (OffsetRange(first, first + 1),)}), AUTHOR)
+    erasure.run(AUTHOR)
+
+
+def decode_again(topic: MadeTopic) -> None:
+    assert topic.decoder(revision=2).decode(windows(topic)[3].key).outcome == "replaced"
+
+
+ALL = EACH * 2
+STREAMED: dict[str, tuple[Change, tuple[int | str, int, int | None]]] = {
+    # What a reader without options sees, with skipChangeCommits, and with ignoreChanges: new rows, or its end.
+    "a load": (lambda topic: topic.fill(more(topic)[:1]), (ALL, ALL, ALL)),
+    "upkeep": (lambda topic: list(Upkeep(topic.declaration.decoded_table, topic.ledger).run(LATER)), (0, 0, 0)),
+    "a repair": (lambda topic: repair(topic, "\"window\" = '{}' AND kafka_offset % 7 = 0"), ("ends", 0, None)),
+    "an erasure": (erase, ("ends", 0, None)),
+    "another declaration": (decode_again, ("ends", 0, None)),
+    "the repair of a deleted window": (lambda topic: repair(topic, "\"window\" = '{}'"), ("ends", ALL, None)),
+}
+OPTIONS: tuple[dict[str, str], ...] = ({}, {"skipChangeCommits": "true"}, {"ignoreChanges": "true"})
+
+
+@pytest.mark.long
+def test_what_a_streaming_reader_sees_of_each_change(people: MadeTopic, spark: SparkSession, tmp_path: Path) -> None:
+    """As the guide's table says. With ignoreChanges, rows come again: those of other windows in the same files too."""
+    table = place(people, "decoded")
+
+    def streamed(checkpoint: Path, sink: Path, options: dict[str, str]) -> int | str:
+        query = (
+            spark.readStream.format("delta")
+            .options(**options)
+            .load(str(table))
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start(str(sink))
+        )
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as e:
+            return "ends" if "DELTA_SOURCE_" in str(e) else str(e)
+        return sum(len(pl.read_parquet(file)) for file in sink.glob("*.parquet"))
+
+    known = tmp_path / "known"
+    assert streamed(known, tmp_path / "first", {}) == WINDOWS * ALL
+    for name, (change, (plain, skipping, ignoring)) in STREAMED.items():
+        change(people)
+        seen = []
+        for number, options in enumerate(OPTIONS):
+            checkpoint = tmp_path / f"{name} {number}"
+            shutil.copytree(known, checkpoint)
+            seen.append(streamed(checkpoint, tmp_path / f"{name} {number} sink", options))
+        assert seen[:2] == [plain, skipping], name
+        if ignoring is None:
+            assert isinstance(seen[2], int), name
+            assert seen[2] >= ALL - 1, name
+        else:
+            assert seen[2] == ignoring, name
+        known = tmp_path / f"{name} 1"
