@@ -222,6 +222,14 @@ class Embedded:
                     found.append(process.pid)
         return found
 
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start `platform-assets` with these arguments in the platform's environment; both its streams are in one."""
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            cwd=CHECKOUT, env={**self.environ, "COLUMNS": "150"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
     def command(self, *arguments: str, timeout: float = 300) -> Answer:
         """Run `platform-assets` with these arguments in the platform's environment."""
         done = subprocess.run(

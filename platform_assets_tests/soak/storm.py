@@ -1,8 +1,8 @@
 """A soak: for some minutes, everything that can die, freeze or be cut off does so at random; then all services return
 and the result is verified.
 
-There are proxies between client, broker and Spark. Two producers are at work all the time; the checker of the random
-histories judges the result.
+There are proxies between client, broker and Spark. Two producers and upkeep are at work all the time; the checker of
+the random histories judges the result.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.soak.live import LiveProducer, TransactionalProducer, create
 from platform_assets_tests.soak.proxy import Proxy
 from platform_assets_tests.soak.reader import Reader
+from platform_assets_tests.soak.upkeeps import Upkeeps
 
 PARTITIONS: Final = 3
 _LONGEST: Final = 10.0
@@ -89,16 +90,19 @@ def run(seed: int, seconds: float, root: Path, engine: EngineName, *, rate: int 
         live = LiveProducer(platform.bootstrap, topic, PARTITIONS, rate)
         transactions = TransactionalProducer(platform.bootstrap, topic, PARTITIONS, random.Random(rng.random()))
         with Reader(proof.table_of(platform, topic)).reading() as reader:
-            with live.sending(), transactions.sending():
-                done = _Storm(platform, kafka, spark, rng).blow(seconds)
+            upkeeps = Upkeeps(platform)
+            with live.sending(), transactions.sending(), upkeeps.working():
+                done = _Storm(platform, kafka, spark, upkeeps, rng).blow(seconds)
             healed_after = proof.healed(platform, [topic], _BOUND)
+            upkeeps.at_rest()
         sends = [*live.sends, *transactions.sends]
         orphans = len(proof.orphans(platform, topic))
         windows = platform.ledger.windows(topic)
         # Counted in the table, since the outcome of some sends is unknown; the history shows that the table is
         # complete.
         held = proof.records_by_window(windows, ((r.partition, r.offset) for r in proof.rows(platform, topic)))
-        found = proof.anomalies(platform, topic, sends) + reader.wrong(held)
+        found = proof.anomalies(platform, topic, sends) + reader.wrong(held) + upkeeps.anomalies
+        done += Counter({f"upkeep {outcome}": number for outcome, number in upkeeps.outcomes.items()})
         with platform.instance() as instance:
             runs = instance.get_runs_count()
         return Outcome(
@@ -112,6 +116,7 @@ class _Storm:
     platform: Embedded
     kafka: Proxy
     spark: Proxy
+    upkeeps: Upkeeps
     rng: random.Random
 
     def blow(self, seconds: float) -> Counter[str]:
@@ -123,6 +128,7 @@ class _Storm:
             "SIGKILL of Spark": lambda: self._kill("spark"),
             "SIGKILL of the broker": lambda: self._kill("kafka"),
             "SIGKILL of the daemon": lambda: self._kill("dagster-daemon"),
+            "SIGKILL of upkeep": self.upkeeps.kill,
             "SIGSTOP of Spark": lambda: self._freeze("spark"),
             "SIGSTOP of the broker": lambda: self._freeze("kafka"),
             "SIGSTOP of a run": self._freeze_run,

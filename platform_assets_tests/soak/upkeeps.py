@@ -1,0 +1,78 @@
+"""Upkeep as one more actor: the command runs again and again while faults strike, and is killed now and then."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import psutil
+
+from platform_assets_tests.soak.embedded import Embedded
+
+_PAUSE: Final = 3.0
+_PATIENCE: Final = 300.0
+_ENDED: Final = {0: "ended", -9: "killed"}
+
+
+@dataclass
+class Upkeeps:
+    """The command `upkeep` of a platform, for all windows that have ended. `outcomes` counts how its runs ended."""
+
+    platform: Embedded
+    outcomes: Counter[str] = field(default_factory=Counter)
+    anomalies: list[str] = field(default_factory=list)
+    _running: subprocess.Popen[str] | None = None
+
+    @contextmanager
+    def working(self) -> Iterator[Upkeeps]:
+        """Run it in turn with pauses while the block runs."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._work, args=(stop,), name="upkeeps")
+        thread.start()
+        try:
+            yield self
+        finally:
+            stop.set()
+            thread.join()
+
+    def kill(self) -> bool:
+        """Kill a run that is under way, with SIGKILL. Return False if there is none."""
+        running = self._running
+        if running is None or running.poll() is not None:
+            return False
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(running.pid).kill()
+            return True
+        return False
+
+    def at_rest(self) -> None:
+        """Run it once more when all services are back; it must end well."""
+        code, text = self._once()
+        if code:
+            self.anomalies.append(f"upkeep exits {code} although everything is back: {text[-500:]}")
+
+    def _work(self, stop: threading.Event) -> None:
+        while not stop.wait(_PAUSE * random.random()):
+            self._once()
+
+    def _once(self) -> tuple[int, str]:
+        began = time.monotonic()
+        self._running = self.platform.begin("upkeep", "--quiet-hours", "0")
+        try:
+            text, _ = self._running.communicate(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._running.kill()
+            text, _ = self._running.communicate()
+            self.anomalies.append(f"upkeep did not end within {time.monotonic() - began:.0f} s: {text[-500:]}")
+        code = self._running.returncode
+        self.outcomes[_ENDED.get(code, "gave up with an error")] += 1
+        if "Traceback" in text:
+            self.anomalies.append(f"upkeep ended with an error that is not the platform's: {text[-1000:]}")
+        return code, text
