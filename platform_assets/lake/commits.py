@@ -268,6 +268,11 @@ class WindowCommit:
             try:
                 self._commit(metadata, files, change)
             except CommitFailedError as e:
+                # A client that got no answer has perhaps tried again, and found its own commit, which names the copies.
+                with self._known(metadata):
+                    made = self._made_since(metadata, before)
+                if made is not None:
+                    return made
                 change.discard()
                 newest = self._open()
                 if newest.version() == before:

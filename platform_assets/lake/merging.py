@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from platform_assets.errors import CommitOutcomeUnknownError, TableRefusedError
+from platform_assets.errors import CommitOutcomeUnknownError, PlatformError, TableRefusedError
 from platform_assets.lake import delta_log, failures, flat, holdings, load_log
 from platform_assets.lake.data_files import NewFile, delta_statistics
 from platform_assets.lake.delta_log import DataFile
@@ -213,16 +213,20 @@ def commit(
                 commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}, max_commit_retries=0),
             )
         except CommitFailedError as e:
+            # A client that got no answer has perhaps tried again, and found its own commit.
+            made = _made_since(folder, before, identity, span[0])
+            if made is not None:
+                return made
             handle = folder.delta()
             if handle.version() == before:
                 raise TableRefusedError(folder.name, failures.reason_of(e)) from e
         except failures.RAISED as e:
-            made = _made_since(folder, before, identity)
+            made = _made_since(folder, before, identity, span[0])
             if made is None:
                 raise CommitOutcomeUnknownError(folder.name, span[0], failures.reason_of(e)) from e
             return made
         else:
-            made = _made_since(folder, before, identity)
+            made = _made_since(folder, before, identity, span[0])
             if made is None:
                 raise CommitOutcomeUnknownError(folder.name, span[0], "the table's log does not name it")
             return made
@@ -255,10 +259,17 @@ def _is_overtaken(folder: Folder, since: int, newest: int, group: Group, known: 
     return False
 
 
-def _made_since(folder: Folder, version: int, identity: str) -> int | None:
-    for made in _commits_after(folder, version):
-        if made.user_metadata is not None and identity in made.user_metadata:
-            return made.version
+def _made_since(folder: Folder, version: int, identity: str, window: str) -> int | None:
+    """Return the version of the commit with this identity after `version`, if the log has it.
+
+    Raises CommitOutcomeUnknownError if the log cannot be read: the commit may name the new files, so they have to stay.
+    """
+    try:
+        for made in _commits_after(folder, version):
+            if made.user_metadata is not None and identity in made.user_metadata:
+                return made.version
+    except PlatformError as e:
+        raise CommitOutcomeUnknownError(folder.name, window, str(e)) from e
     return None
 
 

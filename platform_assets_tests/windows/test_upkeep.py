@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from platform_assets.engines.merging import task
 from platform_assets.engines.shared.digests import measured
-from platform_assets.errors import LoadError, PlatformError
+from platform_assets.errors import CommitOutcomeUnknownError, LakeUnavailableError, LoadError, PlatformError
 from platform_assets.lake import delta_log, holdings, load_log, merging
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
@@ -430,3 +431,52 @@ def test_a_partitioned_table_is_left_alone(tmp_path: Path) -> None:
         made = MadeTopic(tmp_path / "partitioned")
         made.fill(made.seal([{0: [(b"k", b"v")]}, {0: [(b"k", b"v")]}]), decode=False)
     assert upkeep(made) == []
+
+
+def test_a_client_that_finds_its_own_commit_keeps_the_files_in_it(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It got no answer, tried again, and was told that another commit had come first: the store's clients do that."""
+    commit = DeltaTable.create_write_transaction
+
+    def twice(self: DeltaTable, *arguments: Any, **options: Any) -> None:
+        commit(self, *arguments, **options)
+        raise CommitFailedError("version already exists")
+
+    of = windows(topic)[2]
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", twice)
+        (done,) = upkeep(topic)
+        assert done.version == table(topic).version()
+        assert held(topic) == sent(topic)
+        load(topic, of)
+        assert held(topic) == sent(topic)
+        erase(topic, of)
+    wanted = sent(topic)
+    del wanted[of.key, 0, of.ranges.by_partition[0].start]
+    assert held(topic) == wanted
+    proved(topic)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["committed", "outcome unknown"])
+def test_a_log_that_cannot_be_read_after_the_commit_does_not_cost_the_merged_files(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    commit = DeltaTable.create_write_transaction
+
+    def unreadable(folder: Folder, version: int) -> Any:
+        raise LakeUnavailableError(str(folder), "no route to host")
+
+    def then_unreadable(self: DeltaTable, *arguments: Any, **options: Any) -> None:
+        commit(self, *arguments, **options)
+        patched.setattr(delta_log, "commit", unreadable)
+        if fails:
+            raise OSError("the answer was lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", then_unreadable)
+        with pytest.raises(CommitOutcomeUnknownError):
+            upkeep(topic)
+    assert held(topic) == sent(topic)
+    assert upkeep(topic) == []
+    proved(topic)
