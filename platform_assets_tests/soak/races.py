@@ -31,7 +31,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from platform_assets.errors import PlatformError, Retryable
-from platform_assets.lake import holdings, object_files
+from platform_assets.lake import object_files
 from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
@@ -106,15 +106,14 @@ def run(
 ) -> Iterator[RivalResult]:
     """Run the rounds of each rival with lakes below `root`, or in `store`, and yield its result. Lakes with anomalies
     are kept."""
-    with patch.object(holdings, "new_tables_are_flat", True):
-        places = _Places(root, store)
-        made = _templates(root / "templates")
-        for rival in rivals:
-            found = RivalResult(seed, "folder" if store is None else "s3", rival)
-            for number in range(rounds):
-                rng = random.Random(f"{seed}:{rival}:{number}")
-                _Round(rng, places.copied(rng.choice(made), f"{rival}-{seed}-{number}"), found, number).run()
-            yield found
+    places = _Places(root, store)
+    made = _templates(root / "templates")
+    for rival in rivals:
+        found = RivalResult(seed, "folder" if store is None else "s3", rival)
+        for number in range(rounds):
+            rng = random.Random(f"{seed}:{rival}:{number}")
+            _Round(rng, places.copied(rng.choice(made), f"{rival}-{seed}-{number}"), found, number).run()
+        yield found
 
 
 @dataclass(frozen=True)

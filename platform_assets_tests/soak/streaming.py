@@ -19,7 +19,6 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import patch
 
 import polars as pl
 from deltalake import DeltaTable
@@ -33,7 +32,6 @@ from platform_assets.engines.choice import merge_engine
 from platform_assets.engines.decoding.engine import DecodeEngine
 from platform_assets.engines.shared.session import connect, end
 from platform_assets.errors import PlatformError, Retryable, UnknownOutcome
-from platform_assets.lake import holdings
 from platform_assets.model.decoding import DecodeDeclaration, FormatSpec
 from platform_assets.windows.decode.decoding import WindowDecoder
 from platform_assets.windows.maintain.upkeep import TableUpkeep
@@ -110,7 +108,6 @@ def run_with(
     rng, topic = random.Random(seed), f"streamed-{seed}-{time.time_ns()}"
     create(bootstrap, topic, PARTITIONS)
     with ExitStack() as stack:
-        stack.enter_context(patch.object(holdings, "new_tables_are_flat", True))
         sessions = [connect(remote), *(stack.enter_context(_session(remote)) for _ in range(2))]
         world = _World(rng, pace, root, bootstrap, topic, sessions, seconds)
         live = LiveProducer(bootstrap, topic, PARTITIONS, rate)

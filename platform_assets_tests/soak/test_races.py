@@ -12,6 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from platform_assets_tests.soak import races
 from platform_assets_tests.soak.races import RIVALS
 
+pytestmark = pytest.mark.usefixtures("flat")
+
 
 def test_upkeep_and_its_rivals_leave_each_row_once(tmp_path: Path, rng: random.Random) -> None:
     found = list(races.run(rng.randrange(1 << 16), 1, tmp_path))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("flat")
 def test_a_reader_of_the_stream_has_each_record_once(
     broker: Broker, spark_remote: str, tmp_path: Path, rng: random.Random
 ) -> None:
