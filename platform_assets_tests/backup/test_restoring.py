@@ -141,7 +141,8 @@ def test_a_ledger_that_is_older_than_a_table_is_named(platform: BackedUp) -> Non
 @pytest.mark.parametrize("damage", ["changed", "cut off", "gone"])
 def test_a_damaged_backup_is_refused_before_anything_is_touched(platform: BackedUp, damage: str) -> None:
     backup = restoring.find(platform.destination)
-    file = backup.folder / next(f.path for f in backup.manifest.files if f.part == "raw/orders" and "window=" in f.path)
+    paths = [f.path for f in backup.manifest.files if f.part == "raw/orders" and f.path.endswith(".parquet")]
+    file = backup.folder / next(path for path in paths if "_delta_log" not in path)
     content = file.read_bytes()
     if damage == "gone":
         file.unlink()
