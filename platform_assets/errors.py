@@ -75,8 +75,8 @@ class WindowKeyError(ConfigurationError, ValueError):
     def __init__(self, key: object) -> None:
         self.key = key
         several = (
-            ". `platform-assets load`, `platform-assets replay` and `platform-assets audit --windows` take a range A..B; "
-            "elsewhere, name each window"
+            ". `platform-assets load`, `platform-assets replay` and `platform-assets audit --windows` take a range "
+            "A..B; elsewhere, name each window"
             if ".." in str(key)
             else ""
         )
@@ -103,7 +103,8 @@ class GivenServiceError(ConfigurationError):
     def __init__(self, service: str, variable: str, cause: str) -> None:
         self.service, self.variable, self.cause = service, variable, cause
         super().__init__(
-            f"{service}, set by {variable}, does not answer: {cause}. Correct {variable}, or unset it to use the embedded one."
+            f"{service}, set by {variable}, does not answer: {cause}. Correct {variable}, or unset it to use the "
+            "embedded one."
         )
 
 
@@ -124,7 +125,8 @@ class ThrowawayInstanceError(ConfigurationError):
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(
-            "DAGSTER_HOME is not set, so this run has a temporary Dagster instance, which knows of no other load and is "
+            "DAGSTER_HOME is not set, so this run has a temporary Dagster instance, which knows of no other load "
+            "and is "
             'deleted when the run ends. Nothing was loaded. Run `eval "$(platform-assets env)"` in this shell and start '
             f"the run again, or use `platform-assets load {table} WINDOW`."
         )
@@ -161,8 +163,8 @@ class WindowBeforeStartError(WindowError):
     def __init__(self, topic: str, key: str, start: str) -> None:
         self.topic, self.key, self.start = topic, key, start
         super().__init__(
-            f"window {key} of topic {topic!r} is before the topic's first window boundary, {start}. Older records are in the "
-            "first window, which starts at the log start; there is nothing to load before it."
+            f"window {key} of topic {topic!r} is before the topic's first window boundary, {start}. Older records "
+            "are in the first window, which starts at the log start; there is nothing to load before it."
         )
 
 
@@ -197,7 +199,8 @@ class TopicMissingError(Terminal):
     def __init__(self, topic: str) -> None:
         self.topic = topic
         super().__init__(
-            f"topic {topic!r} does not exist on the broker. Nothing was changed. Create it, or correct `topic` in its defs.yaml."
+            f"topic {topic!r} does not exist on the broker. Nothing was changed. Create it, or correct `topic` in "
+            "its defs.yaml."
         )
 
 
@@ -208,8 +211,9 @@ class TopicRecreatedError(Terminal):
         self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
         super().__init__(
             f"topic {topic!r} was re-created: the ledger's offsets belong to topic id {recorded_id}, the broker now "
-            f"has id {found_id}, whose offsets start from 0 again. Nothing is cut or loaded until an operator decides; the "
-            "tables keep what was loaded. To continue with the new topic, run `platform-assets accept-generation "
+            f"has id {found_id}, whose offsets start from 0 again. Nothing is cut or loaded until an operator "
+            "decides; the tables keep what was loaded. To continue with the new topic, run `platform-assets "
+            "accept-generation "
             f'{topic} --reason "…"`, '
             "which lists what is lost."
         )
@@ -221,9 +225,10 @@ class ClusterChangedError(Terminal):
     def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
         self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
         super().__init__(
-            f"topic {topic!r} is on another cluster: the ledger's offsets were taken from cluster id {recorded_id}, but "
-            f"the brokers now have cluster id {found_id}. Nothing is cut or loaded until an operator decides. If "
-            "KAFKA_BOOTSTRAP_SERVERS is wrong, correct it. If the topic has moved and each offset stands for the same "
+            f"topic {topic!r} is on another cluster: the ledger's offsets were taken from cluster id {recorded_id}, "
+            f"but the brokers now have cluster id {found_id}. Nothing is cut or loaded until an operator decides. If "
+            "KAFKA_BOOTSTRAP_SERVERS is wrong, correct it. If the topic has moved and each offset stands for the "
+            "same "
             f'record as before, run `platform-assets accept-cluster {topic} --reason "…"`. If the offsets have changed, run '
             f'`platform-assets accept-generation {topic} --reason "…"`, which continues at the start of the new log.'
         )
@@ -236,9 +241,10 @@ class PartitionsAbsentError(Terminal):
         self.topic, self.absent = topic, tuple(absent)
         named = f"partition {absent[0]}" if len(absent) == 1 else f"partitions {', '.join(map(str, absent))}"
         super().__init__(
-            f"topic {topic!r} has {number} partition{'' if number == 1 else 's'} on the brokers at {servers}, but offsets of "
-            f"{named} were sealed too: this is not the same log on another cluster. Set KAFKA_BOOTSTRAP_SERVERS to a "
-            "cluster that has them. Or, to continue with the log that is there, run `platform-assets accept-generation "
+            f"topic {topic!r} has {number} partition{'' if number == 1 else 's'} on the brokers at {servers}, but "
+            f"offsets of {named} were also sealed: this is not the same log on another cluster. Set "
+            "KAFKA_BOOTSTRAP_SERVERS to a cluster that has them. Or, to continue with the log that is there, run "
+            "`platform-assets accept-generation "
             f'{topic} --reason "…"`, which '
             "lists what is lost."
         )
@@ -253,8 +259,9 @@ class TruncationError(Terminal):
         if epoch is not None:
             seen = f"was cut at offset {recorded} under leader epoch {epoch}, which now ends at offset {found}"
         super().__init__(
-            f"topic {topic!r} partition {partition} {seen}: the log was truncated (an unclean leader election, or a restored "
-            f"broker). Offsets [{found}, {recorded}) may hold other records. If the brokers cannot recover the lost "
+            f"topic {topic!r} partition {partition} {seen}: the log was truncated (an unclean leader election, or a "
+            f"restored broker). Offsets [{found}, {recorded}) may hold other records. If the brokers cannot recover "
+            "the lost "
             f'records, run `platform-assets accept-generation {topic} --reason "…"`, which lists what is lost and '
             "continues from there."
         )
@@ -269,9 +276,9 @@ class RegistryUnreachableError(Retryable):
     def __init__(self, url: str, reason: str) -> None:
         self.url, self.reason = url, reason
         super().__init__(
-            f"the schema registry at {url} did not answer: {reason}. Nothing was changed. Check SCHEMA_REGISTRY_URL and "
-            "that the registry is running, then run it again. Schemas that were read before are in the lake and do not "
-            "need the registry."
+            f"the schema registry at {url} did not answer: {reason}. Nothing was changed. Check SCHEMA_REGISTRY_URL "
+            "and that the registry is running, then run it again. Schemas that were read before are in the lake and "
+            "do not need the registry."
         )
 
 
@@ -294,9 +301,9 @@ class RegistryChangedError(Terminal):
         super().__init__(
             f"schema {number} of the registry at {url} has changed: its fingerprint is {found}, but this lake has "
             f"decoded values with {known}, read from {known_from}. The registry was re-created or restored, or "
-            "SCHEMA_REGISTRY_URL names another one. Nothing was changed. Import the former schemas with their ids, or "
-            "correct SCHEMA_REGISTRY_URL. If no record needs the former schema, run `platform-assets forget-schemas "
-            f"{number}` and load the window again."
+            "SCHEMA_REGISTRY_URL names another one. Nothing was changed. Import the previous schemas with their "
+            "ids, or correct SCHEMA_REGISTRY_URL. If no record needs the previous schema, run `platform-assets "
+            f"forget-schemas {number}` and load the window again."
         )
 
 
@@ -306,8 +313,8 @@ class SchemaCompilerError(Retryable):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"protoc, which compiles a registered schema, did not finish: {reason}. Nothing was changed. Check that the "
-            "machine has memory, processes and space in its temporary folder left, then run it again."
+            f"protoc, which compiles a registered schema, did not finish: {reason}. Nothing was changed. Check that "
+            "the machine has memory, processes and space in its temporary folder left, then run it again."
         )
 
 
@@ -320,9 +327,9 @@ class UnstableEndError(Retryable):
     def __init__(self, topic: str, partition: int, end: int, last_stable: int) -> None:
         self.topic, self.partition, self.end, self.last_stable = topic, partition, end, last_stable
         super().__init__(
-            f"topic {topic!r} partition {partition} is stable only up to offset {last_stable}; offsets [{last_stable}, "
-            f"{end}) may still be committed or aborted. Request offsets below {last_stable}, or try again once the open "
-            "transactions have ended."
+            f"topic {topic!r} partition {partition} is stable only up to offset {last_stable}; offsets "
+            f"[{last_stable}, {end}) may still be committed or aborted. Request offsets below {last_stable}, or try "
+            "again once the open transactions have ended."
         )
 
 
@@ -334,10 +341,10 @@ class EmptyAnswersError(Retryable):
         super().__init__(
             f"topic {topic!r} partition {partition}: for {seconds:g} s the broker returned no records from offset "
             f"{offset} on, although offsets up to {end} are stable, and no batch after them shows that they were "
-            "compacted away. Tiered storage that is too slow can cause this. Nothing was changed. Run it again; if this "
-            "persists, check the broker's log and its remote storage (remote.fetch.max.wait.ms). If the brokers "
-            "are older than Kafka 3.6 and compaction removed all records at the end of this partition, the next record "
-            "written to it proves that."
+            "compacted away. Tiered storage that is too slow can cause this. Nothing was changed. Run it again; if "
+            "this persists, check the broker's log and its remote storage (remote.fetch.max.wait.ms). If the "
+            "brokers are older than Kafka 3.6 and compaction removed all records at the end of this partition, the "
+            "next record written to it proves that."
         )
 
 
@@ -348,9 +355,10 @@ class DamagedBatchError(Terminal):
         self.topic, self.partition, self.offset, self.reason, self.window = topic, partition, offset, reason, window
         otherwise = f'`platform-assets accept-loss raw/{topic} {window} --reason "…"`, then load the window again.'
         super().__init__(
-            f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. Nothing was changed. "
-            "Check the leader's disk and network. If another replica has the batch intact, make that replica the leader and run it "
-            "again." + (f" If none has it, leave its records out: {otherwise}" if window else "")
+            f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. "
+            "Nothing was changed. Check the leader's disk and network. If another replica has the batch intact, "
+            "make that replica the leader and run it "
+            "again." + (f" If no replica has it intact, leave its records out: {otherwise}" if window else "")
         )
 
     def of_window(self, window: str) -> DamagedBatchError:
@@ -372,10 +380,10 @@ class BatchTooLargeError(Terminal):
         self.reason, self.variable, self.window = reason, variable, window
         otherwise = f'`platform-assets accept-loss raw/{topic} {window} --reason "…"`, then load the window again.'
         super().__init__(
-            f"the record batch of topic {topic!r} partition {partition} at offsets [{start}, {end}) {reason}, the limit that "
-            f"{variable} sets. It was not opened, and nothing was changed. To load its records, raise {variable} where "
-            "the platform runs, and run it again: that takes about five times the bytes of the largest batch as memory."
-            + (f" To leave them out, run {otherwise}" if window else "")
+            f"the record batch of topic {topic!r} partition {partition} at offsets [{start}, {end}) {reason}, the "
+            f"limit that {variable} sets. It was not opened, and nothing was changed. To load its records, raise "
+            f"{variable} where the platform runs, and run it again: that takes about five times the size of the "
+            "largest batch in memory." + (f" To leave them out, run {otherwise}" if window else "")
         )
 
     def of_window(self, window: str) -> BatchTooLargeError:
@@ -464,7 +472,10 @@ def access_to(place: str) -> str:
     """Name the settings to correct when the lake at `place` refuses access."""
     if _STORE not in place:
         return "its permissions"
-    return "the store's permissions, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the process (for Spark, of its server)"
+    return (
+        "the store's permissions, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the process (for Spark, of its "
+        "server)"
+    )
 
 
 class LakeNotWritableError(Terminal):
@@ -489,8 +500,9 @@ class OffsetsExpiredError(LoadError):
     ) -> None:
         self.topic, self.window, self.lost = topic, window, tuple(lost)
         super().__init__(
-            f"window {window} of topic {topic!r} cannot be read in full: Kafka no longer holds {ranges_text(self.lost)} "
-            f"({why or 'retention or a delete-records call'}). The table was not changed. {remedy}"
+            f"window {window} of topic {topic!r} cannot be read in full: Kafka no longer holds "
+            f"{ranges_text(self.lost)} ({why or 'retention or a delete-records call'}). The table was not changed. "
+            f"{remedy}"
         )
 
 
@@ -535,8 +547,8 @@ class OffsetsVanishedError(LoadError):
     def __init__(self, topic: str, window: str, detail: str) -> None:
         self.topic, self.window = topic, window
         super().__init__(
-            f"offsets of window {window} of topic {topic!r} disappeared while it was being read; the table was not changed: "
-            f"{detail}. Load it again, which looks up what Kafka still holds and names any loss."
+            f"offsets of window {window} of topic {topic!r} disappeared while it was being read; the table was not "
+            f"changed: {detail}. Load it again: the load looks up what Kafka still has, and lists any loss."
         )
 
 
@@ -559,8 +571,8 @@ class MergingLostError(Retryable):
         self.table, self.reason = table, reason
         first = next((line for line in reason.splitlines() if line.strip()), reason)[:500]
         super().__init__(
-            f"Spark stopped merging files of {table}: {first}. Files that were merged before stay merged, and no other was changed. "
-            "Run it again; if this happens again, check the workers' memory and Spark's log."
+            f"Spark stopped merging files of {table}: {first}. Files that were merged before stay merged, and no "
+            "other was changed. Run it again; if this happens again, check the workers' memory and Spark's log."
         )
 
 
@@ -570,7 +582,8 @@ class FilesLostError(LoadError):
     def __init__(self, table: str, window: str, detail: str) -> None:
         self.table, self.window, self.detail = table, window, detail
         super().__init__(
-            f"data files of window {window} of {table} are missing or damaged: {detail}. Materialize the window to repair it."
+            f"data files of window {window} of {table} are missing or damaged: {detail}. Materialize the window to "
+            "repair it."
         )
 
 
@@ -596,8 +609,9 @@ class LostForGoodError(LoadError):
         verb = "is" if self.lost == 1 else "are"
         what = ranges_text(self.gone) if self.gone else "them"
         super().__init__(
-            f"window {window} of {table} is damaged and {lost} {verb} lost for good, unless you have a backup: neither Kafka "
-            f"nor any data file that can still be read has {what}. Kafka cannot restore the window: {cause.rstrip('.')}. "
+            f"window {window} of {table} is damaged and {lost} {verb} lost for good, unless you have a backup: "
+            f"neither Kafka nor any data file that can still be read has {what}. Kafka cannot restore the window: "
+            f"{cause.rstrip('.')}. "
             f'Without a backup, run `platform-assets accept-loss {table} {window} --reason "…"`: what is left becomes the '
             "window, and the rest is listed."
         )
@@ -614,7 +628,8 @@ class UnprovedRowsError(LoadError):
         super().__init__(
             f"window {window} of {table} was not loaded, and the table was not changed: it has {rows} of this window "
             "that a load might not restore. The ledger has no receipt for the window, no version of the table that can "
-            f"still be read proves its rows, and Kafka{source}{lost}. Restore the ledger from a backup. Without one, run "
+            f"still be read proves its rows, and Kafka{source}{lost}. Restore the ledger from a backup. Without "
+            "one, run "
             f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes '
             "the window, and the offsets without a row are listed."
         )
@@ -649,16 +664,17 @@ class UnrecordedLoadError(UnprovedRowsError):
             erase = f'`platform-assets erase {table} --generation {generation} {options} --reason "…"`'
             rest = " (the next load names the other ranges)" if more > 0 else ""
             text = (
-                f"Kafka has records of this window that the table lacks: {ranges_text(self.new, _NAMED)}. {rebuilt}, so "
-                f"the ledger has the {_rows(rows)} that the table had. Nothing says whether the other records were "
-                f"erased or deleted. If they were erased, run {erase}, so that no load brings them back{rest}. If not, "
-                f"run {accept}."
+                f"Kafka has records of this window that the table lacks: {ranges_text(self.new, _NAMED)}. {rebuilt}, "
+                f"so the ledger has the {_rows(rows)} that the table had. Nothing shows whether the other records "
+                f"were erased or deleted. If they were erased, run {erase}, so that no load brings them back{rest}. "
+                f"If not, run {accept}."
             )
         else:
             text = (
-                f"its data files are damaged or were changed, no past version of the table has the {_rows(rows)} that "
-                f"the ledger names, and Kafka {kafka}. {rebuilt}, so nothing proves which rows it had. Restore the table "
-                f"from a backup. Without one, run {accept}, and the offsets without a row are listed."
+                f"its data files are damaged or were changed, no past version of the table has the {_rows(rows)} "
+                f"that the ledger records, and Kafka {kafka}. {rebuilt}, so nothing proves which rows the window "
+                f"had. Restore the table from a backup. Without one, run {accept}, and the offsets without a row are "
+                "listed."
             )
         self.detail = text
         LoadError.__init__(self, f"window {window} of {table} was not loaded, and the table was not changed: {text}")
@@ -671,9 +687,10 @@ class DamagedRowsError(UnprovedRowsError):
         self.table, self.window, self.held, self.found = table, window, rows, found
         LoadError.__init__(
             self,
-            f"window {window} of {table} is damaged and was not restored; the table was not changed: Kafka and the data files "
-            f"have {_rows(found)} of it, but its receipt does not prove that they are the {_rows(rows)} that were "
-            f"loaded. Kafka cannot restore the window: {cause.rstrip('.')}. Restore the table from a backup. Without one, run "
+            f"window {window} of {table} is damaged and was not restored; the table was not changed: Kafka and the "
+            f"data files have {_rows(found)} of it, but its receipt does not prove that they are the {_rows(rows)} "
+            f"that were loaded. Kafka cannot restore the window: {cause.rstrip('.')}. Restore the table from a "
+            "backup. Without one, run "
             f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes '
             "the window, and the offsets without a row are listed.",
         )
@@ -709,8 +726,8 @@ class TableRefusedError(LoadError):
         self.table, self.reason = table, reason
         super().__init__(
             f"table {table} cannot be committed to: {reason}. Nothing was changed. If somebody has enabled a Delta "
-            "feature that delta-rs cannot write (row tracking, clustering, in-commit timestamps, type widening), drop it "
-            "with `ALTER TABLE … DROP FEATURE`, then load the window again."
+            "feature that delta-rs cannot write (row tracking, clustering, in-commit timestamps, type widening), "
+            "drop it with `ALTER TABLE … DROP FEATURE`, then load the window again."
         )
 
 
@@ -733,10 +750,10 @@ class SchemaChangeError(LoadError):
             else "It has no rows."
         )
         super().__init__(
-            f"table {table} cannot take rows with the columns declared now: {'; '.join(self.changes)}. Nothing was "
-            "changed. Declare these columns as the table has them (new ones may be added). Or start the table again with "
-            f"the declared columns. {gone} To do so, add `replaces: {held}` to `decode:` in the topic's YAML, and "
-            "materialize its windows again."
+            f"table {table} cannot take rows with the currently declared columns: {'; '.join(self.changes)}. Nothing "
+            "was changed. Declare these columns as the table has them (new ones may be added). Or start the table "
+            f"over with the declared columns. {gone} To do so, add `replaces: {held}` to `decode:` in the topic's "
+            "YAML, and materialize its windows again."
         )
 
 
@@ -753,11 +770,11 @@ class ReplacedRowsError(LoadError):
         )
         others = windows - tried
         super().__init__(
-            f"table {table} was not started again, because the declared columns cannot hold rows of {len(self.fewer):,} of "
-            f"{tried:,} windows that were tried: {named}. In all, the table has {rows:,} rows in {windows:,} windows"
-            f"{f'; what would become of the other {others:,} is not known' if others else ''}. Nothing was changed. To keep "
-            "these rows, declare the former columns as they were, and new ones in addition. To turn them, and others like "
-            "them, into dead letters instead, set this in the topic's YAML: "
+            f"table {table} was not started over, because the declared columns cannot hold rows of "
+            f"{len(self.fewer):,} of {tried:,} windows that were tried: {named}. In all, the table has {rows:,} rows "
+            f"in {windows:,} windows{f'; the result for the other {others:,} is not known' if others else ''}. "
+            "Nothing was changed. To keep these rows, declare the previous columns as they were, and new ones in "
+            "addition. To turn them, and others like them, into dead letters instead, set this in the topic's YAML: "
             f"`replaces: {{columns: {held}, lost_rows: accepted}}`."
         )
 
@@ -769,7 +786,8 @@ class RepairOffsetError(ConfigurationError):
         self.raw, self.window, self.partition, self.offset = raw, window, partition, offset
         super().__init__(
             f"repairs: window {window} of {raw} has no offset {offset} in partition {partition}: correct the entry, or "
-            "remove it from `decode:` in the topic's YAML; `platform-assets dead-letters` shows window, partition and offset"
+            "remove it from `decode:` in the topic's YAML; `platform-assets dead-letters` shows window, partition "
+            "and offset"
         )
 
 
@@ -803,8 +821,9 @@ class DecodingUnsupportedError(LoadError):
     def __init__(self, table: str, window: str, reason: str) -> None:
         self.table, self.window, self.reason = table, window, reason
         super().__init__(
-            f"window {window} of {table} cannot be loaded: Spark's workers cannot decode it ({reason}). The tables were "
-            "not changed. Install this release of platform-assets in the Python of Spark's workers, then load the window again."
+            f"window {window} of {table} cannot be loaded: Spark's workers cannot decode it ({reason}). The tables "
+            "were not changed. Install this release of platform-assets in the Python of Spark's workers, then load "
+            "the window again."
         )
 
 
@@ -819,7 +838,8 @@ class ErasureUnfinishedError(Retryable):
         super().__init__(
             f"records of {table} are not erased yet in windows {named}: {cause} Load each again (`platform-assets load "
             f"{table} {window}`). If a load reports that rows are lost, run `platform-assets accept-loss {table} "
-            f"{window} {reason}`. Then run `platform-assets erase {table} {reason}`, {again}. The other windows are done."
+            f"{window} {reason}`. Then run `platform-assets erase {table} {reason}`, {again}. The other windows are "
+            "done."
         )
 
 
@@ -830,8 +850,9 @@ class PastVersionsKeptError(Terminal):
         self.root = root
         super().__init__(
             f"the bucket of {root} keeps past versions of its files, so erased records would stay in it. Nothing was "
-            "erased. Give it a lifecycle rule that deletes past versions (NoncurrentVersionExpiration) soon enough for "
-            "the request, and confirm that with `--past-versions-expire`, or in the job with `past_versions_expire: true`"
+            "erased. Give it a lifecycle rule that deletes past versions (NoncurrentVersionExpiration) soon enough "
+            "for the erasure request, and confirm that with `--past-versions-expire`, or in the job with "
+            "`past_versions_expire: true`"
         )
 
 
@@ -841,8 +862,9 @@ class CommitOutcomeUnknownError(UnknownOutcome):
     def __init__(self, table: str, window: str, reason: str) -> None:
         self.table, self.window = table, window
         super().__init__(
-            f"the connection broke while window {window} of {table} was being loaded ({reason}). The window may or may "
-            "not be in the table; run it again, which finds out and makes it exact."
+            f"the connection broke while window {window} of {table} was being loaded ({reason}). The window may or "
+            "may not be in the table. Run it again: the new run checks that, and leaves the window loaded exactly "
+            "once."
         )
 
 
@@ -856,8 +878,8 @@ class MigrationDamageError(Terminal):
         self.table, self.windows = table, tuple(windows)
         some = ", ".join(windows[:3]) + (f" and {len(windows) - 3} more" if len(windows) > 3 else "")
         super().__init__(
-            f"{table} keeps its layout: the rows of {some} are not those that were loaded, or their files cannot be read. "
-            f"Load them again (`platform-assets load {table} {' '.join(windows[:3])}`), which restores them. "
+            f"{table} keeps its layout: the rows of {some} are not those that were loaded, or their files cannot be "
+            f"read. Load them again (`platform-assets load {table} {' '.join(windows[:3])}`), which restores them. "
             "Then migrate again, which continues with what was copied."
         )
 
@@ -868,8 +890,8 @@ class MigrationBusyError(Retryable):
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(
-            f"{table} keeps its layout: others kept committing to it. Migrate again when fewer loads are running; it continues with "
-            "what was copied."
+            f"{table} keeps its layout: other writers kept committing to it. Migrate again when fewer loads are "
+            "running; it continues with what was copied."
         )
 
 
@@ -879,8 +901,8 @@ class MigrationOutcomeUnknownError(UnknownOutcome):
     def __init__(self, table: str, reason: str) -> None:
         self.table = table
         super().__init__(
-            f"the connection broke while the commit of the migration of {table} was being written ({reason}). The table has either "
-            "layout, with the same rows. Migrate again, which finds out."
+            f"the connection broke while the commit of the migration of {table} was being written ({reason}). The "
+            "table has the old or the new layout, with the same rows. Migrate again to find out which."
         )
 
 
@@ -893,8 +915,8 @@ class SendingInterruptedError(Retryable):
     def __init__(self, source: str, target: str, doing: str, reason: str) -> None:
         self.source, self.target = source, target
         super().__init__(
-            f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({reason}). Those "
-            "committed are there and known. Run it again, which sends the others, and none twice."
+            f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({reason}). "
+            "Those that were committed are recorded as sent. Run it again: it sends the others, and none twice."
         )
 
 
@@ -905,8 +927,8 @@ class SendingRefusedError(Terminal):
         self.source, self.target, self.right = source, target, right
         remedy = f"Grant the KAFKA_* user {right}" if right else "Raise that topic's max.message.bytes"
         super().__init__(
-            f"the Kafka broker refused dead letters of topic {source!r} for topic {target!r}: {reason.rstrip('.')}. {remedy}, then "
-            "run it again: none is sent twice."
+            f"the Kafka broker refused dead letters of topic {source!r} for topic {target!r}: {reason.rstrip('.')}. "
+            f"{remedy}, then run it again: none is sent twice."
         )
 
 

@@ -179,7 +179,7 @@ class Backup:
                     yield block
         if size != file.bytes or digest.hexdigest() != file.sha256:
             raise BackupDamagedError(
-                str(place), f"it is not the file that was backed up ({size:,} bytes for {file.bytes:,})"
+                str(place), f"its size or content differs from what was backed up ({size:,} bytes for {file.bytes:,})"
             )
 
     def compare(self, file: BackedUpFile) -> None:

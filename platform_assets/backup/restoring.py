@@ -215,7 +215,8 @@ def find(source: Path) -> Backup:
             known = backups(source)
         if not known:
             raise ConfigurationError(
-                f"there is no backup at {source}: name the folder that `platform-assets backup` was given, or one in it"
+                f"there is no backup at {source}: give the destination folder of `platform-assets backup`, or one "
+                "backup in it"
             )
         source = known[-1]
     return Backup(source, manifest.read(source))
@@ -291,7 +292,8 @@ def _check_free(parts: Sequence[str], lake: Lake, home: Path) -> None:
     taken = [part for part in parts if _is_taken(Folder.at(home) if part == DAGSTER else lake.root / _folder_of(part))]
     if taken:
         raise ConfigurationError(
-            f"{', '.join(taken)} would be replaced: there is data in {'its place' if len(taken) == 1 else 'their places'}. "
+            f"{', '.join(taken)} would be replaced: there is data in "
+            f"{'its place' if len(taken) == 1 else 'their places'}. "
             "Nothing was changed. Restore only the lost parts with `--only`, or replace everything with `--force`"
         )
 

@@ -67,7 +67,9 @@ class PinnedTable:
         for path in load_log.file_actions(self.folder, self.version)["path"].to_pylist():
             data = unquote(path)
             if data.startswith("/") or "://" in data or ".." in data.split("/"):
-                raise TableUnsupportedError(str(self.folder), f"its log names the file {data}, outside of its folder")
+                raise TableUnsupportedError(
+                    str(self.folder), f"its log names the file {data}, which is outside its folder"
+                )
             yield data
 
 
@@ -183,8 +185,8 @@ def take(
         _copy_lake(lake, pinned, copier, progress)
         if not copier.done:
             raise ConfigurationError(
-                f"there is nothing to back up: neither a table below LAKE_ROOT {lake} nor a file in DAGSTER_HOME {home}. "
-                "Correct LAKE_ROOT or DAGSTER_HOME"
+                f"there is nothing to back up: neither a table below LAKE_ROOT {lake} nor a file in DAGSTER_HOME "
+                f"{home}. Correct LAKE_ROOT or DAGSTER_HOME"
             )
         _check_not_half_restored(lake, home)
         tables = {table.name: table.version for table in pinned.tables}
@@ -211,7 +213,7 @@ def check_roots_apart(lake: Lake, home: Path) -> None:
     root, of_dagster = lake.root.path.resolve(), home.resolve()
     if root.is_relative_to(of_dagster) or of_dagster.is_relative_to(root):
         raise ConfigurationError(
-            f"LAKE_ROOT {lake} and DAGSTER_HOME {home} lie one inside the other, so restoring one would replace the other. Nothing "
+            f"LAKE_ROOT {lake} and DAGSTER_HOME {home} are nested, so restoring one would replace the other. Nothing "
             "was changed. Stop Dagster, move one of the two folders elsewhere, and set its variable to the new place"
         )
 
@@ -232,7 +234,7 @@ def _check_not_half_restored(lake: Lake, home: Path) -> None:
         if REPLACED in place.folders():
             raise BackupInterruptedError(
                 f"{place}/{REPLACED}",
-                f"an earlier restore into {place} did not end: if it is no longer running, run the same restore "
+                f"an earlier restore into {place} did not finish: if it is no longer running, run the same restore "
                 f"again with `--force` first",
             )
 

@@ -162,7 +162,7 @@ def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome
     # A check that reads more than the facts may name windows outside.
     inside = tuple(f for f in found.findings if f.window in span)
     if inside != found.findings:
-        headline = f"{counted(len({f.window for f in inside}), 'window')} of these with findings."
+        headline = f"{counted(len({f.window for f in inside}), 'window')} of these have findings."
         found = replace(found, findings=inside, headline=headline)
     return CheckOutcome(check.name, found, None)
 

@@ -139,9 +139,9 @@ def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[Offse
 def _differs(receipt: Receipt, outcome: StagedFiles) -> Finding:
     read = outcome.measured
     what = (
-        f"{read.rows:,} rows instead of the {receipt.rows:,} rows"
+        f"{read.rows:,} rows, but the {receipt.engine} engine loaded {receipt.rows:,}"
         if read.offsets != receipt.offsets
-        else f"{receipt.rows:,} rows with the same offsets but different content"
+        else f"{receipt.rows:,} rows with the same offsets as the {receipt.engine} engine loaded, but with different content"
     )
-    text = f"the {outcome.engine} engine reads {what} of the load by the {receipt.engine} engine"
+    text = f"the {outcome.engine} engine reads {what}"
     return finding("engines disagree", receipt, None, (), text)

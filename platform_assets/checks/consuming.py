@@ -151,7 +151,10 @@ def _differences(receipt: Receipt, partition: int, kept: _Digests, consumed: _Di
     for offsets, what in (
         (consumed.keys() - kept.keys(), "returns {:,} records that the table does not have"),
         (kept.keys() - consumed.keys(), "does not return {:,} records that the table has"),
-        ({o for o in both if kept[o][0] != consumed[o][0]} | set(without), "returns {:,} records with other content"),
+        (
+            {o for o in both if kept[o][0] != consumed[o][0]} | set(without),
+            "returns {:,} records with different content",
+        ),
     ):
         if offsets:
             text = f"a plain read_committed consumer {what.format(len(offsets))}"
@@ -189,6 +192,6 @@ def _consumed(
                     if message.offset() == wanted.end - 1:
                         return
                 if time.monotonic() > min(until, deadline + _PATIENCE):
-                    raise BrokerUnreachableError(doing, _PATIENCE, "no message came")
+                    raise BrokerUnreachableError(doing, _PATIENCE, "no message arrived")
         except KafkaException as error:
             raise BrokerRefusedError(doing, error.args[0].str()) from error

@@ -177,7 +177,10 @@ def conserved(windows: Windows) -> CheckResult:
     if found and not wrong:
         headline = f"Could not tell for {counted(len({f.window for f in found}), 'window')} of {len(windows.keys):,}."
     elif found:
-        headline = f"{counted(wrong, 'window')} of {len(windows.keys):,}: decoded rows and dead letters do not match the raw rows"
+        headline = (
+            f"{counted(wrong, 'window')} of {len(windows.keys):,}: decoded rows and dead letters do not match the "
+            "raw rows"
+        )
     figures = (("windows", len(windows.keys)), ("decoded_rows", rows), ("dead_letters", dead))
     return CheckResult(CONSERVATION, table, tuple(found), headline, figures)
 
@@ -198,11 +201,13 @@ def shares(windows: Windows, declared: DecodeDeclaration, ledger: Ledger, keys: 
 def _of_window(windows: Windows, key: str) -> list[Finding]:
     raw, decoded, dead = windows.raw.get(key), windows.decoded.get(key), windows.dead_letters.get(key)
     table = TableRef("decoded", windows.topic)
-    again = f"Materialise partition {key} of {table}: it is decoded again."
+    again = f"Materialize partition {key} of {table}: it is decoded again."
     if key in windows.under_way:
-        text = "a load replaces it right now"
+        text = "a load is replacing it now"
         return [
-            Finding("could not tell", windows.topic, key, None, (), text, "Run the check again once that has ended.")
+            Finding(
+                "could not tell", windows.topic, key, None, (), text, "Run the check again once that load has ended."
+            )
         ]
 
     def found(text: str, kind: Literal["not conserved", "decoded by half"] = "not conserved") -> Finding:

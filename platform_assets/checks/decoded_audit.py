@@ -100,8 +100,8 @@ class DecodedAudit:
         set_aside = sorted({*missing} & {*parked} - under_way)
         findings = tuple(
             Finding(
-                "window not decoded", windows.topic, key, None, (), "the raw table has it, and newer windows are decoded",
-                f"`platform-assets load {self.table} {key}`, or let the topic's sensor ask for it.",
+                "window not decoded", windows.topic, key, None, (), "the raw table has the window, and newer windows are decoded",
+                f"`platform-assets load {self.table} {key}`, or let the topic's sensor request it.",
             )
             for key in late
         ) + tuple(
@@ -155,15 +155,15 @@ class DecodedAudit:
         rows = sum(r.rows for r in proved)
         alarming = {f.window for f in findings if f.alarming}
         if alarming:
-            headline = f"{counted(len(alarming), 'window')} damaged, or decoded differently now."
+            headline = f"{counted(len(alarming), 'window')} damaged, or now decoded differently."
         elif findings:
             headline = f"Could not tell for {counted(len({f.window for f in findings}), 'window')}."
         else:
             headline = (
                 f"{rows:,} rows and dead letters read again: all as committed; {counted(again, 'window')} decoded "
                 f"again with the same result"
-                + (f"; {counted(judged, 'row')} of them by another reader too" if judged else "")
-                + (f"; {skipped:,} without offsets or of another declaration" if skipped else "")
+                + (f"; {counted(judged, 'row')} of them also decoded by another reader" if judged else "")
+                + (f"; {skipped:,} skipped, because they have no offsets or another declaration" if skipped else "")
                 + (f"; {counted(left, 'window')} left for the next audit" if left else "")
                 + "."
             )
@@ -214,7 +214,8 @@ class DecodedAudit:
             return 0, [_unanswered(topic, key, outcome)]
         judged, wrong = outcome
         remedy = (
-            "Report it as a defect of the decoder, with the record's value; after an upgrade, load the window again."
+            "Report this as a defect of the decoder, and include the record's value. After an upgrade, load the "
+            "window again."
         )
         return judged, [
             Finding(
@@ -238,7 +239,7 @@ class DecodedAudit:
 
     def _finding(self, kind: FindingKind, key: str, detail: str) -> Finding:
         remedy = (
-            f"Materialise partition {key} of {self.table}: the run decodes and repairs it, or reports why it cannot."
+            f"Materialize partition {key} of {self.table}: the run decodes and repairs it, or reports why it cannot."
         )
         return Finding(kind, self.table.topic, key, None, (), detail, remedy)
 

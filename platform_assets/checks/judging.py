@@ -48,7 +48,7 @@ def judge(
     """
     if not evidence.complete:
         text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"
-        return (undecided(receipt, text, "Run the check again, or with a larger budget."),)
+        return (undecided(receipt, text, "Run the check again, if needed with a larger budget."),)
     if not needs_listing(receipt, evidence, accepted):
         return _explained(receipt, {p: a.records.listed for p, a in evidence.by_partition.items()}, evidence, {}, {}, 0)
     if not all(a.of(kind).whole for a in evidence.by_partition.values() for kind in a.holes) or not all(
@@ -74,7 +74,7 @@ def judge(
 def judge_without_log(
     receipt: Receipt, offsets: ByPartition, accepted: Accepted, erased: Accepted = _NOTHING
 ) -> Receipt | tuple[Finding, ...]:
-    """Return the receipt of a window of a former log, which can no longer be read: its holes are those accepted as
+    """Return the receipt of a window of an earlier log, which can no longer be read: its holes are those accepted as
     lost.
 
     `offsets` are those of the table's rows; `accepted` offsets that are also `erased` are counted separately.
@@ -86,7 +86,7 @@ def judge_without_log(
     by_partition = {p: common(accepted.get(p, ()), subtract([r], held.get(p, ()))) for p, r in receipt.ranges.items()}
     lost = sum(size_of(parts) for parts in by_partition.values())
     if receipt.rows + lost != receipt.ranges.size:
-        text = f"{counted(receipt.missing - lost, 'offset')} without a row lay in a log that the topic no longer has"
+        text = f"{counted(receipt.missing - lost, 'offset')} without a row were in a log that the topic no longer has"
         remedy = (
             "The cause can no longer be determined. To record it as a known loss, accept it: `platform-assets "
             f'accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
@@ -111,12 +111,10 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
         lost = subtract(records, (*held, *accepted.get(partition, ())))
         foreign = subtract(held, (*records, *_gone_since(accounted, compacted=evidence.compacted)))
         if lost:
-            text = f"Kafka holds {counted(size_of(lost), 'committed record')} there that the table lacks"
+            text = f"Kafka holds {counted(size_of(lost), 'committed record')} that the table lacks"
             found.append(finding("record not in the table", receipt, partition, lost, text))
         if foreign:
-            text = (
-                f"the table has {counted(size_of(foreign), 'row')} there for which the window has no committed record"
-            )
+            text = f"the table has {counted(size_of(foreign), 'row')} for which the window has no committed record"
             found.append(finding("row without a record", receipt, partition, foreign, text))
     for partition in sorted(set(offsets) - set(evidence.by_partition)):
         foreign = ranges_of(offsets[partition])
@@ -124,7 +122,7 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
     if not found and digest_of(offsets) == evidence.digest and evidence.digest != receipt.offsets:
         text = (
             f"the table has exactly the {counted(evidence.records, 'record')} that Kafka has, but the receipt "
-            f"names other records"
+            "describes other records"
         )
         return (Finding("ledger edited", receipt.topic, receipt.window.key, None, (), text, REPAIR_LEDGER),)
     return tuple(found)
@@ -135,7 +133,7 @@ def finding(
 ) -> Finding:
     """Return a finding about the window of `receipt` that loading it again repairs or explains."""
     key = receipt.window.key
-    heal = f"Materialise partition {key} of {receipt.table}: the run repairs the window, or reports why it cannot."
+    heal = f"Materialize partition {key} of {receipt.table}: the run repairs the window, or reports why it cannot."
     return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)
 
 
@@ -166,11 +164,12 @@ def _explained(
                 number = size_of(ranges)
             if number and kind == "unexplained":
                 text = (
-                    "the broker has neither records nor markers there, and the topic's policy does not allow compaction"
+                    "the broker has neither records nor markers at these offsets, and the topic's cleanup.policy "
+                    "does not allow compaction"
                 )
                 remedy = (
-                    "Look for an unclean leader election, a restored broker, or a cleanup.policy that was `compact` for a while: "
-                    "the records are lost in Kafka itself. To record that as a known loss, accept it: "
+                    "Look for an unclean leader election, a restored broker, or a cleanup.policy that was `compact` "
+                    "for a while: the records are lost in Kafka itself. To record that as a known loss, accept it: "
                     f'`platform-assets accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
                 )
                 found.append(
@@ -186,7 +185,7 @@ def _explained(
         return (finding("offsets not accounted for", receipt, None, (), text),)
     by = "broker evidence"
     if compacted_since:
-        by += f"; {counted(compacted_since, 'row')} of records that were compacted away since the load"
+        by += f"; {counted(compacted_since, 'row')} belonging to records that were compacted away after the load"
     return replace(receipt, kind="proof", holes=holes, proved_by=by, proved_at=datetime.now(UTC))
 
 
@@ -208,9 +207,9 @@ def _gone_since(accounted: PartitionEvidence, *, compacted: bool) -> tuple[Offse
 
 def _too_many_pieces(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> Finding:
     if not accepted and not evidence.compacted and BELOW_LOG_START.replace(" ", "_") not in evidence.holes:
-        text = f"Kafka holds {evidence.records:,} committed records, the load committed {receipt.rows:,} rows"
+        text = f"Kafka holds {evidence.records:,} committed records, but the load committed {receipt.rows:,} rows"
         return finding("record not in the table", receipt, None, (), text)
-    text = "its records lie in too many separate ranges to be compared one by one with the rows that were loaded"
+    text = "its records are spread over too many separate ranges to compare them one by one with the loaded rows"
     return undecided(
-        receipt, text, "Choose a shorter `window` for the topic, so that the next ones hold fewer records."
+        receipt, text, "Choose a shorter `window` for the topic, so that future windows hold fewer records."
     )

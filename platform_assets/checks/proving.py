@@ -219,7 +219,7 @@ def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: boo
             accepted = e.ledger.accepted_losses(e.declaration.raw_table, found.window)
             evidence = _evidence(e, receipt, accepted, listed=_ALL)
         except PlatformError as error:
-            named.append(replace(found, detail=f"{found.detail} (the brokers could not be asked: {error})"))
+            named.append(replace(found, detail=f"{found.detail} (the brokers could not be queried: {error})"))
             continue
         named.extend(differences(receipt, evidence, distinct, accepted) or (found,))
     return named

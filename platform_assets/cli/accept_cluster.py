@@ -12,12 +12,17 @@ JSON_VERSION = 1
 @click.command("accept-cluster")
 @click.argument("topic")
 @click.option("--reason", help="Why the offsets are the same there; kept in the ledger.")
-@click.option("--by", help="Name of who decides; the ledger marks it as claimed, with your uid. Default: your account.")
+@click.option(
+    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+)
 @click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: version, topic, accepted, edge, from, to, moved. Does not ask."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: version, topic, accepted, edge, from, to, moved. Implies `--yes`.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_cluster(topic: str, reason: str | None, by: str | None, dry_run: bool, as_json: bool, yes: bool) -> None:
     """Continue with TOPIC on another cluster, stating that each offset stands for the same record there.
 

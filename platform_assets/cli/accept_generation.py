@@ -12,19 +12,21 @@ JSON_VERSION = 1
 @click.command("accept-generation")
 @click.argument("topic")
 @click.option("--reason", help="Why the new log is accepted; kept in the ledger.")
-@click.option("--by", help="Name of who decides; the ledger marks it as claimed, with your uid. Default: your account.")
+@click.option(
+    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+)
 @click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print JSON: version, topic, accepted, change, from, to, lost. Does not ask.",
+    help="Print JSON: version, topic, accepted, change, from, to, lost. Implies `--yes`.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_generation(topic: str, reason: str | None, by: str | None, dry_run: bool, as_json: bool, yes: bool) -> None:
     """Continue with the present log of TOPIC after it was re-created or permanently truncated.
 
-    TOPIC is the topic's name, or raw/<topic>. Rows loaded from the former log stay. Sealed but unloaded offsets that no
+    TOPIC is the topic's name, or raw/<topic>. Rows loaded from the previous log stay. Sealed but unloaded offsets that no
     longer exist are named and become an accepted loss. Windows are sealed from the new log from the next boundary on.
     The first one starts at the log start of a re-created topic, or where a truncated log was cut off.
     """

@@ -9,9 +9,11 @@ import click
 @click.argument("table")
 @click.argument("window")
 @click.option("--reason", help="Why the loss is accepted; kept in the ledger.")
-@click.option("--by", help="Name of who decides; the ledger marks it as claimed, with your uid. Default: your account.")
+@click.option(
+    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+)
 @click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_loss(table: str, window: str, reason: str | None, by: str | None, dry_run: bool, yes: bool) -> None:
     """Accept that offsets of WINDOW of TABLE will never be loaded, after showing which and why.
 
@@ -19,7 +21,7 @@ def accept_loss(table: str, window: str, reason: str | None, by: str | None, dry
     that the table has:
 
     \b
-    * offsets below the log start, or from a former log of the topic;
+    * offsets below the log start, or from an earlier log of the topic;
     * if there are none, records with a timestamp that Spark cannot represent, damaged batches, and batches beyond
       the limits of KAFKA_BATCH_MAX_*; finding them reads the whole window once;
     * offsets of a loaded window for which the brokers have neither a record nor an explanation.

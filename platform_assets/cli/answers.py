@@ -34,7 +34,9 @@ def spark_problem(environment: Environment) -> str | None:
         return None if cause is None else f"Spark does not answer, so nothing is loaded: {cause}"
     for state in platform.running_state(environ=environment.variables):
         if state.service == "spark" and state.status == "dead":
-            return f"Spark has ended, so nothing is loaded: `platform-assets up` starts it again; its log: {state.log}"
+            return (
+                f"Spark has stopped, so nothing is loaded: `platform-assets up` starts it again; its log: {state.log}"
+            )
     return None
 
 

@@ -34,9 +34,8 @@ def backup(given: str, as_json: bool) -> None:
 
     if "://" in str(given):
         raise ConfigurationError(
-            f"{given!r} is an address, but a backup must be a folder on this machine; nothing was backed up. Name "
-            f"a folder, and copy "
-            "it to an object store with a tool of that store."
+            f"{given!r} is an address, but a backup must be a folder on this machine; nothing was backed up. Give a "
+            "folder, then copy it to an object store with that store's tools."
         )
     destination = Path(given)
     environment = Environment.of_process()
@@ -60,8 +59,9 @@ def backup(given: str, as_json: bool) -> None:
         echo_json(found)
         return
     echo(
-        f"{done.folder}: {', '.join(done.manifest.parts)}: {counted(len(done.manifest.files), 'file')}, {size:,} bytes; "
-        f"{counted(done.copied, 'file')} of {done.copied_bytes:,} bytes copied, the others are shared with the previous backup"
+        f"{done.folder}: {', '.join(done.manifest.parts)}: {counted(len(done.manifest.files), 'file')}, {size:,} "
+        f"bytes; {counted(done.copied, 'file')} of {done.copied_bytes:,} bytes copied, the others are shared with "
+        "the previous backup"
     )
     if done.manifest.left_out:
         echo(f"not backed up: {', '.join(done.manifest.left_out)}")

@@ -69,7 +69,10 @@ def _named(names: Sequence[str], declaration: TopicDeclaration, target: TableRef
             loaded = _in_table(declaration.raw_table, ledger)
             keys = [key for key in keys if key in loaded]
             if not keys:
-                reason = f"{declaration.raw_table} has no window from the first key to the last, so there is nothing to decode"
+                reason = (
+                    f"{declaration.raw_table} has no window from the first key to the last, so there is nothing to "
+                    "decode"
+                )
                 raise UnknownWindowError(declaration.topic, name, reason)
         found += keys
     return list(dict.fromkeys(found))
@@ -105,7 +108,8 @@ def _failed(
     instance = environment.instance()
     if instance is None:
         raise ConfigurationError(
-            "--failed needs Dagster's records of failed runs, and DAGSTER_HOME has no instance. Set DAGSTER_HOME, for "
+            "--failed needs Dagster's records of failed runs, but there is no Dagster instance in DAGSTER_HOME. "
+            "Set DAGSTER_HOME, for "
             'example with `eval "$(platform-assets env)"`, or name the windows: `platform-assets status` lists those that '
             "are not loaded"
         )

@@ -14,7 +14,9 @@ JSON_VERSION = 1
 @click.command("dead-letters")
 @click.argument("table")
 @click.argument("windows", nargs=-1, metavar="[WINDOW]...")
-@click.option("--samples", type=click.IntRange(min=0), default=3, show_default=True, help="Samples of each kind.")
+@click.option(
+    "--samples", type=click.IntRange(min=0), default=3, show_default=True, help="Number of samples shown of each kind."
+)
 @click.option(
     "--json",
     "as_json",
@@ -89,7 +91,8 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
         return
     share = f" ({dead / records:.3%})" if records else ""
     echo(
-        f"{declaration.dead_letter_table}: {dead:,} of {counted(records, 'record')} in {counted(len(letters), 'window')}{share}"
+        f"{declaration.dead_letter_table}: {dead:,} of {counted(records, 'record')} in "
+        f"{counted(len(letters), 'window')}{share}"
     )
     for group in found.listed:
         place = f" at {group.place}" if group.place else ""

@@ -35,8 +35,10 @@ JSON_VERSION: Final = 1
     type=click.IntRange(min=1),
     help="Generation of the topic's log, for --offsets. Default: the newest.",
 )
-@click.option("--reason", help="Why; kept in the ledger, so do not name the person.")
-@click.option("--by", help="Name of who decides; the ledger marks it as claimed, with your uid. Default: your account.")
+@click.option("--reason", help="Reason; kept in the ledger, so do not name the person.")
+@click.option(
+    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+)
 @click.option(
     "--past-versions-expire",
     is_flag=True,
@@ -45,7 +47,10 @@ JSON_VERSION: Final = 1
 @click.option(
     "--forget-keys",
     is_flag=True,
-    help="Keep no digests of the keys. Later loads then do not leave out records that return with other offsets.",
+    help=(
+        "Keep no digests of the keys. Later loads then also load records with these keys that return with other "
+        "offsets."
+    ),
 )
 @click.option(
     "--rules-of",
@@ -53,7 +58,7 @@ JSON_VERSION: Final = 1
     help="Also apply the erasures by key of another topic in this lake, for example after it was copied to a new name.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be erased, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--json",
     "as_json",
@@ -94,11 +99,13 @@ def erase(
 
     given = [key.encode() for key in keys] + [_bytes(text) for text in hex_keys] + [f.read_bytes() for f in key_files]
     if offsets and given:
-        raise click.UsageError("name records by --offsets or by keys, not by both")
+        raise click.UsageError("select records by --offsets or by keys, not by both")
     if generation is not None and not offsets:
-        raise click.UsageError("--generation says which log --offsets are of")
+        raise click.UsageError("--generation selects the log for --offsets, so it cannot be used alone")
     if rules_of is not None and (offsets or given or forget_keys or dry_run):
-        raise click.UsageError("--rules-of names all records: leave out --offsets, keys, --forget-keys and --dry-run")
+        raise click.UsageError(
+            "--rules-of already selects the records: leave out --offsets, keys, --forget-keys and --dry-run"
+        )
     ranges = _ranges(offsets)
     author = None if dry_run else Author.of(by, reason)
     decided = deciding(table, author, quiet=as_json, ask=not yes and not as_json)
@@ -119,7 +126,7 @@ def _bytes(text: str) -> bytes:
         return bytes.fromhex(text)
     except ValueError:
         # Without the text, because it may be personal data.
-        raise click.BadParameter("a key in hexadecimal has two digits a byte", param_hint="--key-hex") from None
+        raise click.BadParameter("a key in hexadecimal must have two digits per byte", param_hint="--key-hex") from None
 
 
 def _ranges(texts: tuple[str, ...]) -> Ranges:

@@ -14,7 +14,7 @@ def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
     """Forget the stored schemas of registry ids, so that the registry's present answer counts.
 
     The lake keeps each schema that values were decoded with, and refuses a registry that returns another schema for
-    its id. Forget an id only if no record that may be decoded again was written with the former schema. Decoded rows
+    its id. Forget an id only if no record that may be decoded again was written with the previous schema. Decoded rows
     stay as they are.
     """
     from platform_assets.cli.environment import Environment
@@ -30,4 +30,4 @@ def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
     if not lines:
         echo("Nothing to forget: the lake knows none of these ids.")
     elif not dry_run:
-        echo("Load the windows that waited, for example: platform-assets load TABLE WINDOW")
+        echo("Load the waiting windows, for example: platform-assets load TABLE WINDOW")

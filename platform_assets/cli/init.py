@@ -30,7 +30,7 @@ load_from:
 
 _ENVIRONMENT: Final = """\
 # Copy this file to .env: `platform-assets`, run in this folder, and `dagster` read it. Variables of the shell take precedence.
-# Unset, each of these is started here by `platform-assets up`.
+# If a variable is unset, `platform-assets up` starts that service on this machine.
 # KAFKA_BOOTSTRAP_SERVERS=broker.example:9092
 # KAFKA_SECURITY_PROTOCOL=SASL_SSL
 # SPARK_REMOTE='sc://spark.example:15002/;token=…'
@@ -42,7 +42,7 @@ _README: Final = """\
 # Topics in the lake
 
 Each folder under `defs/` has a `defs.yaml` that declares topics; `defs/orders/defs.yaml.example` is one to begin with.
-Commands run in this folder are about this project. Services keep their data in `.platform`; `.env.example` shows how to
+Commands that you run in this folder apply to this project. Services keep their data in `.platform`; `.env.example` shows how to
 use your own.
 
     mv defs/orders/defs.yaml.example defs/orders/defs.yaml   # remove each leading "# ", and name your topic
@@ -60,7 +60,7 @@ def init(folder: Path) -> None:
     """Create a project in DIR: a folder for your declarations.
 
     It contains defs/ with a commented example, workspace.yaml, .env.example, README.md and .gitignore. Existing files
-    are not changed. Commands that you run in DIR are about this project.
+    are not changed. Commands that you run in DIR apply to this project.
     """
     root = folder.expanduser().absolute()
     files = {
@@ -72,7 +72,7 @@ def init(folder: Path) -> None:
     }
     there = [name for name in ("defs", *files) if (root / name).exists()]
     if there:
-        raise ConfigurationError(f"{root} has {', '.join(there)} already: name a new folder, or move them away")
+        raise ConfigurationError(f"{root} has {', '.join(there)} already: choose a new folder, or move them away")
     try:
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)

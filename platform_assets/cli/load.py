@@ -31,7 +31,7 @@ JSON_VERSION = 1
 @click.option(
     "--failed", is_flag=True, help="Load all windows that are missing because the last Dagster run for them failed."
 )
-@click.option("--dry-run", is_flag=True, help="Only list the windows, and what the table has of them now.")
+@click.option("--dry-run", is_flag=True, help="Only list the windows, and the rows that the table has for them now.")
 @click.option(
     "--json",
     "as_json",

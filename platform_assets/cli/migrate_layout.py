@@ -23,7 +23,7 @@ def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
 
     TABLE is raw/<topic>, or just the topic's name; decoded/<topic> or dead_letters/<topic>. Rows, receipts and past
     versions stay. Loads continue meanwhile. The rows are copied to new files, which needs as much space as the
-    table has now until `vacuum` deletes the former files; then one commit replaces them. If the command is
+    table has now until `vacuum` deletes the previous files; then one commit replaces them. If the command is
     interrupted, run it again: it continues.
 
     First upgrade everything that loads into the table or reads its files by partition: releases before this one

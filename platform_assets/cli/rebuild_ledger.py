@@ -63,9 +63,10 @@ def lines(table: TableRef, done: Rebuilt) -> list[str]:
     found = [f"{table}: {done.cuts} cuts and {done.receipts} receipts restored"]
     if done.found:
         found.append(
-            f"{table}: the table's log no longer has the loads of {counted(len(done.found), 'window')} ({done.found[0]} to "
-            f"{done.found[-1]}), so the ledger has the rows that the table has now. Rows that were deleted or erased before may be "
-            "missing. Load these windows again: each load compares them with Kafka, and names records that the table lacks"
+            f"{table}: the table's log no longer has the loads of {counted(len(done.found), 'window')} "
+            f"({done.found[0]} to {done.found[-1]}), so the ledger has the rows that the table has now. Rows that "
+            "were deleted or erased before may be missing. Load these windows again: each load compares them with "
+            "Kafka, and lists records that the table lacks"
         )
     if done.first:
         places = ", ".join(f"partition {p} offset {offset}" for p, offset in done.first.items())
@@ -74,7 +75,8 @@ def lines(table: TableRef, done: Rebuilt) -> list[str]:
             f"row of each partition: {places}. Records before that are in no window"
         )
     found += [
-        f"{table}: window {key} now also covers the windows after it that were sealed and never loaded; load it to bring their records"
+        f"{table}: window {key} now also covers the windows after it that were sealed and never loaded; load it to "
+        "load their records too"
         for key in done.merged
     ]
     return found

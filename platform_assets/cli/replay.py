@@ -25,7 +25,9 @@ _TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ
 @click.command()
 @click.argument("table")
 @click.argument("windows", nargs=-1, metavar="[WINDOW]...")
-@click.option("--partition", type=click.IntRange(min=0), help="Partition whose offsets --from and --to name.")
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="Partition to which the offsets of --from and --to belong."
+)
 @click.option("--from", "first", type=click.IntRange(min=0), help="First offset.")
 @click.option("--to", "end", type=click.IntRange(min=0), help="End of the offsets, exclusive.")
 @click.option(
@@ -33,12 +35,15 @@ _TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ
 )
 @click.option("--until", type=click.DateTime(_TIMES), metavar="TIME", help="End of the timestamps, exclusive.")
 @click.option("--into", metavar="NAME", help="Load into a new table in replays/NAME, and compare it with TABLE.")
-@click.option("--dry-run", is_flag=True, help="Only report what would be done. Asks the brokers, and changes nothing.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be done: query the brokers, but change nothing.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print JSON: version, table, dry_run, note, plan; and as `load`, or with --into: fresh, loaded, compared, equal.",
+    help=(
+        "Print JSON: version, table, dry_run, note, plan; and as `load`, or with --into: fresh, loaded, compared, "
+        "equal."
+    ),
 )
 def replay(
     table: str,

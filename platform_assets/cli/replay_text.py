@@ -20,9 +20,9 @@ _LISTED: Final = 20
 _IN_PLACE: Final[Mapping[Deed, str]] = {
     "empty": "nothing to load",
     "load": "loaded for the first time",
-    "refuse": "refused until that loss is accepted",
-    "compare": "read again, and proved equal or healed",
-    "keep": "kept where its rows are proved to be those of its receipt",
+    "refuse": "refused until the loss is accepted",
+    "compare": "read again, and either proved equal or repaired",
+    "keep": "kept if its rows match its receipt",
 }
 
 
@@ -80,7 +80,7 @@ def _differences(found: PartitionComparison) -> Iterator[str]:
     named: Sequence[tuple[str, tuple[OffsetRange, ...]]] = (
         ("only in the table", found.only_live),
         ("only from Kafka", found.only_fresh),
-        (f"with another {' and '.join(found.altered.columns)}", found.altered.offsets),
+        (f"with a different {' and '.join(found.altered.columns)}", found.altered.offsets),
         ("more than once", found.repeated),
     )
     for what, ranges in named:
@@ -96,7 +96,7 @@ def print_result(table: TableRef, fresh: Folder, compared: Sequence[WindowCompar
         echo(f"{table} DIFFERS from Kafka in {amiss:,} of {counted(len(compared), 'window')}")
     else:
         some = ", as far as Kafka still has them" if any(c.left_out for c in compared) else ""
-        echo(f"{table} is equal to Kafka{some}: {counted(len(compared), 'window')}, {counted(rows, 'row')}")
+        echo(f"{table} matches Kafka{some}: {counted(len(compared), 'window')}, {counted(rows, 'row')}")
     echo(f"the fresh table is {fresh}; delete it when you no longer need it: nothing else refers to it")
 
 

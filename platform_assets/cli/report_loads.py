@@ -29,8 +29,8 @@ def report_loads(topics: tuple[str, ...]) -> None:
     ledger, instance = environment.ledger(), environment.instance()
     if instance is None:
         raise ConfigurationError(
-            f"DAGSTER_HOME {environment.variables['DAGSTER_HOME']} has no dagster.yaml, so there is no Dagster to report to: "
-            "`platform-assets up` makes one"
+            f"DAGSTER_HOME {environment.variables['DAGSTER_HOME']} has no dagster.yaml, so there is no Dagster "
+            "instance to report to: `platform-assets up` creates one"
         )
     for declaration in chosen:
         number = 0

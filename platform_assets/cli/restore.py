@@ -35,7 +35,7 @@ JSON_VERSION = 1
     help="Restore only this part: ledger, dagster or a table. May be repeated.",
 )
 @click.option("--force", is_flag=True, help="Replace existing data.")
-@click.option("--dry-run", is_flag=True, help="Only compare the backup's files with what was backed up.")
+@click.option("--dry-run", is_flag=True, help="Only verify the backup's files, and restore nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
 def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_json: bool) -> None:
     """Restore a backup to LAKE_ROOT and DAGSTER_HOME: SOURCE, or the newest one in the folder SOURCE.
@@ -75,10 +75,10 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
         }
         echo_json(fields)
         return
-    what = "whole, nothing was restored" if dry_run else "restored"
+    what = "undamaged, nothing was restored" if dry_run else "restored"
     echo(
-        f"{found.folder} of {found.manifest.at:%Y-%m-%d %H:%M:%S}Z: {', '.join(done.parts)}: {counted(done.files, 'file')}, "
-        f"{done.bytes:,} bytes, {what}"
+        f"{found.folder} of {found.manifest.at:%Y-%m-%d %H:%M:%S}Z: {', '.join(done.parts)}: "
+        f"{counted(done.files, 'file')}, {done.bytes:,} bytes, {what}"
     )
     for line in then:
         echo(line)
@@ -99,8 +99,7 @@ def _check_stopped(environment: Environment) -> None:
         stop = " ".join(f"--service {name}" for name in up)
         raise ConfigurationError(
             f"{' and '.join(up)} would write to the restored data: run `platform-assets down {stop}` first, and "
-            f"`platform-assets up` "
-            "afterwards"
+            "`platform-assets up` afterwards"
         )
 
 
@@ -164,7 +163,10 @@ def _then(done: Restored, lake: Lake) -> Iterator[str]:
             f"Dagster: it adds the entries from the tables' commits"
         )
     for table, keys in done.forgotten.items():
-        yield f"{table}: {counted(len(keys), 'window')} loaded since the backup will be loaded again by the sensor, first {keys[0]}"
+        yield (
+            f"{table}: {counted(len(keys), 'window')} loaded since the backup will be loaded again by the sensor, "
+            f"first {keys[0]}"
+        )
     if done.parts == (DAGSTER,):
         yield (
             "windows loaded since the backup are in their tables, but Dagster has no record of them: run "

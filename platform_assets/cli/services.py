@@ -13,6 +13,8 @@ def chosen(names: tuple[str, ...], *, registry: bool = False) -> tuple[Service, 
     """
     unknown = sorted(set(names) - set(ALL_SERVICES))
     if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(ALL_SERVICES)}", param_hint="--service")
+        raise click.BadParameter(
+            f"{unknown[0]!r} is not a service; use one of {', '.join(ALL_SERVICES)}", param_hint="--service"
+        )
     wanted = {*(names or SERVICES), *(["registry"] if registry else [])}
     return tuple(s for s in ALL_SERVICES if s in wanted)

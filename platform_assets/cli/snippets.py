@@ -51,7 +51,7 @@ def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Rea
         "duckdb": (
             "import duckdb",
             *opened,
-            "# As a column, window needs double quotes: it is a word of DuckDB's own.",
+            "# The column name window needs double quotes: it is a reserved word in DuckDB.",
             """print(duckdb.sql('SELECT "window", * EXCLUDE "window" FROM rows LIMIT 5'))""",
         ),
         "pandas": (*opened, "print(rows.head(5).to_pandas())"),
@@ -82,8 +82,8 @@ def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
     if known is None or _place(known["location"]) != _place(folder.spark_path):
         where = "nowhere" if known is None else known["location"]
         raise ConfigurationError(
-            f"the Spark server already has another table named {sql_name(table)}: {where}. If nothing needs that name, run "
-            f"`DROP TABLE {sql_name(table)}` there, which keeps the files, then run this command again"
+            f"the Spark server already has another table named {sql_name(table)}: {where}. If nothing needs that "
+            f"name, run `DROP TABLE {sql_name(table)}` there, which keeps the files, then run this command again"
         )
     return sql_name(table)
 

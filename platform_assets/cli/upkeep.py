@@ -42,12 +42,12 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     type=click.FloatRange(0, 100_000),
     default=6.0,
     show_default=True,
-    help="Leave windows alone that ended less than so many hours ago.",
+    help="Skip windows that ended less than this many hours ago.",
 )
 @click.option(
     "--budget", metavar="SIZE", callback=_bytes, help="Merge files of about this size per table. Default: 32 GB."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be merged.")
+@click.option("--dry-run", is_flag=True, help="Only report what would be merged.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, dry_run, and for each table what was done.")
 def upkeep(
     tables: tuple[str, ...], target: int | None, quiet_hours: float, budget: int | None, dry_run: bool, as_json: bool

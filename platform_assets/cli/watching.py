@@ -29,7 +29,7 @@ def watch(look: Callable[[], Status], every: float, as_json: bool, console: Cons
     console = console or console_of()
     last: Status | PlatformError | None = None
     in_place = console.is_terminal and not as_json
-    # An alternate screen, so that the former content comes back.
+    # An alternate screen, so that the previous content comes back.
     live = Live(console=console, screen=True, auto_refresh=False) if in_place else None
     try:
         if live is not None:

@@ -80,7 +80,7 @@ def _columns(kind: ExpectationKind, given: Mapping[str, Any], columns: pa.Schema
                 f"unique: must name columns, such as [carrier, flight], or `key` for the Kafka key, not {given[kind]!r}"
             )
         if len(set(wanted)) < len(wanted):
-            raise ConfigurationError(f"unique: {given[kind]!r} has a column twice: keep one of them")
+            raise ConfigurationError(f"unique: {given[kind]!r} lists a column twice: keep one of them")
     else:
         wanted = [given.get("column")]
         if wanted[0] is None:
@@ -107,7 +107,8 @@ def _arguments(kind: ExpectationKind, given: Any) -> dict[str, Any]:
     if kind == "range":
         if not isinstance(given, Mapping) or not given or not set(given) <= {"min", "max"}:
             raise ConfigurationError(
-                f"range: must be a mapping with min, max or both, which are inclusive, such as {{min: 1, max: 12}}, not {given!r}"
+                f"range: must be a mapping with min, max or both, which are inclusive, such as {{min: 1, max: 12}}, "
+                f"not {given!r}"
             )
         return {to: _value(kind, given[of]) for of, to in (("min", "least"), ("max", "most")) if of in given}
     if kind == "pattern":
@@ -176,8 +177,8 @@ def _cluster_by(given: Any, columns: pa.Schema) -> tuple[str, ...]:
         raise ConfigurationError(f"cluster_by: must be a list of columns such as [carrier, time_hour], not {given!r}")
     if len(given) > _MOST_CLUSTERED:
         raise ConfigurationError(
-            f"cluster_by: has {len(given)} columns, but sorting by more than {_MOST_CLUSTERED} helps no filter: keep the first "
-            f"{_MOST_CLUSTERED}"
+            f"cluster_by: has {len(given)} columns, but sorting files by more than {_MOST_CLUSTERED} does not speed "
+            f"up any filter: keep the first {_MOST_CLUSTERED}"
         )
     for name in given:
         if list(given).count(name) > 1:
@@ -186,8 +187,9 @@ def _cluster_by(given: Any, columns: pa.Schema) -> tuple[str, ...]:
             raise ConfigurationError(f"cluster_by: there is no column {name!r}: {_hint(name, columns.names)}")
         if not column_bounds.can_cluster(columns.field(name).type):
             raise ConfigurationError(
-                f"cluster_by: column {name!r} is {decoded_table.type_name(columns.field(name).type)}, but files are sorted only by "
-                "whole numbers, decimals, texts, booleans, dates and timestamps: choose a column of such a type"
+                f"cluster_by: column {name!r} is {decoded_table.type_name(columns.field(name).type)}, but files are "
+                "sorted only by whole numbers, decimals, texts, booleans, dates and timestamps: choose a column of "
+                "such a type"
             )
     return tuple(given)
 
@@ -220,13 +222,13 @@ def _replaces(given: Any) -> tuple[str | None, bool]:
     if isinstance(given, Mapping):
         if set(given) != {"columns", "lost_rows"} or given["lost_rows"] != "accepted":
             raise ConfigurationError(
-                "replaces: as a mapping it is {columns: …, lost_rows: accepted}, with the text that an error has named, "
-                f"not {given!r}"
+                "replaces: as a mapping, it must be {columns: …, lost_rows: accepted}, with the text that the "
+                "error about the changed columns shows, not {given!r}"
             )
         return _replaces(given["columns"])[0], True
     if given is not None and (not isinstance(given, str) or not given):
         raise ConfigurationError(
-            f"replaces: must be the text that an error about the changed columns has named, in quotes, not {given!r}"
+            f"replaces: must be the text that the error about the changed columns shows, in quotes, not {given!r}"
         )
     return given, False
 
@@ -248,7 +250,7 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
     wanted = f'{{window: 2026-01-31-14:00, partition: 0, offset: 17, {kind}: "…"}}'
     kinds = {"value", "base64"} & set(given) if isinstance(given, Mapping) else set()
     if len(kinds) != 1 or set(given) != {"window", "partition", "offset", *kinds}:
-        raise ConfigurationError(f"repairs: each must be of the form {wanted}, not {given!r}")
+        raise ConfigurationError(f"repairs: each must have the form {wanted}, not {given!r}")
     window, value, binary = given["window"], given.get("value", given.get("base64")), "base64" in kinds
     numbers = [given["partition"], given["offset"]]
     try:
@@ -261,10 +263,10 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
         )
     place = f"repairs: window {window} partition {given['partition']} offset {given['offset']}"
     if not binary and _takes_bytes(spec):
-        head = " and the five bytes of the schema's id in front" if spec.options.get("registry") else ""
+        head = ", with the five bytes of the schema id first" if spec.options.get("registry") else ""
         raise ConfigurationError(
-            f"{place} has `value`, which is text, and a value of format {spec.format!r} is bytes{head}: give those as `base64: …` "
-            "instead, as the command base64 prints them"
+            f"{place} has `value`, which is text, and a value of format {spec.format!r} is bytes{head}: give those "
+            "as `base64: …` instead, as the command base64 prints them"
         )
     try:
         content = base64.b64decode(value, validate=True) if binary else b""

@@ -9,9 +9,7 @@ from typing import Final
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration.names import all_names
 
-_WAY_OUT: Final = (
-    "Leave one of them out, by `exclude` where a `pattern` finds it, or declare it in a project of its own"
-)
+_WAY_OUT: Final = "Leave one of them out (with `exclude` if a `pattern` finds it), or declare it in a separate project"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ def left_out(candidates: Sequence[Candidate], *, case_sensitive: bool = True) ->
         if clash := min(names & taken.keys(), default=None):
             kept = taken[clash]
             refused[number] = (
-                f"topic {topic!r} cannot be defined next to topic {kept.declaration.topic!r}, declared at {kept.place}: each would "
-                f"have the {clash}. {_WAY_OUT}"
+                f"topic {topic!r} cannot be defined next to topic {kept.declaration.topic!r}, declared at "
+                f"{kept.place}: both would use the {clash}. {_WAY_OUT}"
             )
             continue
         taken |= dict.fromkeys(names, each)

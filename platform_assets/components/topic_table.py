@@ -47,8 +47,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     start: Annotated[
         str,
         Field(
-            description="Earliest window boundary, ISO 8601, in UTC unless it has an offset. Older records go into the first "
-            "window. Once windows are sealed, an earlier time is refused."
+            description="Earliest window boundary, ISO 8601, in UTC unless it has an offset. Older records go into "
+            "the first window. Once windows are sealed, an earlier time is refused."
         ),
     ]
     sensor_interval_seconds: Annotated[
@@ -58,8 +58,9 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     paused: Annotated[
         bool,
         Field(
-            description="Pauses the topic: windows are sealed, loaded and decoded only on request, and `status` says so. Retention"
-            " is still watched. Without it, loading continues where it was."
+            description="Pauses the topic: windows are sealed, loaded and decoded only on request, and `status` says so. "
+            "Retention"
+            " is still watched. Without `paused`, loading continues where it stopped."
         ),
     ] = False
     tick_budget_seconds: Annotated[int, Field(description="Maximum duration of a tick, 1 to 50.")] = 20
@@ -74,26 +75,29 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     engine: Annotated[
         EngineName,
         Field(
-            description="Engine that reads Kafka: `connector` is Spark's own, `columnar` is compiled and faster, `auto` uses the "
-            "columnar one if it can load the topic."
+            description=(
+                "Engine that reads Kafka: `connector` is Spark's own; `columnar` is compiled and faster; `auto` "
+                "uses `columnar` if it can load the topic."
+            )
         ),
     ] = DEFAULT_ENGINE
     decode: Annotated[
         dict[str, Any] | None,
         Field(
-            description="Decodes records into typed rows of decoded/<topic>: `value` and `key`, each with a `format` and its "
-            "options; `dead_letters`, the shares of a window's records above which they are a warning (`warn`) or an "
-            "error (`fail`); `expect`, expectations on column values, each a check; `revision`, which decodes windows "
-            "again when raised; `replaces`, the columns of a table to start over; `repairs`, texts or bytes to decode "
-            "instead of the values of single records; `cluster_by`, columns that merged files are sorted by. Without it "
-            "there is only the raw table."
+            description="Decodes records into typed rows of decoded/<topic>: `value` and `key`, each with a "
+            "`format` and its options; `dead_letters`, the shares of a window's records above which "
+            "they are a warning (`warn`) or an error (`fail`); `expect`, expectations on column values, "
+            "each a check; `revision`, which decodes windows again when raised; `replaces`, the columns "
+            "of a table to start over; `repairs`, texts or bytes to decode instead of the values of "
+            "single records; `cluster_by`, columns that merged files are sorted by. Without it there is "
+            "only the raw table."
         ),
     ] = None
     publish_position: Annotated[
         bool,
         Field(
-            description="Commits the end of what is loaded without gaps to the consumer group `platform-assets.raw/<topic>`, for "
-            "lag monitors."
+            description="Commits the offsets up to which everything is loaded to the consumer group "
+            "`platform-assets.raw/<topic>`, for lag monitors."
         ),
     ] = True
     target_file_size: Annotated[

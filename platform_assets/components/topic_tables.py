@@ -62,19 +62,19 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     topics: Annotated[
         list[Any],
         Field(
-            description="The topics: a name, or a mapping with `topic` and the fields that differ for it, which override those of "
-            "`each`. Not needed with a `pattern`."
+            description="The topics: a name, or a mapping with `topic` and the fields that differ for it, which "
+            "override those of `each`. Not needed with a `pattern`."
         ),
     ] = []  # noqa: RUF012  pydantic copies it
     each: Annotated[
-        dict[str, Any], Field(description="The fields of a `TopicTable`, without `topic`, for all of them.")
+        dict[str, Any], Field(description="Fields of a `TopicTable`, except `topic`, that apply to all topics.")
     ]
 
     together: Annotated[
         str | None,
         Field(
-            description="Name of a group whose topics share one sensor and runs, for many topics with small windows. Without it, "
-            "each topic has its own sensor and runs."
+            description="Name of a group whose topics share one sensor and runs, for many topics with small "
+            "windows. Without it, each topic has its own sensor and runs."
         ),
     ] = None
 
@@ -92,7 +92,8 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
             for name in _SHARED if isinstance(entry, dict) else ():
                 if name in entry:
                     raise ValueError(
-                        f"topic {entry['topic']!r} has {name!r} of its own, which topics that are together share: set it under `each`"
+                        f"topic {entry['topic']!r} has {name!r} of its own, but topics of a group (`together`) "
+                        "share it: set it under `each`"
                     )
         return self
 
@@ -113,7 +114,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     @model_validator(mode="after")
     def _name_topics(self) -> TopicTables:
         if not self.topics and self.pattern is None:
-            raise ValueError("it names no topics: add `topics: [orders, payments]`, or a `pattern`")
+            raise ValueError("it lists no topics: add `topics: [orders, payments]`, or a `pattern`")
         if self.exclude and self.pattern is None:
             raise ValueError("exclude: without a `pattern` there is nothing to leave out: delete it")
         return self
@@ -122,7 +123,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def _are_entries(cls, values: list[Any], info: ValidationInfo) -> list[Any]:
         if not values and info.data.get("pattern") is None:
-            raise ValueError("no topic is named: name one, give a `pattern`, or delete the component")
+            raise ValueError("it lists no topic: add one, give a `pattern`, or delete the component")
         for value in values:
             if not isinstance(value, str) and not (isinstance(value, dict) and isinstance(value.get("topic"), str)):
                 raise ValueError(f"{value!r} is neither {_AN_ENTRY}")
@@ -132,7 +133,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def _names_no_topic(cls, value: dict[str, Any]) -> dict[str, Any]:
         if "topic" in value:
-            raise ValueError("it has `topic`, which is not the same for all: name it under `topics`")
+            raise ValueError("it sets `topic`, which differs for each topic: put it under `topics`")
         return value
 
     @classmethod

@@ -172,7 +172,9 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
             yield Mistake(file, 1, f"Dagster reads {NAMES[0]} alone: move it to {file.with_suffix('')}/{NAMES[0]}")
         return
     if shadow := _shadow(file, folder):
-        yield Mistake(file, 1, f"it is not loaded, since {shadow} is above it: move its folder next to that one")
+        yield Mistake(
+            file, 1, f"it is not loaded, because {shadow} is in a folder above it: move its folder next to that one"
+        )
     if not documents:
         yield Mistake(file, 1, "it declares nothing: add a component, or delete the file")
     for document in documents:
@@ -301,7 +303,7 @@ def _not_a_component(name: str) -> str | None:
     return (
         None
         if isinstance(found, type) and issubclass(found, dg.Component)
-        else f"type {name!r} is no component: {expected}"
+        else f"type {name!r} is not a component: {expected}"
     )
 
 
@@ -340,7 +342,10 @@ def _template_problem(context: ResolutionContext, value: Any) -> str | None:
         context.resolve_value(value)
     except ResolutionException as e:
         cause = str(e).strip().splitlines()[-1]
-        return f"its template cannot be evaluated: {cause}. To write {{{{ itself, put the text into {{% raw %}} … {{% endraw %}}"
+        return (
+            f"its template cannot be evaluated: {cause}. To write a literal "
+            f"{{{{, put the text into {{% raw %}} … {{% endraw %}}"
+        )
     return None
 
 
@@ -393,7 +398,7 @@ def _repr(value: object) -> str:
     try:
         return cut(repr(value), _MOST_REPR)
     except ValueError:  # Python does not print numbers with that many digits.
-        return "a number of thousands of digits"
+        return "a number with thousands of digits"
 
 
 def _mistakes(file: Path, tree: SourcePositionTree, wrong: Mapping[str, str]) -> Iterator[Mistake]:

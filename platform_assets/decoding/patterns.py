@@ -76,11 +76,12 @@ class Nearness:
         name, parts = self.patterns[pattern]
         if pattern < 0:
             name, parts = self.patterns[0]
-            return f"no pattern matches even the start of the line; the first one, {name!r}, begins with {parts[0]}"
+            return f"no pattern matches the line, not even its start; the first one, {name!r}, begins with {parts[0]}"
         if first == len(parts):
-            return f"nearest is {name!r}: it matches the line, but more text follows"  # plain: allow
+            return f"the nearest is {name!r}: it matches the line, but more text follows"  # plain: allow
         behind = f", and its last {last}" if last else ""
-        return f"nearest is {name!r}: the line matches its first {first} of {len(parts)} parts{behind}; expected was {parts[first]}"
+        matches = f"the line matches its first {first} of {len(parts)} parts{behind}"
+        return f"the nearest is {name!r}: {matches}; the next part is {parts[first]}"
 
 
 @lru_cache(maxsize=256)
@@ -182,8 +183,8 @@ def decoder(spec: FormatSpec) -> PatternsDecoder:
             first, kind = columns.setdefault(group, (pattern.name, convert.name))
             if kind != convert.name:
                 raise ConfigurationError(
-                    f"patterns: group {group!r} is {kind} in {first!r} but {convert.name} in {pattern.name!r}; it is one "
-                    "column, so declare one type, or use two names"
+                    f"patterns: group {group!r} is {kind} in {first!r} but {convert.name} in {pattern.name!r}; it is "
+                    "one column, so declare one type, or use two names"
                 )
     if COLUMN in columns:
         raise ConfigurationError(
@@ -207,8 +208,8 @@ def _pattern(item: Any, place: int, timestamps: TimeFormat) -> Pattern:
         groups = tuple(field.name for field in pc.extract_regex(pa.array([], pa.string()), regex).type)
     except pa.ArrowInvalid as error:
         raise ConfigurationError(
-            f"{where} ({name}): {error}. Use an expression of RE2 (without look-around and backreferences), with groups "
-            "as (?P<name>…), or as (?:…) for no column"
+            f"{where} ({name}): {error}. Use an expression of RE2 (without look-around and backreferences), with "
+            "groups as (?P<name>…), or as (?:…) for no column"
         ) from error
     for group in types:
         if group not in groups:

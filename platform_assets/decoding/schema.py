@@ -131,7 +131,8 @@ def _check_names(fields: list[pa.Field], option: str, place: str) -> None:
         where = f"{place}{field.name}"
         if not field.name or _FORBIDDEN.search(field.name):
             raise ConfigurationError(
-                f"{option}: {where!r} cannot be the name of a column: in Delta, a name must not be empty or contain one of "
+                f"{option}: {where!r} cannot be the name of a column: in Delta, a name must not be empty or contain "
+                "one of "
                 r"' ,;{}()=', a tab or a newline. Leave it out, which keeps its values in `rescued`"
             )
         if field.name.lower() in seen:
@@ -159,7 +160,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
-            raise ConfigurationError(f"schema: {text!r} is not a text; write Spark DDL, such as 'id BIGINT NOT NULL'")
+            raise ConfigurationError(f"schema: {text!r} is not text; write Spark DDL, such as 'id BIGINT NOT NULL'")
         self._text = text
         self._tokens = list(self._split())
         self._at = 0
@@ -351,8 +352,8 @@ class _JsonSchema:
         if not isinstance(node.get("additionalProperties", True), bool):
             raise _refused(
                 f"{path}/additionalProperties",
-                "may be true or false, and such fields are kept in `rescued` either way; without `properties` it may also be the "
-                "schema of a map's values",
+                "may be true or false, and such fields are kept in `rescued` either way; without `properties` it "
+                "may also be the schema of a map's values",
             )
         fields = []
         for name, each in properties.items():

@@ -1,7 +1,7 @@
 """Streams the demo's rows into its topics, each row once, however often it is interrupted and started again.
 
 The rows left to send are those whose numbers are missing from the topic's committed records. `flights` uses a
-transactional producer, whose stable transactional id fences a former process and aborts its open transaction before the
+transactional producer, whose stable transactional id fences an earlier process and aborts its open transaction before the
 topic is read. `weather` and `planes` use idempotent producers, which have no such fence. But the broker accepts data
 that a killed process has sent within milliseconds, long before the next process reads the topic, and
 `state.exclusive_demo` prevents two processes at once.
@@ -51,7 +51,7 @@ class Outlet:
 
     With a transactional id, rows are sent between `begin` and `commit` or `abort`; creating the outlet fences every
     former holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for the
-    sent rows: each row is in the topic once, but a former process cannot be fenced.
+    sent rows: each row is in the topic once, but an earlier process cannot be fenced.
     """
 
     def __init__(self, client: ClientSettings, dataset: Dataset, transactional_id: str | None) -> None:
@@ -366,7 +366,7 @@ def open_streams(
     on_sent: OnSent = lambda topic, rows: None,
     datasets: Iterable[Dataset] | None = None,
 ) -> Iterator[Streams]:
-    """Create missing topics, fence a former process, and find out which rows the topics lack.
+    """Create missing topics, fence an earlier process, and find out which rows the topics lack.
 
     Args:
         client: connection settings of the broker. start: first start of the demo, aware. stop: see `Streams`. on_sent:
@@ -391,14 +391,14 @@ def open_streams(
 
 def _open(client: ClientSettings, dataset: Dataset, start: datetime) -> TopicStream:
     topic = dataset.topic
-    # In this order: once the id is taken over, the topic has no undecided records of a former process.
+    # In this order: once the id is taken over, the topic has no undecided records of an earlier process.
     outlet = Outlet(client, dataset, TRANSACTIONAL_IDS.get(topic))
     try:
         log = scan(client, topic, whole_log(Cluster.connect(client), topic))
         if len(log) and (beyond := int(log.rows.max())) >= len(dataset):
             raise ConfigurationError(
                 f"topic {topic!r} holds row {beyond:,}, and the data has {len(dataset):,} rows: the topic was "
-                f"filled from other data. Delete it, or give the demo another broker."
+                "filled with other data. Delete it, or give the demo another broker."
             )
         return TopicStream(outlet, dataset, Schedule(start, len(dataset)), missing_rows(len(dataset), log.rows))
     except BaseException:

@@ -135,8 +135,8 @@ class _Demo:
 
     def _introduce(self) -> None:
         self.display.show(
-            "This demo streams every flight that left New York City in 2013, the weather there and the planes that "
-            "flew into three Kafka topics, while the platform loads them into lake tables, each record exactly once."
+            "This demo streams data about flights from New York City in 2013, about their planes and about the "
+            "weather to three Kafka topics. The platform loads each record into lake tables, exactly once."
         )
         self.display.show(f"Data folder: {self.home.root}")
 

@@ -126,7 +126,7 @@ def await_decided(cluster: Cluster, topic: str) -> None:
             return
         if time.monotonic() > deadline:
             raise BrokerUnreachableError(
-                f"waiting for the last transactions of topic {topic!r}", CALL_SECONDS, "one stays undecided"
+                f"waiting for the last transactions of topic {topic!r}", CALL_SECONDS, "one transaction is still open"
             )
         threading.Event().wait(_ASK_AGAIN_SECONDS)
 

@@ -143,7 +143,7 @@ class Cluster:
 
     def check_reachable(self) -> None:
         """Raise BrokerUnreachableError or BrokerRefusedError unless the brokers answer."""
-        doing = "asking for the brokers"
+        doing = "requesting the list of brokers"
         (future,) = self._call(doing, lambda s: {None: self._admin.describe_cluster(request_timeout=s)}).values()
         self._result(future, doing, topic=None)
 
@@ -213,7 +213,7 @@ class Cluster:
         """Return the operations on the topic that this client's user may do, by Kafka's names; None if brokers do not
         report them.
         """
-        doing = f"asking for the rights on topic {checked_topic(name)!r}"
+        doing = f"requesting the rights on topic {checked_topic(name)!r}"
         future = self._call(
             doing,
             lambda s: self._admin.describe_topics(

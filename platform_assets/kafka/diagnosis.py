@@ -28,7 +28,7 @@ def likely_cause(settings: ClientSettings) -> str:
 def _cause(server: str, settings: ClientSettings) -> str:
     host, colon, port = server.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        return f"{server!r} is not of the form host:port"
+        return f"{server!r} does not have the form host:port"
     address = (host.strip("[]"), int(port))
     try:
         socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
@@ -48,8 +48,8 @@ def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: C
     if not _speaks_tls(address):
         plain = "SASL_PLAINTEXT" if protocol.startswith("SASL") else "PLAINTEXT"
         return (
-            f"{server} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} requires: use the broker's TLS port, "
-            f"or set {plain} if you trust the network{_consent(address[0], plain)}"
+            f"{server} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} requires: use the broker's TLS "
+            f"port, or set {plain} if you trust the network{_consent(address[0], plain)}"
         )
     try:
         context = ssl.create_default_context(cafile=settings.options.get("ssl.ca.location"))

@@ -116,9 +116,8 @@ class Outbox:
         policy = self.cluster.topic_config(self.progress).get("cleanup.policy")
         if policy != "compact":
             raise ConfigurationError(
-                f"topic {self.progress!r} records which dead letters were sent, but would lose that: its "
-                f"cleanup.policy is {policy!r}. "
-                "Set it to compact."
+                f"topic {self.progress!r} records which dead letters were sent, but would lose these records: its "
+                f"cleanup.policy is {policy!r}. Set it to compact."
             )
         # The producer would report a refusal of either topic only as purged messages.
         for topic, wanted in ((self.target, {"Write"}), (self.progress, {"Read", "Write"})):

@@ -137,7 +137,9 @@ class ClientSettings:
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():
-            raise ConfigurationError(f"no Kafka broker is named: set {BOOTSTRAP_VARIABLE} to host:port[,host:port…]")
+            raise ConfigurationError(
+                f"no Kafka broker is configured: set {BOOTSTRAP_VARIABLE} to host:port[,host:port…]"
+            )
         unknown = sorted(set(self.options) - _ALLOWED)
         if unknown:
             raise ConfigurationError(f"Kafka client settings {unknown} are not allowed; allowed: {sorted(_ALLOWED)}")
@@ -201,7 +203,8 @@ class ClientSettings:
             parts = urlsplit(self.options["sasl.oauthbearer.token.endpoint.url"])
             if parts.scheme == "http" and not cleartext.is_loopback(parts.hostname or ""):
                 raise ConfigurationError(
-                    "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL begins with http://, so the client secret would cross the network "
+                    "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL begins with http://, so the client secret would "
+                    "cross the network "
                     "unencrypted. " + cleartext.remedy("an address with https://")
                 )
 
@@ -247,8 +250,8 @@ class ClientSettings:
                 return settings | self._java_bearer()
             quoted = {k: _jaas_quoted(given.get(k, "")) for k in _LOGIN}
             settings["sasl.jaas.config"] = (
-                f"{_JAAS_MODULES[self.mechanism]} required "
-                f"username={quoted['sasl.username']} password={quoted['sasl.password']};"
+                f"{_JAAS_MODULES[self.mechanism]} required username={quoted['sasl.username']} "
+                f"password={quoted['sasl.password']};"
             )
         return settings
 
@@ -283,8 +286,7 @@ def _check_endpoint(url: str) -> None:
     if not fits or parts.username is not None or parts.password is not None or parts.fragment:
         raise ConfigurationError(
             "KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL is not the address of a token endpoint. Write it as "
-            "https://host[:port]/path, "
-            "without a user or a password."
+            "https://host[:port]/path, without a user or a password."
         )
 
 

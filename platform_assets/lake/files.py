@@ -60,13 +60,13 @@ class Files(Protocol):
         """Open a new file for writing, and create its folder if needed. The file exists once it is closed."""
 
     def send(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        """Write a file of `size` bytes from its pieces. If they raise an error, the former content stays."""
+        """Write a file of `size` bytes from its pieces. If they raise an error, the previous content stays."""
 
     def make(self) -> None:
         """Create the folder, if the store has real folders."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically in an existing folder: a reader sees either the former content or this one."""
+        """Write a file atomically in an existing folder: a reader sees either the previous content or this one."""
 
     def write_new(self, name: str, content: bytes) -> bool:
         """Write a file atomically in an existing folder unless it exists; return True if it was written.

@@ -64,7 +64,7 @@ def delete_overtaken(table: Folder) -> list[str]:
     known = _Known()
     left = [name for name in found if name not in named and _is_overtaken(table, name, handle.version(), known)]
     if left:
-        _log.info("deleting files of %s that no commit can name any more: %s", table.name, ", ".join(left))
+        _log.info("deleting files of %s that no commit can refer to any longer: %s", table.name, ", ".join(left))
         table.erase(left)
     return left
 

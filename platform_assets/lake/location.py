@@ -213,7 +213,7 @@ class Folder:
             self.content.make()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically: a reader sees either the former content or this one. Raises LakeNotWritableError."""
+        """Write a file atomically: a reader sees either the previous content or this one. Raises LakeNotWritableError."""
         self.make()
         with self.writing():
             self.content.write(name, content)

@@ -19,7 +19,7 @@ table is flat, only these delete a copy:
 * VACUUM, if the copy is older than the table's retention. Copies older than half of it are not named. This is checked just before the
   commit, together with the sizes of the files.
 
-A later migration of a table that was restored names no copy from before the former migration's commit, whose run may still delete
+A later migration of a table that was restored names no copy from before the previous migration's commit, whose run may still delete
 those that no version has named.
 
 delta-rs cannot change a table's partition columns in a commit that names files, so the commit is written here: as the version after
@@ -299,7 +299,7 @@ def discard(folder: Folder, copies: Sequence[Copy]) -> None:
 
 
 def clear(folder: Folder, version: int) -> None:
-    """Delete the records, once the table is flat at `version`, its newest, and the former copies that no version has named."""
+    """Delete the records, once the table is flat at `version`, its newest, and the previous copies that no version has named."""
     copies = recorded(folder)
     events = events_since(folder, copies, version)
     for copy in copies:

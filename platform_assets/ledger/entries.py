@@ -53,15 +53,18 @@ COMMIT_COLUMNS = {
     "topic": ("string", "Kafka topic"),
     "topic_id": ("string", "Kafka topic id"),
     "generation": ("integer", "generation of the topic's log"),
-    "kind": ("string", "load; empty: no offsets; rebuilt: from the table; found: the same, and no commit says that these rows are "
-        "all; proof: of an older load; acceptance: of loss or erasure"),
+    "kind": (
+        "string",
+        "load; empty: no offsets; rebuilt: from the table's commits; found: rebuilt, but no commit proves that these "
+        "are all rows; proof: of an older load; acceptance: of a loss or an erasure",
+    ),
     "partition": ("integer", "Kafka partition"),
     "start": ("long", "first offset of the range"),
     "end": ("long", "first offset after the range"),
     "rows": ("long", "rows of this partition"),
     "first_offset": ("long", "lowest offset that has a row"),
     "last_offset": ("long", "highest offset that has a row"),
-    "holes": ("string", "of the whole window, JSON: offsets without a row by kind; null until the broker is asked"),
+    "holes": ("string", "of the whole window, JSON: offsets without a row by kind; null until the broker is queried"),
     "proved_by": ("string", "proof of the window: load digest, broker evidence or reading its files again"),
     "proved_at": ("timestamp", "time of the last proof; null if there is none yet"),
     "offsets_digest": ("string", "of the whole window: decimal sum of xxhash64(partition, offset)"),

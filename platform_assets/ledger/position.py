@@ -27,5 +27,5 @@ def loaded_to(ledger: Ledger, table: TableRef, aside: Collection[str] = ()) -> R
     (at_first, *_) = ledger.cuts(table.topic, first, first)[-1:]
     if at_first.generation == newest.generation:
         return at_first
-    # The waiting window belongs to a former log, so nothing of the newest log is known to be loaded.
+    # The waiting window belongs to an earlier log, so nothing of the newest log is known to be loaded.
     return next(cut for cut in ledger.cuts(table.topic, first) if cut.generation == newest.generation)

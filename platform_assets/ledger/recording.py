@@ -39,7 +39,8 @@ def check_successor(previous: RecordedCut | None, cut: RecordedCut) -> None:
     if not ascends or (same_log and (shrunk or cut.topic_id != previous.topic_id)):
         raise LedgerCorruptError(
             f"topic {cut.topic!r}: the cut at {cut.edge} does not follow that of {previous.topic!r} at "
-            f"{previous.edge}: edges and generations ascend, cuts only grow, a generation has one topic id"
+            f"{previous.edge}: edges and generations must ascend, offsets must not decrease, and a generation must "
+            "have one topic id"
         )
 
 

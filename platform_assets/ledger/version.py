@@ -1,7 +1,7 @@
 """The version of a ledger: which releases can read it, and how a ledger from an earlier release is upgraded.
 
 A column that a release adds needs no new version: older ledgers get it with the next entry. Earlier releases leave
-the column empty, even in recent entries: pods with the former image write during an upgrade, and all pods after a
+the column empty, even in recent entries: pods with the previous image write during an upgrade, and all pods after a
 downgrade. So an entry with an empty column may be newer than one with a value. A new version is needed for a change
 that an earlier release would misread.
 """

@@ -62,7 +62,7 @@ class DecodeDeclaration:
 
     `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning or an
     error of the check. A higher `revision` has windows decoded again although nothing else has changed; `replaces` is the
-    fingerprint of a table's columns that are to make room for those declared here, also if rows of former windows are lost by that
+    fingerprint of a table's columns that are to make room for those declared here, also if rows of earlier windows are lost by that
     where it `loses_rows`. What is in `expect` decides no row. Upkeep sorts the rows in merged files by the columns `cluster_by`.
     """
 

@@ -67,7 +67,7 @@ class TableRef:
             if kind == known:
                 return cls(known, topic)
         raise ConfigurationError(
-            f"{name!r} names no kind of table; a name is one of {', '.join(KINDS)}, '/', and a topic"
+            f"{name!r} is not a table name; a table name is one of {', '.join(KINDS)}, '/', and a topic"
         )
 
 

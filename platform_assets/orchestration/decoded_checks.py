@@ -44,8 +44,8 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
             checks.SHARE,
             asset=asset,
             blocking=True,
-            description=f"At most {declared.warn_share:g} of a window's records are dead letters without a warning, and at most "
-            f"{declared.fail_share:g} without an error.",
+            description=f"The share of dead letters in a window: a warning above {declared.warn_share:g}, an error above "
+            f"{declared.fail_share:g}.",
         ),
         *(expectation_spec(declaration, each) for each in declared.expect),
     ]
@@ -170,7 +170,7 @@ def _conservation_text(check_result: CheckResult) -> str:
         return check_result.headline
     worst = worst_windows(check_result.findings)
     left = len(remedies(worst)) - 1
-    more = f" {left} more under `remedy` below." if left else ""
+    more = f" {left} more remedies are listed under `remedy` below." if left else ""
     first = worst[0].findings[0]
     return f"{check_result.headline.rstrip('.')}. {first.sentence()} What to do: {remedies(worst)[0]}{more}"
 
@@ -182,9 +182,10 @@ def _share_text(declaration: TopicDeclaration, found: checks.Shares) -> str:
     more = f" and {len(found.groups) - 3} more kinds" if len(found.groups) > 3 else ""
     more += f", and {found.others:,} of other kinds" if found.others else ""
     return (
-        f"{found.dead:,} of {found.of:,} records are dead letters: {reasons}{more}. The largest share is {found.worst_share:.2%}, of "
-        f"window {found.worst}. See `platform-assets dead-letters {declaration.dead_letter_table}`; correct "
-        f"`decode:` in the topic's YAML and materialize the windows again: dead letters that can then be decoded become rows."
+        f"{found.dead:,} of {found.of:,} records are dead letters: {reasons}{more}. The largest share is "
+        f"{found.worst_share:.2%}, of window {found.worst}. See `platform-assets dead-letters "
+        f"{declaration.dead_letter_table}`; correct `decode:` in the topic's YAML and materialize the windows again: "
+        "dead letters that can then be decoded become rows."
     )
 
 
@@ -231,7 +232,7 @@ def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) ->
         expectation.name,
         asset=table_key(declaration.decoded_table),
         blocking=expectation.severity == "error",
-        description=markdown(f"In each window that is loaded, `{expectation}`."),
+        description=markdown(f"In each loaded window, `{expectation}`."),
         metadata={"kind": expectation.kind, "severity": expectation.severity},
     )
 
@@ -282,10 +283,11 @@ def _expectation_text(declaration: TopicDeclaration, result: ExpectationResult) 
     if result.unmeasured:
         first = result.unmeasured[-1]
         found.append(
-            f"{counted(len(result.unmeasured), 'window')} not measured with this declaration, of which {first} is the newest: "
-            f"`platform-assets load {declaration.decoded_table} {first}`, or materialize the partitions; rows do not change."
+            f"{counted(len(result.unmeasured), 'window')} not measured with this declaration, the newest of which is "
+            f"{first}: `platform-assets load {declaration.decoded_table} {first}`, or materialize the partitions; "
+            "rows do not change."
         )
-    return found or ["No window was decoded yet."]
+    return found or ["No window has been decoded yet."]
 
 
 def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -> str:
@@ -293,12 +295,13 @@ def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -
     if expected.kind == "unique":
         return (
             "Each of these rows is a separate record in Kafka: the producer sent the key again, and the table has "
-            "what was sent. Fix the producer. Until then, queries must choose one row per key. If `decode:` makes the keys equal, "
-            f"correct it, then {again}."
+            "what was sent. Fix the producer. Until then, queries must choose one row per key. If `decode:` makes "
+            f"the keys equal, correct it, then {again}."
         )
     return (
-        "The table has the values as they were sent. If they are decoded wrongly, correct `decode:` in the topic's YAML. If a "
-        f"record is bad, repair it with `repairs:`. Then {again}. Otherwise fix the producer or the expectation."
+        "The table has the values as they were sent. If they are decoded wrongly, correct `decode:` in the topic's "
+        f"YAML. If a record is bad, repair it with `repairs:`. Then {again}. Otherwise fix the producer or the "
+        "expectation."
     )
 
 

@@ -158,9 +158,8 @@ def _emptied(declaration: TopicDeclaration, windows: Sequence[str]) -> Iterator[
         table, named = declaration.decoded_table, sorted(windows)
         yield (
             f"{counted(len(windows), 'window')} between {named[0]} and {named[-1]} had rows that are no longer in "
-            f"{table}: it was started again with other columns, or somebody emptied it. Decode them again: "
-            f"`platform-assets load {table} {named[0]}`, "
-            f"or all of them: `platform-assets load {table} --stale`"
+            f"{table}: it was started over with other columns, or somebody emptied it. Decode them again: "
+            f"`platform-assets load {table} {named[0]}`, or all of them: `platform-assets load {table} --stale`"
         )
 
 

@@ -126,7 +126,7 @@ def _raw_table(
         owners=list(owners),
         description=markdown(
             f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materializing a partition "
-            f"again proves it equal, repairs it, or refuses and changes nothing."
+            "again proves its rows equal, repairs them, or refuses and changes nothing."
         ),
         metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
         freshness_policy=None if declaration.paused else freshness(declaration),
@@ -265,11 +265,10 @@ def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_ed
         tags = context.run.tags
         first, begins = tags.get(ASSET_PARTITION_RANGE_START_TAG, tags.get(PARTITION_NAME_TAG, "")), key_of(first_edge)
         raise ConfigurationError(
-            f"the run is for windows of {table} from {first} on, which is no longer a partition: partitions begin "
-            f"at {begins}, because `start` or `window` in the topic's defs.yaml was changed after the run was "
-            f"requested. No window was loaded. "
-            f"Cancel the backfill and launch it again from {begins} on; load earlier windows with `platform-assets "
-            f"load {table} {first}`, each by its key"
+            f"the run is for windows of {table} from {first} on, which is no longer a partition: partitions begin at "
+            f"{begins}, because `start` or `window` in the topic's defs.yaml was changed after the run was "
+            f"requested. No window was loaded. Cancel the backfill and launch it again from {begins} on; load "
+            f"earlier windows with `platform-assets load {table} {first}`, each by its key"
         ) from e
 
 
@@ -386,9 +385,8 @@ def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.J
     @dg.job(
         name=group_job(name),
         tags={TABLE_TAG: run_tag(None)},
-        description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor "
-        f"requests this job; for a "
-        "manual run, list windows by topic and key in its config.",
+        description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor requests "
+        "this job; for a manual run, list windows by topic and key in its config.",
     )
     def _job() -> None:
         _load()

@@ -180,7 +180,7 @@ _OUTCOMES: Final[Mapping[Outcome, str]] = {
     "kept": "Kafka no longer has these records, but the table does, as their digests prove; nothing was written",
     "healed": "The table's rows differed from the load, so they were read again, proved equal to the first load, and written again",
     "replaced": "Decoded with a different declaration than before, so its rows were replaced",
-    "restored": "Kafka no longer has all of these records: restored with rows of the table's versions, and proved equal",
+    "restored": "Kafka no longer has all of these records: restored with rows from earlier versions of the table, and proved equal",
 }
 
 

@@ -206,8 +206,8 @@ def catching_up(
     since = count_edges(declaration.schedule, pending, now)
     counted_windows = f"{sealed:,} window{'' if sealed == 1 else 's'}"
     return (
-        f"it is catching up: {counted_windows} are sealed, and {since:,} more have closed, the first of them at {_iso(pending)}; "
-        f"a tick seals {declaration.max_edges_per_tick:,} at most"
+        f"it is catching up: {counted_windows} are sealed, and {since:,} more have closed, the first of them at "
+        f"{_iso(pending)}; a tick seals {declaration.max_edges_per_tick:,} at most"
     )
 
 
@@ -239,8 +239,8 @@ def problems(
     if sensor is not None and not sensor.running:
         ticked = "has never ticked" if sensor.ticked_at is None else f"ticked last at {sensor.ticked_at}"
         yield (
-            f"its sensor {sensor.name} is stopped, and {ticked}, so no window is sealed or loaded: start it in the UI under "
-            "Automation"
+            f"its sensor {sensor.name} is stopped, and {ticked}, so no window is sealed or loaded: start it in the "
+            "UI under Automation"
         )
     elif sensor is not None and sensor.error is not None:
         since = (
@@ -260,9 +260,9 @@ def problems(
     yield from failed
     if behind is not None and behind.now > max(behind.before, _KEEPING_UP) and not failed:
         yield (
-            f"loads do not keep up: {behind.now} sealed windows wait, the oldest since {_iso(behind.oldest)}, and {behind.before} "
-            f"did {behind.over.total_seconds() / 60:.0f} minutes ago. Under Runs in the UI, find what delays them: a run that "
-            "hangs, a queue that other runs fill, or a Spark that is too small"
+            f"loads do not keep up: {behind.now} sealed windows wait, the oldest since {_iso(behind.oldest)}, and "
+            f"{behind.before} did {behind.over.total_seconds() / 60:.0f} minutes ago. Under Runs in the UI, find "
+            "what delays them: a hanging run, a queue full of other runs, or a Spark server that is too small"
         )
     ignored = [
         w for w in unloaded if w.state == "to be asked for" and now - edge_of(w.window) > late + _length(declaration)
@@ -270,7 +270,9 @@ def problems(
     # Dagster receives the windows sealed by a tick one by one, before it receives the run requests.
     asking = sensor is not None and sensor.ticking_since is not None and _ticks(declaration, sensor, now)
     if ignored and sensor is not None and not asking:
-        yield f"{counted(ignored)} sealed but not loaded, and has no known run; the sensor requests one at its next tick"
+        yield (
+            f"{counted(ignored)} sealed but not loaded, and has no known run; the sensor requests one at its next tick"
+        )
 
 
 def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
@@ -289,9 +291,12 @@ def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
         )
     refused = [w for w in windows if w.state == "waits for somebody"]
     for window in refused[:_NAMED]:
-        yield f"window {window.window} has needed attention since {window.failing_since}: {_shortened(window.error or '')}"
+        yield (
+            f"window {window.window} has needed attention since {window.failing_since}: "
+            f"{_shortened(window.error or '')}"
+        )
     if len(refused) > _NAMED:
-        yield f"{len(refused) - _NAMED} more windows need attention: `platform-assets status --json` names them"
+        yield f"{len(refused) - _NAMED} more windows need attention: `platform-assets status --json` lists them"
 
 
 def _length(declaration: TopicDeclaration) -> timedelta:
@@ -373,8 +378,8 @@ def checks_not_run(
     if not missing or window is None or since is None or now - since <= patience:
         return
     yield (
-        f"whether {', '.join(missing)} would pass is not known: Dagster has no result of "
-        f"{'it' if len(missing) == 1 else 'them'} on record, for example because its storage was replaced. "
+        f"whether {', '.join(missing)} would pass is not known: Dagster has no recorded result for "
+        f"{'it' if len(missing) == 1 else 'them'}, for example because its storage was replaced. "
         f"`platform-assets load {table} {window}` evaluates and reports them; `platform-assets audit {table}` "
         f"checks all windows without Dagster"
     )

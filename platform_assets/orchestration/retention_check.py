@@ -81,7 +81,7 @@ def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
     for transaction in hung[:_NAMED]:
         yield _transaction_text(table_forecast, transaction, bootstrap, now)
     if len(hung) > _NAMED:
-        yield f"{len(hung) - _NAMED} more hanging transactions: `platform-assets status --json` names them"
+        yield f"{len(hung) - _NAMED} more hanging transactions: `platform-assets status --json` lists them"
     near = [(p, p.forecast) for p in table_forecast.partitions if p.forecast is not None and p.forecast.near]
     for partition, forecast in near[:_NAMED]:
         yield _overtaken(partition, forecast)
@@ -111,13 +111,13 @@ def _transaction_text(
     text = (
         f"a transaction ({whose}) is open in partition {t.partition} from offset {t.start} on, "
         f"{'written to last' if known is None else 'begun'} at {_iso(t.since)}, and holds back "
-        f"{table_forecast.held_back_by(t):,} offsets. "
-        "Until it ends, windows end before it; then they continue by themselves. "
+        f"{table_forecast.held_back_by(t):,} offsets. Until it ends, windows end before its first offset; after "
+        "that, loading continues by itself. "
     )
     if known is not None and not _is_hung(t, now):
         return text + (
-            f"Its coordinator aborts it at {_iso(known.ends_at)} (transaction.timeout.ms {known.timeout // _MS:,}), unless its "
-            "producer ends it earlier."
+            f"Its coordinator aborts it at {_iso(known.ends_at)} (transaction.timeout.ms {known.timeout // _MS:,}), "
+            "unless its producer ends it earlier."
         )
     why = (
         "No coordinator that this client may query knows it, so it will not end by itself."
@@ -125,8 +125,8 @@ def _transaction_text(
         else f"It should have been aborted at {_iso(known.ends_at)}, but is still {known.state}."
     )
     return text + (
-        f"{why} If its producer no longer runs, abort it: `kafka-transactions.sh --bootstrap-server {bootstrap} abort --topic "
-        f"{table_forecast.topic} --partition {t.partition} --start-offset {t.start}`"
+        f"{why} If its producer no longer runs, abort it: `kafka-transactions.sh --bootstrap-server {bootstrap} "
+        f"abort --topic {table_forecast.topic} --partition {t.partition} --start-offset {t.start}`"
     )
 
 
@@ -135,13 +135,14 @@ def _overtaken(partition: PartitionForecast, forecast: Forecast) -> str:
     if forecast.lost:
         return (
             f"retention has removed {forecast.lost:,} offsets of {where} from {partition.loaded} on that were not "
-            f"loaded: the load of their window lists them and the next step"
+            "loaded: load their window to see them and the next step"
         )
     bound = "retention.ms" if forecast.hours == forecast.by_time else "retention.bytes"
     when = "at any moment" if not forecast.hours else f"in {hours_text(forecast.hours)} at the earliest"
     return (
         f"retention removes offset {partition.loaded} of {where}, which is not loaded, {when} ({bound}; "
-        f"{forecast.share or 0:.0%} of it is left). Find out above why windows are not loaded, or increase the topic's retention"
+        f"{forecast.share or 0:.0%} of it is left). See above why windows are not loaded, or increase the topic's "
+        "retention"
     )
 
 
@@ -178,7 +179,7 @@ def result(table: TableRef, table_forecast: RetentionForecast) -> dg.AssetCheckR
     elif hours is None:
         headline = "No unloaded record is subject to retention."
     else:
-        headline = f"Retention removes nothing that is not loaded for {hours_text(hours)} at least."
+        headline = f"Retention removes no unloaded record for at least {hours_text(hours)}."
     records = [
         dg.TableRecord(
             {

@@ -62,7 +62,7 @@ storage:
 """
 
 _FORMER_MODULE: Final = re.compile(r"^(\s*module:\s*)infra\.", re.MULTILINE)
-"""In instance settings of earlier releases, the former package name of the services."""
+"""In instance settings of earlier releases, the previous package name of the services."""
 
 _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 
@@ -106,13 +106,13 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
     named = POSTGRES_VARIABLE in text
     if named and not url:
         raise ConfigurationError(
-            f"{settings} takes its storage from {POSTGRES_VARIABLE}, which is not set: set it, or remove `storage` from "
-            "the file, and Dagster starts over on SQLite"
+            f"{settings} takes its storage from {POSTGRES_VARIABLE}, which is not set: set it, or remove `storage` "
+            "from the file, and Dagster starts over on SQLite"
         )
     if in_file and named and "platform_assets.services.postgres_storage" not in text:
         raise DagsterConfigurationError(
-            f"{settings} reads {POSTGRES_VARIABLE} alone, and {POSTGRES_VARIABLE}{SUFFIX} is set. Replace `storage` in the "
-            f"file by these lines, or set {POSTGRES_VARIABLE} instead:{storage}"
+            f"{settings} reads {POSTGRES_VARIABLE} alone, and {POSTGRES_VARIABLE}{SUFFIX} is set. Replace `storage` "
+            f"in the file by these lines, or set {POSTGRES_VARIABLE} instead:{storage}"
         )
     if url and not named and not _names_storage(text):
         raise DagsterConfigurationError(
@@ -221,7 +221,7 @@ def reload(address: str) -> None:
         address: of the UI, `http://host:port`.
 
     Raises:
-        ConfigurationError: the UI did not answer, or the code cannot be loaded; the services continue with the former code.
+        ConfigurationError: the UI did not answer, or the code cannot be loaded; the services continue with the previous code.
     """
     body = json.dumps({"query": _RELOAD}).encode()
     request = urllib.request.Request(f"{address}/graphql", body, {"Content-Type": "application/json"})
@@ -323,7 +323,7 @@ def _without_secret(text: str, environ: Mapping[str, str]) -> str:
     try:
         password = urlsplit(url).password
     except ValueError:
-        return f"{POSTGRES_VARIABLE} is no address of the form postgresql://user:password@host:port/database"
+        return f"{POSTGRES_VARIABLE} is not an address of the form postgresql://user:password@host:port/database"
     return shown.replace(password, "(hidden)") if password else shown
 
 

@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m platform_assets.services.jars", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("install", "lock"), default="install")
-    parser.add_argument("--set", choices=JAR_SETS, action="append", help="install this set alone; may be repeated")
+    parser.add_argument("--set", choices=JAR_SETS, action="append", help="install only this set; may be repeated")
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "lock":

@@ -46,7 +46,7 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def rotate(log: Path) -> None:
-    """Keep a few former logs: the reason why a service died is in the last one."""
+    """Keep a few earlier logs: the reason why a service died is in the last one."""
     for number in range(LOGS_KEPT, 0, -1):
         older = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
         if older.exists():

@@ -146,7 +146,7 @@ def is_listening(port: int) -> bool:
 def _can_bind(family: socket.AddressFamily, host: str, port: int) -> bool:
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # Like servers: lingering connections of a former server are ignored.
+            # Like servers: lingering connections of an earlier server are ignored.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:

@@ -44,6 +44,6 @@ def execute(arguments: str, launcher: Connection) -> None:
             launcher.recv_bytes()
         except EOFError:
             sys.exit(
-                "the launcher ended, or could not write on the run which process it has: the run is asked for again"
+                "the launcher ended, or could not write on the run which process it has: the run is requested again"
             )
     execute_run_command.main([arguments], prog_name="dagster api execute_run", standalone_mode=False)

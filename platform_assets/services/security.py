@@ -280,7 +280,7 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         value = json.loads(_file(folder).read_text(encoding="utf-8"))
     except ValueError:
-        raise _damaged(folder, "it is no JSON") from None
+        raise _damaged(folder, "it is not JSON") from None
     if not isinstance(value, dict) or "kind" not in value or "passwords" not in value:
         raise _damaged(folder, "fields are missing")
     return value
@@ -288,5 +288,6 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _damaged(folder: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{_file(folder)} is damaged ({why}): put it back from a copy, or set PLATFORM_HOME to another folder for a new cluster."
+        f"{_file(folder)} is damaged ({why}): put it back from a copy, or set PLATFORM_HOME to another folder for a "
+        "new cluster."
     )

@@ -87,8 +87,8 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
     """
     if not environ.get(TOKEN_VARIABLE):
         raise ConfigurationError(
-            f"{TOKEN_VARIABLE} is not set: whoever reaches a Connect server without one runs code on its cluster. Set it to a "
-            "long random text, and SPARK_REMOTE to the same one."
+            f"{TOKEN_VARIABLE} is not set: whoever reaches a Connect server without one runs code on its cluster. "
+            "Set it to a long random text, and SPARK_REMOTE to the same one."
         )
     secret = environ.get(AUTH_VARIABLE)
     return {
@@ -143,7 +143,7 @@ def _connect(java: Java, home: Home, chosen: argparse.Namespace) -> tuple[str, .
 def _setting(text: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not found or not name.startswith("spark."):
-        raise ConfigurationError(f"--conf {text!r} is no setting of Spark: write it as spark.name=value.")
+        raise ConfigurationError(f"--conf {text!r} is not a Spark setting: write it as spark.name=value.")
     return name, value
 
 
@@ -156,22 +156,20 @@ def parser() -> argparse.ArgumentParser:
     )
     nodes = made.add_subparsers(dest="node", required=True)
     master = nodes.add_parser("master", help="the cluster's master")
-    master.add_argument(
-        "--recovery", metavar="FOLDER", help="where it keeps what it has to know when it is started again"
-    )
+    master.add_argument("--recovery", metavar="FOLDER", help="where the master keeps its state for a restart")
     worker = nodes.add_parser("worker", help="a worker, which starts executors")
     worker.add_argument("--cores", type=int, required=True)
-    worker.add_argument("--memory", required=True, help="for its executors' heaps, as 2g")
+    worker.add_argument("--memory", required=True, help="memory for its executors' heaps, such as 2g")
     connect = nodes.add_parser("connect", help="a Connect server, on loopback, whose tasks the cluster runs")
     connect.add_argument("--heap", default="3g")
     connect.add_argument(
-        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; no secret"
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting; it must not be a secret"
     )
     for node, port in ((master, MASTER_PORT), (worker, WORKER_PORT), (connect, CONNECT_PORT)):
-        node.add_argument("--host", required=True, help="the address of this machine that the others reach")
+        node.add_argument("--host", required=True, help="this machine's address, at which the others reach it")
         node.add_argument("--port", type=int, default=port)
         if node is not connect:
-            node.add_argument("--web-port", type=int, default=0, help="of its own page; any free one by default")
+            node.add_argument("--web-port", type=int, default=0, help="port of its web page; by default any free port")
         if node is not master:
             node.add_argument("--master", required=True, metavar="spark://HOST:PORT")
     return made

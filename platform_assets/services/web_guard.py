@@ -70,8 +70,8 @@ class AllowedHosts:
         for entry, match in matches:
             if match is None:
                 raise ConfigurationError(
-                    f"{HOSTS_VARIABLE}: {_shown(entry)} is not `host` or `host:port`; URLs and wildcards are not supported. "
-                    "Name each host as it stands in the browser's address bar, separated by commas."
+                    f"{HOSTS_VARIABLE}: {_shown(entry)} is not `host` or `host:port`; URLs and wildcards are not "
+                    "supported. Name each host as it stands in the browser's address bar, separated by commas."
                 )
         return cls(LOOPBACK_NAMES | {match["name"] for _, match in matches if match}, frozenset(entries))
 
@@ -105,8 +105,9 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
     if match is None or match["name"] not in allowed.names:
         return Refusal(
             403,
-            f"Refused: the UI is not known as {_shown(', '.join(hosts))} (header Host), so this may be a page of another site "
-            f"(DNS rebinding). If it is a name of the UI, add it to {HOSTS_VARIABLE} and restart the web server.",
+            f"Refused: the UI is not known as {_shown(', '.join(hosts))} (header Host), so the request may come "
+            f"from a page of another site (DNS rebinding). If it is a name of the UI, add it to {HOSTS_VARIABLE} "
+            "and restart the web server.",
         )
     if method in _READING:
         return _refused_read(method, path, found)
@@ -114,8 +115,9 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
         if not _is_own(origin, host, allowed):
             return Refusal(
                 403,
-                f"Refused: a page of {_shown(origin)} sent this to {host}, and only pages of the UI may. If the UI has that "
-                f"address behind a proxy, add its `host` or `host:port` to {HOSTS_VARIABLE} and restart the web server.",
+                f"Refused: a page of {_shown(origin)} sent this to {host}, and only pages of the UI may. If the UI "
+                f"has that address behind a proxy, add its `host` or `host:port` to {HOSTS_VARIABLE} and restart the "
+                "web server.",
             )
     if any(site not in ("same-origin", "none") for site in found.get(b"sec-fetch-site", [])):
         return Refusal(
@@ -127,7 +129,7 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
     if len(types) != 1 or types[0] not in CONTENT_TYPES:
         return Refusal(
             415,
-            f"Refused: Content-Type is {_shown(', '.join(types))}, and pages of other sites can send most types too. "
+            f"Refused: Content-Type is {_shown(', '.join(types))}, and pages of other sites can send most types. "
             "Send Content-Type: application/json.",
         )
     return None
@@ -184,7 +186,8 @@ def _refused_read(method: str, path: str, found: dict[bytes, list[str]]) -> Refu
     if method == "GET" and _is_graphql(path) and not any("text/html" in value for value in accepted):
         return Refusal(
             405,
-            "Refused: an address alone runs no GraphQL, since any page can link to it. Send it by POST as application/json.",
+            "Refused: GraphQL does not run from an address alone, because any page can link to one. Send the query "
+            "by POST as application/json.",
         )
     return None
 

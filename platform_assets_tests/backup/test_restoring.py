@@ -211,7 +211,7 @@ def test_a_restore_that_is_killed_amid_is_run_again_and_ends_whole(
         platform.restore(force=True)
     monkeypatch.undo()
     # Otherwise it would be the newest one, and the next restore would use it.
-    with pytest.raises(BackupInterruptedError, match=r"an earlier restore into .* did not end.*--force"):
+    with pytest.raises(BackupInterruptedError, match=r"an earlier restore into .* did not finish.*--force"):
         platform.take()
     platform.restore(force=True)
     assert platform.state == wanted
@@ -237,9 +237,9 @@ def test_a_lake_in_dagsters_home_is_neither_backed_up_nor_restored_over(platform
     moved = home / "lake" if inner == "lake" else root / "home"
     (root if inner == "lake" else home).rename(moved)
     nested = (Lake.at(moved), home) if inner == "lake" else (platform.lake, moved)
-    with pytest.raises(ConfigurationError, match=r"lie one inside the other.*move one of the two folders elsewhere"):
+    with pytest.raises(ConfigurationError, match=r"are nested, so restoring.*move one of the two folders elsewhere"):
         taking.take(*nested, platform.destination, platform.now)
-    with pytest.raises(ConfigurationError, match=r"lie one inside the other.*move one of the two folders elsewhere"):
+    with pytest.raises(ConfigurationError, match=r"are nested, so restoring.*move one of the two folders elsewhere"):
         restoring.restore(backup, *nested, ["dagster"], force=True)
     moved.rename(root if inner == "lake" else home)
     assert platform.restore("dagster", force=True).parts == ("dagster",)
@@ -285,7 +285,7 @@ def test_what_would_be_read_without_end_in_the_place_of_a_file_is_refused(
     file = next(f for f in found.manifest.files if f.path.endswith(".parquet"))
     (found.folder / file.path).unlink()
     put(found.folder / file.path)
-    with pytest.raises(BackupDamagedError, match=r"parquet.*(not a regular file|not the file that was backed up)"):
+    with pytest.raises(BackupDamagedError, match=r"parquet.*(not a regular file|differs from what was backed up)"):
         platform.restore(force=True)
     assert platform.state == wanted
 

@@ -207,7 +207,7 @@ def test_terminal_shows_outcome_heatmap_worst_windows_and_remedy(lake: Callable[
     assert "X 3 FAILING" in text
     assert "✕ no_gaps: 4 gaps in 2 windows." in text
     assert "p1 [1240, 1260)" in text
-    assert f"What to do: Materialise partition {key(LOST_WINDOW)}" in text
+    assert f"What to do: Materialize partition {key(LOST_WINDOW)}" in text
 
 
 def test_terminal_is_short_where_all_is_well(lake: Callable[[str], Path]) -> None:
@@ -272,7 +272,7 @@ def test_command_of_decoded_tables_exits_0_and_1(tmp_path: Path, command: Callab
     result = command(f"{kind}/{TOPIC}")
     assert result.exit_code == 1, result.output
     assert f"decoded/{TOPIC}: ANOMALIES FOUND" in result.stdout
-    assert f"Materialise partition {window} of decoded/{TOPIC}" in result.stdout
+    assert f"Materialize partition {window} of decoded/{TOPIC}" in result.stdout
 
 
 def test_command_of_decoded_tables_exits_2_without_a_server_to_read_with(

@@ -79,15 +79,15 @@ def test_equal_rows_are_counted_and_aborted_records_and_accepted_losses_are_none
             lambda rows: [*rows[:4], replace(rows[3], offset=4), *rows[4:]],
             "does not return 1 records that the table has",
         ),
-        (lambda rows: [*rows[:2], replace(rows[2], value=b"x"), *rows[3:]], "returns 1 records with other content"),
-        (lambda rows: [*rows[:2], replace(rows[2], key=None), *rows[3:]], "returns 1 records with other content"),
+        (lambda rows: [*rows[:2], replace(rows[2], value=b"x"), *rows[3:]], "returns 1 records with different content"),
+        (lambda rows: [*rows[:2], replace(rows[2], key=None), *rows[3:]], "returns 1 records with different content"),
         (
             lambda rows: [
                 *rows[:2],
                 replace(rows[2], timestamp=rows[2].timestamp + timedelta(milliseconds=1)),
                 *rows[3:],
             ],
-            "returns 1 records with other content",
+            "returns 1 records with different content",
         ),
     ],
     ids=["lost", "not committed", "other value", "no key", "other time"],

@@ -270,7 +270,7 @@ def test_windows_of_another_declaration_are_read_and_not_decoded(topic: DecodedT
     found = audit(topic)
     assert found.outcome == "proved"
     assert (
-        "0 windows decoded again with the same result; 3 without offsets or of another declaration"
+        "0 windows decoded again with the same result; 3 skipped, because they have no offsets or another declaration"
         in found.checks[-1].headline
     )
 

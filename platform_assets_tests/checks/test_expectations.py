@@ -85,8 +85,8 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     )
     assert f"Then `platform-assets load decoded/orders {C}`" in text
     assert (
-        f"1 window not measured with this declaration, of which {D} is the newest: `platform-assets load decoded/orders {D}`"
-        in text
+        f"1 window not measured with this declaration, the newest of which is {D}: `platform-assets load "
+        f"decoded/orders {D}`" in text
     )
     metadata = result.metadata or {}
     assert plain(metadata["windows"]) == [
@@ -98,7 +98,8 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     passed = decoded_checks.expectation_result(declaration, judgement({A: GOOD}, [A]))
     assert (passed.passed, passed.description) == (True, "10 rows of 1 window: `amount ≥ 0`.")
     assert (
-        decoded_checks.expectation_result(declaration, judgement({}, None)).description == "No window was decoded yet."
+        decoded_checks.expectation_result(declaration, judgement({}, None)).description
+        == "No window has been decoded yet."
     )
 
 

@@ -95,7 +95,7 @@ def test_an_accepted_loss_is_a_hole_of_its_own_kind(lake: Callable[..., TopicLak
 
     assert check_result.passed, check_result
     assert receipt(lk, window).holes == {"accepted loss": 2, "aborted records": 2, "abort markers": 1}
-    assert "2 offsets of an accepted loss" in check_result.headline
+    assert "2 offsets accepted as lost" in check_result.headline
     assert dict(check_result.figures)["holes_accepted_loss"] == 2
     heatmap = heatmap_of(evaluation(lk).facts(), check_result.findings)
     assert list(heatmap.counts) == [State.ACCEPTED]
@@ -161,7 +161,7 @@ def test_holes_that_expired_before_anybody_asked_are_not_explained(
 
     (finding,) = check_result.findings
     assert (finding.kind, finding.alarming, check_result.passed) == ("could not tell", False, False)
-    assert "2 offsets without a row were below the log start" in finding.detail
+    assert "2 offsets without a row fell below the log start" in finding.detail
     assert f"platform-assets accept-loss raw/{lk.topic} {window.key} --reason" in finding.remedy
     assert receipt(lk, window).holes == {"below log start": 2, "abort markers": 1}
     # Known explanations are kept, whatever retention deletes later, and whether or not brokers can be queried.

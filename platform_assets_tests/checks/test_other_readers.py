@@ -362,4 +362,4 @@ def test_the_deep_audit_finds_a_value_that_decoding_again_gives_too(
         if patched:
             assert "column 'a' holds 0.0, and Python's json reads 18446744073709551616" in findings[0].detail
         else:
-            assert "2 rows of them by another reader too" in found.checks[-1].headline
+            assert "2 rows of them also decoded by another reader" in found.checks[-1].headline

@@ -129,7 +129,7 @@ def test_a_dagster_that_is_lost_without_a_backup_is_told_what_the_ledger_has(pla
     platform.destroy("dagster")
     refused = shell.run("report-loads")
     assert refused.exit_code == 1
-    assert "`platform-assets up` makes one" in refused.output
+    assert "`platform-assets up` creates one" in refused.output
     platform.home.mkdir()
     (platform.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     assert "orders: 4 materialisations reported" in ran(shell, "report-loads", "orders")

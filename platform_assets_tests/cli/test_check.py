@@ -175,4 +175,4 @@ def test_status_names_a_given_spark_that_does_not_answer_and_one_that_died(shell
     state.write_record(home, record)
     died = shell.run("status")
     assert died.exit_code == 1
-    assert "Spark has ended, so nothing is loaded: `platform-assets up` starts it again" in died.output
+    assert "Spark has stopped, so nothing is loaded: `platform-assets up` starts it again" in died.output

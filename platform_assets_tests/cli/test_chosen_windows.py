@@ -159,7 +159,10 @@ def test_windows_that_failed_in_dagster_are_chosen_until_they_are_loaded(shell: 
     assert planned(shell, TABLE, "--failed") == [keys[1]]
     refused = shell.run("load", TABLE, "--failed", DAGSTER_HOME=str(shell.root))
     assert refused.exit_code == 1
-    assert "--failed needs Dagster's records of failed runs, and DAGSTER_HOME has no instance" in refused.stderr
+    assert (
+        "--failed needs Dagster's records of failed runs, but there is no Dagster instance in DAGSTER_HOME"
+        in refused.stderr
+    )
     # The remedy in the message: name the windows instead.
     assert loaded(shell, TABLE, keys[1], "--failed") == {keys[1]: "loaded"}
     assert planned(shell, TABLE, "--failed") == []

@@ -91,7 +91,7 @@ def test_beside_the_table_a_range_is_equal_and_one_altered_record_is_found(
     again = shell.run("replay", lk.topic, span, "--into", "again")
     assert again.exit_code == 0, again.output
     assert f"{keys[0]}: unchanged, 9 rows of 9 offsets" in again.stdout
-    assert f"raw/{lk.topic} is equal to Kafka: 3 windows, 17 rows" in again.stdout
+    assert f"raw/{lk.topic} matches Kafka: 3 windows, 17 rows" in again.stdout
     later = shell.run("replay", lk.topic, keys[3], "--into", "later")
     assert later.exit_code == 0, later.output
     refused = shell.run("replay", lk.topic, span, "--into", "later")
@@ -121,8 +121,8 @@ def test_in_place_all_windows_that_offsets_or_timestamps_touch_are_said_and_load
     assert lines[:5] == [
         f"raw/{lk.topic}: the selection covers 3 windows: 30 offsets, 20 records by their receipts",
         "partition 0 offsets [30, 40) are in no sealed window",
-        f"{keys[0]}: 10 offsets, 10 records: read again, and proved equal or healed",
-        f"{keys[1]}: 10 offsets, 10 records: read again, and proved equal or healed",
+        f"{keys[0]}: 10 offsets, 10 records: read again, and either proved equal or repaired",
+        f"{keys[1]}: 10 offsets, 10 records: read again, and either proved equal or repaired",
         f"{keys[2]}: 10 offsets, never loaded: loaded for the first time",
     ]
     assert [line.partition(",")[0] for line in lines[5:8]] == [
@@ -172,7 +172,7 @@ def test_what_kafka_has_no_more_is_kept_in_place_and_not_compared_beside(
     assert lk.snapshot() == before
     kept = shell.run("replay", lk.topic, *keys)
     assert kept.exit_code == 0, kept.output
-    assert "Kafka no longer has partition 0 offsets [0, 4): kept where its rows are proved" in kept.stdout
+    assert "Kafka no longer has partition 0 offsets [0, 4): kept if its rows match its receipt" in kept.stdout
     assert f"{keys[0]}: kept, 10 rows" in kept.stdout
     delete_before(broker.bootstrap, lk.topic, 0, 10)
     nothing = shell.run("replay", lk.topic, keys[0], "--into", "b")

@@ -66,13 +66,13 @@ def test_repair_is_of_its_window_alone() -> None:
         ({"dead_letters": 5}, "dead_letters: must be a mapping"),
         ({"revision": True}, "revision: must be a whole number of 1 or more, not True"),
         ({"repairs": 5}, "repairs: must be a list of records, not 5"),
-        ({"repairs": [{"offset": 1}]}, "repairs: each must be of the form {window: "),
+        ({"repairs": [{"offset": 1}]}, "repairs: each must have the form {window: "),
         ({"repairs": [{**REPAIR, "window": "today"}]}, "repairs: 'today' is not a window key"),
         ({"repairs": [{**REPAIR, "value": 1}]}, "repairs: partition and offset are whole numbers, and value is text"),
         ({"repairs": [REPAIR, REPAIR]}, "repairs: window 2026-01-31-14:00 partition 0 offset 17 is given twice"),
-        ({"replaces": {"columns": "0" * 12}}, "replaces: as a mapping it is {columns: …, lost_rows: accepted}"),
-        ({"replaces": {"columns": 7, "lost_rows": "accepted"}}, "replaces: must be the text that an error"),
-        ({"replaces": 7}, "replaces: must be the text that an error about the changed columns has named"),
+        ({"replaces": {"columns": "0" * 12}}, "replaces: as a mapping, it must be {columns: …, lost_rows: accepted}"),
+        ({"replaces": {"columns": 7, "lost_rows": "accepted"}}, "replaces: must be the text that the error"),
+        ({"replaces": 7}, "replaces: must be the text that the error about the changed columns shows"),
     ],
 )
 def test_mistakes(changes: dict[str, Any], text: str) -> None:

@@ -85,7 +85,7 @@ def test_expectations_have_nothing_decoded_again() -> None:
         ({"column": "month", "unique": "origin"}, "entry 2: unique: must be true or columns without the field `column`, not"),
         ({"unique": []}, "entry 2: unique: must name columns, such as [carrier, flight], or `key` for the Kafka key, not []"),
         ({"unique": True}, "entry 2: unique: must name columns"),
-        ({"unique": ["month", "month"]}, "entry 2: unique: ['month', 'month'] has a column twice: keep one of them"),
+        ({"unique": ["month", "month"]}, "entry 2: unique: ['month', 'month'] lists a column twice: keep one of them"),
         ({"unique": "tags"}, "entry 2: unique: column 'tags' is ARRAY<STRING>, but keys with arrays cannot be compared"),
         ({"column": "month", "in": 5}, "entry 2: in: must be a list of values such as [EWR, JFK, LGA], not 5"),
         ({"column": "month", "in": []}, "entry 2: in: must be a list of values"),

@@ -85,7 +85,7 @@ def test_what_is_right_is_declared_with_the_lines_of_its_own(folder: Path) -> No
         ('window: "0 * * * *"', "window: often", 10, "window: 'often' is not a cron schedule"),
         ('    start: "2026-01-01T00:00Z"\n', "", 9, "start: it is missing: add `start: "),
         ("owners:", "ownres:", 12, "ownres: unknown field: did you mean 'owners'?"),
-        ("owners: [team:sales]", "topic: orders", 9, "each: it has `topic`, which is not the same for all"),
+        ("owners: [team:sales]", "topic: orders", 9, "each: it sets `topic`, which differs for each topic"),
         ("  each:", "  every:", 9, "every: unknown field: known are pattern, exclude, topics, each, together"),
         ("  each:", "  together: all of them\n  each:", 9, "together: 'all of them' is not a name of 1 to 60 letters"),
         ("  each:", "  exclude: [o.*]\n  each:", 2, "exclude: without a `pattern` there is nothing to leave out"),
@@ -107,7 +107,7 @@ def test_no_topics_are_a_mistake(folder: Path) -> None:
     ((line, message),) = mistakes(
         folder, LIST.replace(LIST[LIST.index("    - orders") : LIST.index("  each:")], "    []\n")
     )
-    assert (line, message) == (3, "topics: no topic is named: name one, give a `pattern`, or delete the component")
+    assert (line, message) == (3, "topics: it lists no topic: add one, give a `pattern`, or delete the component")
 
 
 def test_dagster_names_file_and_line_where_a_topic_is_refused(folder: Path) -> None:
@@ -168,7 +168,7 @@ def test_what_topics_that_are_together_share_is_none_of_one_topic(folder: Path) 
     assert line == 2
     assert (
         message
-        == "topic 'clicks' has 'sensor_running' of its own, which topics that are together share: set it under `each`"
+        == "topic 'clicks' has 'sensor_running' of its own, but topics of a group (`together`) share it: set it under `each`"
     )
 
 

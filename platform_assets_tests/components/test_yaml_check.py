@@ -45,7 +45,7 @@ def test_what_is_right_is_declared_with_its_lines(tmp_path: Path) -> None:
         (5, "start: 9999-12-31T23:59Z", "is after the year 8999"),
         (6, f"sensor_interval_seconds: {10**30}", "sensor_interval_seconds: must be 2,147,483,647 or less"),
         (6, f"deep_audit_budget_seconds: {1 << 31}", "deep_audit_budget_seconds: must be 2,147,483,647 or less"),
-        (6, f"owners: 0x{'f' * 9_000}", "owners: must be a list such as [a, b], not a number of thousands of digits"),
+        (6, f"owners: 0x{'f' * 9_000}", "owners: must be a list such as [a, b], not a number with thousands of digits"),
         (5, """start: "{{ env('NO_SUCH_VARIABLE') }}\"""", "NO_SUCH_VARIABLE is not set"),
         (5, 'start: "{{ no_such }}"', "its template cannot be evaluated"),
         (5, 'start: "{{ unfinished"', "its template cannot be evaluated"),
@@ -96,7 +96,7 @@ def test_all_mistakes_are_found_at_once(tmp_path: Path) -> None:
         ("type: TopicTable\n", 1, "'TopicTable' is not a component type"),
         ("type: platform_assets.components.TopicTabel\n", 1, "cannot be imported"),
         ("type: no_such_package.Thing\n", 1, "cannot be imported"),
-        ("type: json.dumps\n", 1, "is no component"),
+        ("type: json.dumps\n", 1, "is not a component"),
     ],
 )
 def test_a_file_that_is_no_component_is_named(tmp_path: Path, text: str | bytes, line: int, says: str) -> None:

@@ -62,7 +62,8 @@ def access_lines(rng: random.Random, number: int) -> list[str]:
     for each in range(number):
         time = datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=each)
         line = (
-            f"10.0.{rng.randrange(256)}.{rng.randrange(256)} - {rng.choice(['-', 'ann'])} [{time:%d/%b/%Y:%H:%M:%S %z}] "
+            f"10.0.{rng.randrange(256)}.{rng.randrange(256)} - {rng.choice(['-', 'ann'])} "
+            f"[{time:%d/%b/%Y:%H:%M:%S %z}] "
             f'"{rng.choice(["GET", "POST"])} /p/{each}?q=%C3%A9 HTTP/1.1" {rng.choice([200, 304, 404, 500])} '
             f"{rng.choice(['-', str(rng.randrange(10**7))])}"
         )
@@ -208,15 +209,15 @@ def test_a_group_that_does_not_fit_its_type_names_pattern_and_column() -> None:
     [
         (
             "2026-01-01 00:00:00,1 [seven] INFO: x",
-            r"nearest is 'python': the line matches its first 3 of 10 parts, and its last 6; expected was (?P<process>\d+)",
+            r"the nearest is 'python': the line matches its first 3 of 10 parts, and its last 6; the next part is (?P<process>\d+)",
         ),
         ('10.0.0.1 - ann [22/Nov/2026:01:02:03 +0000] "GET /" 200', "nearest is 'access'"),
         (
             '127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" 200 -x',
-            "nearest is 'server': it matches the line, but more text follows",
+            "the nearest is 'server': it matches the line, but more text follows",
         ),
         ('127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" error -', "expected was (?P<status>"),
-        ("", r"no pattern matches even the start of the line; the first one, 'access', begins with (?P<host>\S+)"),
+        ("", r"no pattern matches the line, not even its start; the first one, 'access', begins with (?P<host>\S+)"),
     ],
 )
 def test_an_unmatched_line_names_the_nearest_pattern(line: str, detail: str) -> None:

@@ -21,8 +21,8 @@ LOGIN = {"sasl.username": "reader", "sasl.password": "canary-51c0"}
     [
         ("nohost.invalid:9092", "this machine cannot resolve the name 'nohost.invalid'"),
         ("127.0.0.1:1", "no service listens at 127.0.0.1:1: start the broker there, or correct the port"),
-        ("127.0.0.1", "'127.0.0.1' is not of the form host:port"),
-        ("127.0.0.1:kafka", "is not of the form host:port"),
+        ("127.0.0.1", "'127.0.0.1' does not have the form host:port"),
+        ("127.0.0.1:kafka", "does not have the form host:port"),
     ],
 )
 def test_an_address_that_cannot_be_right_is_named(server: str, says: str) -> None:

@@ -224,7 +224,7 @@ def test_a_restore_that_was_cut_short_is_whole_once_it_is_run_again(
         # Receipts are restored last: a window with a receipt has its rows.
         assert made.receipts() == {}
     # Otherwise it would be the newest one, and the next restore would use it.
-    with pytest.raises(BackupInterruptedError, match=r"an earlier restore into .* did not end.*--force"):
+    with pytest.raises(BackupInterruptedError, match=r"an earlier restore into .* did not finish.*--force"):
         backed_up.take()
     backed_up.restore(force=True)
     assert backed_up.state == wanted

@@ -22,7 +22,7 @@ from platform_assets_tests.support import tables
 RAW = TableRef.raw("orders")
 FOUND = Finding(
     "rows missing", "orders", "2026-01-01-00:00", 2, (OffsetRange(12, 15),), "3 rows are gone\x1b[2J\nall is well",
-    "Materialise partition 2026-01-01-00:00 of raw/orders.",
+    "Materialize partition 2026-01-01-00:00 of raw/orders.",
 )  # fmt: skip
 
 
@@ -65,8 +65,9 @@ def test_a_failed_check_is_named_with_window_offsets_and_what_to_do(instance: dg
     first, *lines = said(instance, [orders, check, fine])
     assert first.endswith(" failed")
     assert lines == [
-        "raw/orders: no_gaps: 1 gap in 1 window. Rows missing: window 2026-01-01-00:00 partition 2 offsets [12, 15): 3 rows are "
-        r"gone\x1b[2J\nall is well. What to do: Materialise partition 2026-01-01-00:00 of raw/orders."
+        "raw/orders: no_gaps: 1 gap in 1 window. Rows missing: window 2026-01-01-00:00 partition 2 offsets [12, "
+        "15): 3 rows are "
+        r"gone\x1b[2J\nall is well. What to do: Materialize partition 2026-01-01-00:00 of raw/orders."
     ]
 
 
@@ -77,7 +78,7 @@ def test_a_failed_check_of_a_decoded_table_is_named_likewise() -> None:
     )
     text = decoded_checks._conservation(declaration, check_result).description or ""
     assert "1 window of 3: not just the raw rows. Rows missing: window 2026-01-01-00:00 partition 2 offsets" in text
-    assert text.endswith("What to do: Materialise partition 2026-01-01-00:00 of raw/orders.")
+    assert text.endswith("What to do: Materialize partition 2026-01-01-00:00 of raw/orders.")
 
 
 def test_a_load_that_was_refused_is_named_with_what_to_do(instance: dg.DagsterInstance) -> None:

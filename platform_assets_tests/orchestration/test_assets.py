@@ -161,7 +161,7 @@ def test_a_check_that_fails_holds_back_what_is_downstream_until_the_window_is_he
     text = str(evaluation.description) + repr(evaluation.metadata)
     assert keys[0] in text
     assert says in text
-    assert f"Materialise partition {keys[0]}" in text
+    assert f"Materialize partition {keys[0]}" in text
     assert "STEP_START" not in {e.event_type_value for e in result.all_events if e.step_key == "reader"}
     healed = materialize(lk, spark_remote, keys[:1], instance, [reader_of(lk)])
     assert healed.success

@@ -91,7 +91,7 @@ def test_a_tick_that_reads_no_file_says_which_audit_did(idle_topic: IdleTopic) -
 
     text = check_text(idle_topic.tick(), DEEP_AUDIT.name)
 
-    assert text.startswith("No file read by this report; the audit of 20")
+    assert text.startswith("This report read no files; the audit of 20")
     assert "read 4 windows with 80 rows: all as committed." in text
 
 
@@ -175,7 +175,7 @@ def test_what_a_deep_audit_found_stays_until_the_files_are_others(idle_topic: Id
         text = check_text(result, DEEP_AUDIT.name)
         assert text.startswith("1 window still damaged: the files have not changed since the audit.")
         assert f"Offsets not accounted for: window {damaged.key}: 19 rows, the load committed 20" in text
-        assert f"What to do: Materialise partition {damaged.key} of raw/{TOPIC}" in text
+        assert f"What to do: Materialize partition {damaged.key} of raw/{TOPIC}" in text
 
     # The remedy: a load writes the window again.
     samples.loaded(idle_topic.root, damaged, holes={}, proved_by="load digest")

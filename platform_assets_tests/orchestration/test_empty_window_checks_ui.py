@@ -84,7 +84,7 @@ def test_deep_audit_of_an_idle_topic_says_which_audit_read_the_files(page: Page,
     open_check(page, address, SOUND, DEEP_AUDIT.name)
 
     wait_for_texts(
-        page, ["No file read by this report; the audit of 20", "read 4 windows with 80 rows: all as committed."]
+        page, ["This report read no files; the audit of 20", "read 4 windows with 80 rows: all as committed."]
     )
     screenshot(page, "idle-deep-audit")
 

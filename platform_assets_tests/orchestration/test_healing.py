@@ -64,7 +64,7 @@ def test_after_an_outage_of_spark_every_window_is_loaded_and_nobody_acted(
     d = daemon(lake, instance, stamps(5), NOBODY, most=2)
     assert d.tick() == 3
     assert len(d.sealed) == 5
-    assert d.tick() == 0, "a run that failed a moment ago is asked for at once"
+    assert d.tick() == 0, "a run that failed a moment ago is requested at once"
     asked = d.ticks(10 * d.declaration.sensor_interval)
     assert 6 <= asked <= 12, "the waits do not grow"
     assert not any(r.success for r in d.results)
@@ -135,7 +135,7 @@ def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
     check_result = {e.check_name: e for e in _checked_again(d)}["no_gaps"]
     assert (check_result.passed, check_result.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert f"platform-assets unpark {table} {bad}" in str(check_result.metadata) + str(check_result.description)
-    # Taken up again it is asked for at once, and again once its loss is accepted.
+    # Taken up again it is requested at once, and again once its loss is accepted.
     parking.unpark(table, [bad], author, ledger)
     assert d.tick() == 1
     assert d.ticks(HOUR / 2) == 0

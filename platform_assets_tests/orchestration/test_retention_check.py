@@ -113,7 +113,7 @@ def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() 
 def test_the_check_passes_while_retention_is_far_and_shows_each_partition() -> None:
     found = retention_check.result(TABLE, table_forecast(FAR, Forecast(0, None, 400.0, 0.5)))
     assert (found.passed, found.severity) == (True, dg.AssetCheckSeverity.WARN)
-    assert found.description == "Retention removes nothing that is not loaded for 30.5 h at least."
+    assert found.description == "Retention removes no unloaded record for at least 30.5 h."
     metadata = found.metadata
     assert [metadata[name].value for name in ("lag", "held_back", "hours_left")] == [100, 20, 30.5]
     table = metadata["partitions"]

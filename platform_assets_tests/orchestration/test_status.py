@@ -385,7 +385,7 @@ def test_checks_whose_results_dagster_has_lost_are_not_known_to_pass(
     assert seen(60, None).tables[0].problems == ()
     (problem,) = seen(60).tables[0].problems
     assert problem.startswith(
-        "whether no_gaps, no_duplicates would pass is not known: Dagster has no result of them on record"
+        "whether no_gaps, no_duplicates would pass is not known: Dagster has no recorded result for them"
     )
     assert f"`platform-assets load raw/{TOPIC} {window.key}` evaluates and reports them" in problem
     assert not seen(60).healthy

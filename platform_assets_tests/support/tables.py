@@ -154,5 +154,5 @@ def finding(
     """Return a finding in the window with this number."""
     return Finding(
         kind, SOUND, key(window), partition, tuple(OffsetRange(*r) for r in ranges), f"detail of {kind}",
-        remedy or f"Materialise partition {key(window)} of raw/{SOUND}.",
+        remedy or f"Materialize partition {key(window)} of raw/{SOUND}.",
     )  # fmt: skip

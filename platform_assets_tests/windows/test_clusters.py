@@ -211,7 +211,7 @@ def test_a_gap_before_what_is_loaded_is_not_moved(lk: TopicLake, other: str) -> 
     assert window is not None
     samples.loaded(lk.root, window)
     there = moved(lk, other, 20)
-    with pytest.raises(ConfigurationError, match="Load it from the former cluster first") as caught:
+    with pytest.raises(ConfigurationError, match="Load it from the previous cluster first") as caught:
         clusters.find(lk.topic, there.ledger, there.cluster)
     assert key in str(caught.value)
     # The other remedy in the message.
@@ -263,7 +263,7 @@ def test_the_command_decides_after_it_was_shown(lk: TopicLake, other: str, tmp_p
     assert lk.snapshot() == before
     done = shell.run("accept-cluster", lk.topic, "--reason", "moved", "--yes")
     assert done.exit_code == 0, done.output
-    assert f"waiting windows whose offsets come in its first window: {keys(lk)[1]}" in done.output
+    assert f"waiting windows whose offsets become part of its first window: {keys(lk)[1]}" in done.output
     there.close_window()
     again = shell.run("accept-cluster", lk.topic, "--reason", "moved", "--yes")
     assert "is on the cluster that the ledger knows; nothing was accepted" in again.output

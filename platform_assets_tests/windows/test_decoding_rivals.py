@@ -131,7 +131,7 @@ def test_rows_that_only_windows_in_the_middle_would_lose_are_found_and_the_error
         declared_again(replace(smaller, replaces=refused.value.held)).decode(keys[0])
     said = str(lost.value)
     assert f"rows of 1 of 6 windows that were tried: window {keys[4]} has 1 rows in it and would have 0" in said
-    assert "11 rows in 11 windows; what would become of the other 5 is not known" in said
+    assert "11 rows in 11 windows; the result for the other 5 is not known" in said
 
 
 def test_what_is_declared_beside_the_former_columns_leaves_every_row(tmp_path: Path) -> None:

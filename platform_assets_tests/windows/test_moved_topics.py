@@ -216,7 +216,7 @@ def refused(lk: HereLake, keys: Sequence[str], ids: Sequence[str]) -> ClusterCha
 def test_a_topic_that_keeps_its_offsets_goes_on(
     lk: HereLake, broker: Broker, other: Other, move: Callable[[Other, Broker, HereLake], None], emptied: bool
 ) -> None:
-    """The former cluster's windows are loaded first, as in the guide, except a waiting one."""
+    """The previous cluster's windows are loaded first, as in the guide, except a waiting one."""
     first = lk.window_of(people("first"))
     assert lk.load(first).receipt.rows == 44
     if move is copied:

@@ -335,7 +335,7 @@ def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
     for name, check in CHECKS.items():
         assert check.evaluate(evaluation).passed, name
     assert [loader_of(topic, kafka).load(w.key).outcome for w in windows] == ["unchanged"] * len(windows)
-    # And back: the former table counts again once one of its windows is proved.
+    # And back: the previous table counts again once one of its windows is proved.
     shutil.rmtree(topic.root / "raw" / topic.topic)
     (topic.root / "moved away").rename(topic.root / "raw" / topic.topic)
     for window in windows:

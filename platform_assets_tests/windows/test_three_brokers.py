@@ -105,7 +105,7 @@ def test_a_load_outlives_the_leader_that_it_reads_from(
 
 
 def test_a_client_that_remembers_another_leader_finds_the_new_one(trio: Trio) -> None:
-    """Leaders change between the description of a topic and a look-up, so the admin client asks the former leader."""
+    """Leaders change between the description of a topic and a look-up, so the admin client asks the previous leader."""
     topic, cluster = "moved", Cluster.connect(ClientSettings(trio.bootstrap))
     trio.create(topic, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     state = cluster.topic(topic)
@@ -199,7 +199,7 @@ class WithoutEpochs(Cluster):
 
 @dataclass(frozen=True)
 class Shorter:
-    """A topic whose first 6 records both replicas had; 4 more, two in each of two windows, only the former leader had."""
+    """A topic whose first 6 records both replicas had; 4 more, two in each of two windows, only the previous leader had."""
 
     lake: TopicLake
     windows: tuple[str, str, str]
@@ -236,7 +236,7 @@ def shorter(
     wait_until("nobody leads, since the one who is back lacks records", lambda: trio.leader(topic) is None)
     elect(trio, topic, 3)
     try:
-        # A new client, which does not remember the former leader.
+        # A new client, which does not remember the previous leader.
         fresh = replace(lk)
         if not with_epochs:
             fresh.cluster = WithoutEpochs(fresh.cluster._admin, fresh.cluster.settings)
@@ -281,7 +281,7 @@ def test_a_shorter_log_that_was_elected_is_found_by_its_leader_epoch_decided_loa
     assert lk.snapshot() == before
 
     told = follow(shell, found.value, "--yes")
-    assert "partition 0 at offset 6 (the former one was sealed up to 10)" in told
+    assert "partition 0 at offset 6 (the previous log was sealed up to 10)" in told
     assert f"window {third} was never loaded: 2 offsets: partition 0 offsets [8, 10)" in told
     fourth = lk.close_window()
     # Dagster knows of the first two windows then, which were loaded without it.

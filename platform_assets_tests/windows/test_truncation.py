@@ -236,7 +236,7 @@ def test_a_log_that_was_cut_off_and_has_grown_back_is_named_with_epoch_and_offse
             s.send([milliseconds(START)])
 
     def led() -> bool:
-        # A new broker may not lead its partitions yet; a new client does not remember the former leader.
+        # A new broker may not lead its partitions yet; a new client does not remember the previous leader.
         fresh = Sealer(bootstrap, "t", tmp_path / "lake")
         return 0 in fresh.cluster.last_stable_offsets(fresh.cluster.topic("t"))
 

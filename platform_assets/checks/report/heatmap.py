@@ -141,7 +141,7 @@ class Heatmap:
             return f"{self.table}: no window is sealed yet"
         span = self.first if self.windows == 1 else f"{self.first} to {self.last}"
         counts = ", ".join(f"{n:,} {state.label}" for state, n in self.counts.items())
-        before = f"; {self.older:,} older windows in order" if self.older else ""
+        before = f"; {self.older:,} older windows are in order" if self.older else ""
         return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}{before}"
 
     def lines(self) -> list[str]:

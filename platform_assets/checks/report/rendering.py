@@ -65,9 +65,9 @@ def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 
 _COLUMNS: Final = (
     dg.TableColumn("window", "string", description="key of the window, which is the partition of the asset"),
-    dg.TableColumn("found", "string", description="what is wrong, and what was seen"),
+    dg.TableColumn("found", "string", description="the problem, and what was observed"),
     dg.TableColumn("where", "string", description="Kafka partitions, and ranges of offsets, end exclusive"),
-    dg.TableColumn("offsets", "int", description="number of offsets concerned; 0 where none is named"),
+    dg.TableColumn("offsets", "int", description="number of affected offsets; 0 if no offset is listed"),
 )
 
 

@@ -83,7 +83,7 @@ def check_result(facts: Facts, findings: Iterable[Finding]) -> CheckResult:
 
 def _counted_holes(kind: str, number: int) -> str:
     if kind == ACCEPTED_LOSS:
-        return f"{counted(number, 'offset')} of an accepted loss"
+        return f"{counted(number, 'offset')} accepted as lost"
     if kind == ERASED:
         return f"{counted(number, 'erased record')}"
     return f"{number:,} {kind.removesuffix('s') if number == 1 else kind}"
@@ -95,7 +95,8 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
         if number and key in facts.windows:
             yield Finding(
                 "could not tell", facts.topic, key, None, (),
-                f"{counted(number, 'offset')} without a row were below the log start before the broker was asked about them",
+                f"{counted(number, 'offset')} without a row fell below the log start before the broker was queried "
+                "about them",
                 "The cause can no longer be determined. To record it as a known loss, accept it: `platform-assets "
                 f'accept-loss {facts.table} {key} --reason "…"`.',
             )  # fmt: skip
@@ -111,7 +112,7 @@ def _edited(facts: Facts) -> Iterator[Finding]:
         if dense_digest(r.ranges) != r.offsets:
             yield Finding(
                 "ledger edited", facts.topic, key, None, (),
-                f"the receipt has a row for each of {r.ranges.size:,} offsets, and its digest is not theirs",
+                f"the receipt has a row for each of {r.ranges.size:,} offsets, but its digest does not match them",
                 REPAIR_LEDGER,
             )  # fmt: skip
 
@@ -121,7 +122,8 @@ def _unbalanced(facts: Facts) -> Iterator[Finding]:
         if r.holes is not None and r.total_rows + sum(r.holes.values()) != r.ranges.size and key in facts.windows:
             yield Finding(
                 "offsets not accounted for", facts.topic, key, None, (),
-                f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes are not {r.ranges.size:,} offsets",
+                f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes are not {r.ranges.size:,} "
+                "offsets",
                 REPAIR_LEDGER,
             )  # fmt: skip
 

@@ -128,12 +128,14 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
                 a, "ledger behind", key,
                 f"the table's version {commit.version} has load {commit.metadata.load_id[:8]}, but the ledger has "
                 + ("no receipt for the window" if receipt is None else f"version {receipt.table_version}"),
-                "A run ended between the two: materialise partition {key} of {table}, which records it from the commit.",
+                "A run ended between the two steps: materialize partition {key} of {table}, which records the load "
+                "from its commit.",
             )  # fmt: skip
         elif receipt.load_id == commit.metadata.load_id and receipt.ranges != commit.metadata.ranges:
             yield _finding(
                 a, "ledger ahead", key,
-                f"the receipt names {receipt.ranges.triples()}, the commit {commit.metadata.ranges.triples()}",
+                f"the receipt has ranges {receipt.ranges.triples()}, but the commit has "
+                f"{commit.metadata.ranges.triples()}",
                 REPAIR_LEDGER,
             )  # fmt: skip
     for key, receipt in sorted(a.receipts.items()):
@@ -150,8 +152,8 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
                 a, "ledger ahead", key,
                 f"the receipt names load {receipt.load_id[:8]} in version {receipt.table_version}, but the "
                 f"table's log ends at version {a.version} and has no such load",
-                "The table was rolled back or replaced: materialise partition {key} of {table}. If that finds nothing to do, "
-                "it is the ledger that was edited: move _ledger away and run `platform-assets rebuild-ledger`.",
+                "The table was rolled back or replaced: materialize partition {key} of {table}. If that finds "
+                "nothing to do, the ledger was edited: move _ledger away and run `platform-assets rebuild-ledger`.",
             )  # fmt: skip
 
 
@@ -163,7 +165,8 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
             yield _finding(
                 a, "orchestrator behind", key,
                 f"the ledger has {a.receipts[key].rows:,} rows, but Dagster has no materialization of the partition",
-                "A run ended before it could report the load: materialize partition {key} of {table}; nothing is written twice.",
+                "A run ended before it could report the load: materialize partition {key} of {table}; nothing is "
+                "written twice.",
             )  # fmt: skip
     for key, load_id in sorted(a.reported.items()):
         if load_id is None and key in a.receipts:
@@ -175,8 +178,8 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
         if receipt is None or (load_id is not None and load_id != receipt.load_id and receipt.kind == "load"):
             yield _finding(
                 a, "orchestrator ahead", key,
-                f"Dagster shows load {(load_id or 'unnamed')[:8]}, the ledger has "
-                + ("none of the window" if receipt is None else f"load {receipt.load_id[:8]}"),
+                f"Dagster shows load {(load_id or 'unnamed')[:8]}, but the ledger has "
+                + ("no load of the window" if receipt is None else f"load {receipt.load_id[:8]}"),
                 "The table is the source of truth: materialize partition {key} of {table} so that all three agree.",
             )  # fmt: skip
 

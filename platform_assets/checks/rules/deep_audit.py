@@ -74,7 +74,7 @@ def _confirmed(confirmed: Confirmed) -> str:
     """Describe how many windows of each engine the other one has confirmed, and why not more."""
     pairs = Counter((r.confirmed_by, r.engine) for r in confirmed.receipts)
     text = "".join(
-        f"; {counted(n, 'window')} that the {engine} engine loaded confirmed by the {other_engine} engine"
+        f"; {counted(n, 'window')} confirmed by the {other_engine} engine, loaded by the {engine} engine"
         for (other_engine, engine), n in sorted(pairs.items())
     )
     return text + "".join(f"; not confirmed: {reason.rstrip('.')}" for reason in confirmed.not_read[:1])
@@ -112,9 +112,9 @@ def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: M
         headline = f"Could not tell for {counted(len({f.window for f in findings}), 'window')}."
     else:
         headline = (
-            f"No finding of earlier audits remains. Last, {audit} read "
+            f"No finding of earlier audits remains; {audit} read "
             if known.found
-            else f"No file read by this report; {audit} read "
+            else f"This report read no files; {audit} read "
         )
         headline += f"{counted(known.windows, 'window')} with {counted(known.rows, 'row')}"
         headline += "." if known.found else ": all as committed."
@@ -135,13 +135,17 @@ def _standing(known: Audited, files: Mapping[str, str], receipts: Mapping[str, s
                 ranges=(),
                 detail=f"its files have changed since the audit of {found.at:%Y-%m-%d %H:%M}Z found them damaged: "
                 f"{found.finding.detail}",
-                remedy=f"Materialise partition {window} of raw/{found.finding.topic}: it reads the range again and proves it equal.",
+                remedy=(
+                    f"Materialize partition {window} of raw/{found.finding.topic}: the run reads the range again "
+                    "and proves that the rows are equal."
+                ),
             )
 
 
 CHECK = Check(
     NAME,
-    "Table files are read again and both digests recomputed, oldest proof first: finds later damage.",
+    "Reads table files again, oldest proof first, and recomputes both digests: finds damage that occurred after "
+    "the load.",
     evaluate,
     blocking=False,
 )

@@ -35,10 +35,10 @@ def check_result(facts: Facts) -> CheckResult:
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
     figures = (("rows", rows), ("duplicated_offsets", doubled))
     if findings:
-        headline = f"{counted(doubled, 'offset')} in the table more than once."
+        headline = f"{counted(doubled, 'offset')} more than once in the table."
     else:
         by_reading = len(facts.changed) + len(facts.rewritten)
-        read = f", {counted(by_reading, 'window')} of them by reading" if by_reading else ""
+        read = f", {counted(by_reading, 'window')} of them by reading their files" if by_reading else ""
         headline = f"No duplicates: {counted(facts.older.windows + len(facts.recorded), 'window')} checked{read}."
     return CheckResult(NAME, facts.table, findings, headline, figures)
 
@@ -49,7 +49,7 @@ def _by_receipt(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "duplicate in a window", facts.topic, recorded.key, None, (),
                 f"the load itself read {counted(recorded.duplicates, 'offset')} twice",
-                f"Materialise partition {recorded.key} of {facts.table} again, and report this as a defect.",
+                f"Materialize partition {recorded.key} of {facts.table} again, and report this as a defect.",
             )  # fmt: skip
 
 
@@ -78,7 +78,8 @@ def _across(facts: Facts) -> Iterator[Finding]:
                 if shared:
                     yield Finding(
                         "duplicate across windows", facts.topic, key, partition, shared,
-                        f"{counted(size_of(shared), 'offset')} are in {f'window {other}' if other else 'rows without a window'} too",
+                        f"{counted(size_of(shared), 'offset')} also in "
+                        f"{f'window {other}' if other else 'rows without a window'}",
                         _remedy(facts, key),
                     )  # fmt: skip
 
@@ -105,7 +106,7 @@ def _held(facts: Facts, key: str, partition: int, offsets: tuple[OffsetRange, ..
 
 def _remedy(facts: Facts, key: str) -> str:
     if key in facts.windows:
-        return f"Materialise partition {key} of {facts.table}: it writes the range again, once."
+        return f"Materialize partition {key} of {facts.table}: the run writes each row of the range exactly once."
     return of_another_writer(key)
 
 

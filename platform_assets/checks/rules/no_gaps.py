@@ -1,4 +1,4 @@
-"""`no_gaps`: cuts tile, every sealed window is loaded, and each window's rows are all there and within its ranges.
+"""`no_gaps`: cuts tile, every sealed window is loaded, and each window's rows are complete and within its ranges.
 
 Offsets without a row are only counted, because markers and aborted or compacted records also leave them.
 """
@@ -77,7 +77,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         elif recorded.ranges != ranges:
             yield Finding(
                 "receipt contradicts cuts", topic, key, None, (),
-                f"the receipt names {recorded.ranges.triples()}, the cuts {ranges.triples()}",
+                f"the receipt has ranges {recorded.ranges.triples()}, but the cuts have {ranges.triples()}",
                 REPAIR_LEDGER,
             )  # fmt: skip
         else:
@@ -95,14 +95,14 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             "files lost", topic, key, None, (), f"a data file that the table's log names cannot be read: {why}",
             of_another_writer(key)
             if key in facts.unknown
-            else f"Materialise partition {key} of {facts.table}: it writes the window again and proves it equal.",
+            else f"Materialize partition {key} of {facts.table}: the run writes the window again and proves that the rows are equal.",
         )  # fmt: skip
     for key in sorted(facts.not_held):
         yield Finding(
             "could not tell", topic, key, None, (),
             "its files were changed, and too many other windows also have rows that differ from their loads, so "
-            "this window's rows were not kept",
-            "Repair the named windows, then run the check again.",
+            "the rows of this window were not kept for the check",
+            "Repair the listed windows, then run the check again.",
         )  # fmt: skip
     for key in facts.unknown:
         for partition, held in facts.changed.get(key, {}).items():
@@ -137,9 +137,9 @@ def _not_loaded(facts: Facts, key: str, ranges: TopicRanges) -> Iterator[Finding
                 "window not asked for" if unasked else "window not loaded", facts.topic, key, partition, (r,),
                 "the window is sealed, newer windows are loaded, and no run for it is queued or running"
                 + ("; it has not been requested yet" if unasked else ""),
-                f"Materialise partition {key} of {facts.table}, or let the topic's sensor do it."
+                f"Materialize partition {key} of {facts.table}, or let the topic's sensor do it."
                 if unasked else
-                f"Materialise partition {key} of {facts.table}; see its last run for the error.",
+                f"Materialize partition {key} of {facts.table}; see its last run for the error.",
             )  # fmt: skip
 
 
@@ -149,9 +149,9 @@ def _outside_by_receipt(topic: str, recorded: Recorded) -> Iterator[Finding]:
         if outside or recorded.rows[partition] > recorded.ranges.by_partition[partition].size:
             yield Finding(
                 "rows outside the window", topic, recorded.key, partition, outside,
-                f"the load put {recorded.rows[partition]} rows between offsets {bounds} into range "
+                f"the load wrote {recorded.rows[partition]} rows with offsets {bounds} for range "
                 f"{recorded.ranges.by_partition[partition]}",
-                f"Materialise partition {recorded.key} of raw/{topic} again, and report this as a defect.",
+                f"Materialize partition {recorded.key} of raw/{topic} again, and report this as a defect.",
             )  # fmt: skip
 
 
@@ -159,7 +159,10 @@ def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, He
     """Return findings of a window whose files differ from the load's: the rows show whether OPTIMIZE or damage changed
     them.
     """
-    heal = f"Materialise partition {recorded.key} of {facts.table}: it reads the range again and proves it equal."
+    heal = (
+        f"Materialize partition {recorded.key} of {facts.table}: the run reads the range again and proves that the "
+        "rows are equal."
+    )
     for partition, r in recorded.ranges.items():
         ranges = found[partition].ranges if partition in found else ()
         inside, outside = common(ranges, [r]), subtract(ranges, [r])
@@ -169,7 +172,7 @@ def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, He
             yield Finding(
                 "rows missing", facts.topic, recorded.key, partition, r.minus(inside) if dense else (),
                 f"{size_of(inside):,} of {recorded.rows[partition]:,} loaded rows are left"
-                + ("" if dense else "; every_offset_accounted_for names them"), heal,
+                + ("" if dense else "; the check every_offset_accounted_for lists the others"), heal,
             )  # fmt: skip
         if outside:
             yield Finding(
@@ -185,7 +188,7 @@ def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, He
 
 CHECK = Check(
     NAME,
-    "Cuts tile, every sealed window is loaded, and each window's rows are all there and within its ranges.",
+    "Cuts tile, every sealed window is loaded, and each window's rows are complete and within its ranges.",
     lambda e: check_result(e.facts()),
     may_count,
 )

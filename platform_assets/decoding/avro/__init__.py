@@ -40,7 +40,7 @@ def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
     """Parse the schema of an option, given as JSON or as its text. Raises ConfigurationError."""
     document: Any = spec.options.get(name)
     if document is None or document == "":
-        raise options.wrong(name, "a schema of Avro: {type: record, name: …, fields: […]}")
+        raise options.wrong(name, "an Avro schema: {type: record, name: …, fields: […]}")
     try:
         if isinstance(document, str) and document.lstrip()[:1] in ("{", "["):
             document = json.loads(document)

@@ -148,7 +148,7 @@ def default_of(field: Field, place: str) -> Any:
 
 def _default(schema: AvroType, given: Any, place: str) -> Any:
     """Convert a default from JSON as the specification requires; for a union, by the branch that it fits."""
-    wrong = BadSchema(place, f"{given!r} is no {described(schema)}")
+    wrong = BadSchema(place, f"{given!r} is not a valid {described(schema)}")
     if isinstance(schema, Union):
         kept, has_null = nullable(schema, place)
         return None if given is None and has_null else _default(kept, given, place)

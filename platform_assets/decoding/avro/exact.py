@@ -121,7 +121,7 @@ class _Reader:
 
     def _take(self, size: int, what: str) -> bytes:
         if size > len(self.data) - self.at:
-            raise self._malformed(f"{what} of {size} bytes, of which {len(self.data) - self.at} are there")
+            raise self._malformed(f"{what} of {size} bytes, but only {len(self.data) - self.at} are left")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -280,9 +280,7 @@ class _Reader:
             if not count:
                 return found
             if count * node.least > len(self.data) - self.at:
-                raise self._malformed(
-                    f"a block of {count} items, in the {len(self.data) - self.at} bytes that are left"
-                )
+                raise self._malformed(f"a block of {count} items, but only {len(self.data) - self.at} bytes are left")
             for _ in range(count):
                 try:
                     found.append(self.node(node.item))
@@ -296,7 +294,7 @@ class _Reader:
         """Read a nested record of the same type as JSON; return its text if it is the outermost one."""
         self.again += 1
         if self.again > MOST_AGAIN:
-            raise DecodeFault("too_deep", f"more than {MOST_AGAIN} records {node.name} within each other")
+            raise DecodeFault("too_deep", f"more than {MOST_AGAIN} records {node.name} nested in one another")
         found = self.node(node.plans[node.name])
         self.again -= 1
         if self.again:
@@ -320,7 +318,7 @@ class _Reader:
             return count, None
         size = self._size("a block")
         if size > len(self.data) - self.at:
-            raise self._malformed(f"a block of {size} bytes, of which {len(self.data) - self.at} are there")
+            raise self._malformed(f"a block of {size} bytes, but only {len(self.data) - self.at} are left")
         return -count, self.at + size
 
 

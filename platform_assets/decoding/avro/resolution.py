@@ -195,7 +195,7 @@ class _Resolver:
         parts = [("key", _KEY), ("value", value)]
         key = Output(pa.field("key", pa.string(), nullable=False), 0, None)
         if value.type is None:
-            raise BadSchema("$", "values of a map that take no bytes have no column")
+            raise BadSchema("$", "values of a map that take no bytes cannot become a column")
         return Struct(tuple(parts), struct_type(parts), (key, Output(field, 1, None)))
 
     def _struct(self, writer: Record, reader: Record, place: str) -> Node:
@@ -298,8 +298,9 @@ def _check_meaning(writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> 
     if not fits:
         raise BadSchema(
             place,
-            f"the writer's type is {described(writer)}, which has another meaning than {described(reader)}; to "
-            f"keep the written value, declare {writer.kind if isinstance(writer, Plain) else 'fixed'} without a logical type",
+            f"the writer's type is {described(writer)}, which does not mean the same as {described(reader)}; to "
+            f"keep the written value, declare {writer.kind if isinstance(writer, Plain) else 'fixed'} without a "
+            "logical type",
         )
 
 
@@ -318,7 +319,7 @@ def _repeated(item: Node, place: str, *, is_map_column: bool = False) -> Repeate
     least = least_size(item)
     if not least or item.type is None:
         raise BadSchema(
-            place, "items that take no bytes have no column: there could be any number of them in a few bytes"
+            place, "items that take no bytes cannot become a column: a few bytes could hold any number of them"
         )
     return Repeated(item, least, pa.list_(pa.field("element", item.type)), is_map_column)
 

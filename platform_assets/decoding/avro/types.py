@@ -163,7 +163,7 @@ class _Parser:
 
     def parsed(self, document: Any, space: str, place: str, level: int) -> AvroType:
         if level > MOST_LEVELS:
-            raise BadSchema(place, f"more than {MOST_LEVELS} types within each other")
+            raise BadSchema(place, f"more than {MOST_LEVELS} types nested in one another")
         if isinstance(document, str):
             return self._by_name(document, space, place)
         if isinstance(document, Sequence):
@@ -197,8 +197,9 @@ class _Parser:
                 if found is None and not self._writes:
                     raise BadSchema(
                         place,
-                        f"{full} contains itself, which columns cannot do; leave this field out, and give the whole schema as "
-                        "`writer_schema`, or by `registry`: then the values of the field are kept in `rescued`",
+                        f"{full} contains itself, which columns cannot represent; leave this field out, and give the "
+                        "whole schema as `writer_schema`, or by `registry`: then the values of the field are kept "
+                        "in `rescued`",
                     )
                 return Around(full) if found is None else found
         raise BadSchema(place, f"{_short(name)} is neither an Avro type nor a name defined before")
@@ -215,7 +216,7 @@ class _Parser:
         self._named[name] = None
         listed = document.get("fields")
         if not isinstance(listed, list):
-            raise BadSchema(place, f"record {name} without a list of 'fields'")
+            raise BadSchema(place, f"record {name} has no list of 'fields'")
         fields: dict[str, Field] = {}
         for each in listed:
             own = each.get("name") if isinstance(each, Mapping) else None

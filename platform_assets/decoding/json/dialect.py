@@ -62,7 +62,7 @@ def dialect(spec: FormatSpec) -> Dialect:
     given = spec.options
     if ("schema" in given) == ("json_schema" in given):
         raise ConfigurationError(
-            f"format {spec.format!r} needs one of the options `schema` (Spark DDL) and `json_schema` to declare its columns"
+            f"format {spec.format!r} needs the option `schema` (Spark DDL) or `json_schema` to declare its columns"
         )
     fields, renamed = _renamed(options, given)
     timestamps = cast(Timestamps, options.one_of("timestamps", TIMESTAMPS, TIMESTAMPS[0]))

@@ -171,8 +171,8 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
         fault.locate()
         if document.keys() == {"schema", "payload"} and "payload" not in dialect.fields.names:
             fault.detail += (
-                "; the value is Kafka Connect's {schema, payload}: set `schemas.enable=false` in its converter, or declare "
-                "payload STRUCT<…>"
+                "; the value is Kafka Connect's {schema, payload}: set `schemas.enable=false` in its converter, or "
+                "declare payload STRUCT<…>"
             )
         raise
     return row, rescue(text, dialect.fields) if seen.lacking else None
@@ -182,7 +182,10 @@ def _of_a_registry(value: bytes) -> str:
     """Return a hint if JSON follows a registry's header with a schema id."""
     if value[:1] != b"\0" or value[5:6] not in (b"{", b" ", b"\n", b"\t", b"\r"):
         return ""
-    return f"; it begins with the prefix of schema {int.from_bytes(value[1:5], 'big')} of a registry: declare `registry: true`"
+    return (
+        f"; it begins with the prefix of schema {int.from_bytes(value[1:5], 'big')} of a registry: declare "
+        "`registry: true`"
+    )
 
 
 def _judge_depth(text: str, most: int) -> None:
@@ -220,7 +223,7 @@ def _parse(text: str, parser: json.JSONDecoder | None = None) -> Any:
 
 
 def _no_constant(name: str) -> Any:
-    raise DecodeFault("malformed", f"{name} is no JSON")
+    raise DecodeFault("malformed", f"{name} is not JSON")
 
 
 def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def _timestamp(value: object, name: str, form: Form) -> int:
     fraction = found[7] or ""
     if fraction[6:].strip("0") and not lenient:
         out = _out(value, name, "is more precise than the microseconds of")
-        out.detail += "; `timestamps: iso8601_lenient` cuts the rest off"
+        out.detail += "; `timestamps: iso8601_lenient` drops the rest"
         raise out
     hours, minutes = int(found[9] or 0), int(found[10] or 0)
     if hours > 23 or minutes > 59:

@@ -73,7 +73,7 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
         if not name.startswith(OWN_TYPES):
             files[name] = other
     if sum(len(each.encode(errors="replace")) for each in files.values()) > MOST_TEXT:
-        raise BadSchema("$", f"it has more than {MOST_TEXT} bytes, with those that it refers to")
+        raise BadSchema("$", f"it has more than {MOST_TEXT} bytes, including the files that it imports")
     with tempfile.TemporaryDirectory(prefix="proto-") as folder:
         sources = Path(folder) / "sources"
         _write(sources, files)
@@ -87,7 +87,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())
         except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            raise BadSchema("$", f"{name!r} is the name of a file and of a folder among those it refers to") from error
+            raise BadSchema("$", f"{name!r} is both a file and a folder among the imported files") from error
         except UnicodeEncodeError as error:
             raise BadSchema("$", f"{name!r} is not UTF-8") from error
 
@@ -115,11 +115,11 @@ def _run(sources: Path, made: Path) -> bytes:
         return made.read_bytes()
     if done.returncode == _MISSING:
         raise ConfigurationError(
-            "Protobuf schemas need the compiler of package grpcio-tools, which this Python lacks: install the platform's "
-            f"dependencies for {sys.executable}"
+            "Protobuf schemas need the compiler of package grpcio-tools, which this Python lacks: install the "
+            f"platform's dependencies for {sys.executable}"
         )
     if done.returncode == _REFUSED:
-        raise BadSchema("$", said[0] if said else "protoc refuses it and does not say why")
+        raise BadSchema("$", said[0] if said else "protoc refuses it without an error message")
     if done.returncode < 0 and done.returncode not in _KILLED:
-        raise BadSchema("$", f"protoc was ended by signal {-done.returncode} over it")
+        raise BadSchema("$", f"protoc was ended by signal {-done.returncode}")
     raise SchemaCompilerError(f"exit code {done.returncode}" + (f", {said[-1][:200]}" if said else ""))

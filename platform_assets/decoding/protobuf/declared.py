@@ -47,7 +47,7 @@ def read(value: bytes) -> tuple[Path, int]:
     if count == 0:
         return _FIRST, at
     if not 0 < count <= MOST_LEVELS:
-        raise DecodeFault("malformed", f"it names its message by {count} indexes, but 1 to {MOST_LEVELS} were expected")
+        raise DecodeFault("malformed", f"it has {count} message indexes, but 1 to {MOST_LEVELS} were expected")
     path: list[int] = []
     for _ in range(count):
         index, at = _varint(value, at)
@@ -73,12 +73,12 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
     number = 0
     for position in range(_LONGEST):
         if at + position >= len(value):
-            raise DecodeFault("malformed", "the value ends within the indexes of its message")
+            raise DecodeFault("malformed", "the value ends within its message indexes")
         byte = value[at + position]
         number |= (byte & 0x7F) << 7 * position
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), at + position + 1
-    raise DecodeFault("malformed", f"an index of its message has more than {_LONGEST} bytes")
+    raise DecodeFault("malformed", f"a message index has more than {_LONGEST} bytes")
 
 
 _Read = Callable[[Any], Any]
@@ -156,9 +156,9 @@ class DeclaredDecoder:
         path, begin = read(value)
         name = self.names.get(path)
         if name is None:
-            raise DecodeFault("malformed", f"it names message {list(path)} of its schema, which does not exist there")
+            raise DecodeFault("malformed", f"message index {list(path)} does not exist in its schema")
         if name != self.message:
-            raise DecodeFault("wrong_type", f"it is a message of {name}, but {self.message} is declared")
+            raise DecodeFault("wrong_type", f"it is a {name} message, but {self.message} is declared")
         message = self._kind()
         try:
             message.MergeFromString(value[begin:])

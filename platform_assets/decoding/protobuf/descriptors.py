@@ -135,7 +135,7 @@ class _Columns:
         """Return the columns of a message that is nested in the messages `around`."""
         if of.full_name in around:
             raise ConfigurationError(
-                f"descriptor_set: {place}: {of.full_name} contains itself, which columns cannot do"
+                f"descriptor_set: {place}: {of.full_name} contains itself, which columns cannot represent"
             )
         if not of.fields:
             raise ConfigurationError(f"descriptor_set: {place}: {of.full_name} has no fields, and so no columns")

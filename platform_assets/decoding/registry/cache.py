@@ -97,7 +97,7 @@ class KeptFiles(Protocol):
         """Return a file's content. Raises FileNotFoundError."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically: a reader sees either the former content or this one."""
+        """Write a file atomically: a reader sees either the previous content or this one."""
 
 
 Schemas = Callable[[str], KeptFiles]

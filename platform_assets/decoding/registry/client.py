@@ -106,8 +106,8 @@ class RegistryClient:
         base, replaced = _CONFLUENT.subn("/apis/registry/v3", self._settings.url)
         if not replaced:
             raise ConfigurationError(
-                f"{URL_VARIABLE} is {self._settings.url}, but `id: apicurio` uses Apicurio's own API, which is next to the path "
-                "/apis/ccompat/v7: set the address with that path"
+                f"{URL_VARIABLE} is {self._settings.url}, but `id: apicurio` uses Apicurio's own API, which it "
+                "finds next to /apis/ccompat/v7: use an address with that path"
             )
         place = f"{base}/ids/{of}s/{number}"
         text = self._tried(lambda: self._content_of(place, key))
@@ -128,7 +128,7 @@ class RegistryClient:
                 continue
             asked[0] += 1
             if asked[0] > MOST_REFERENCES:
-                raise BadReferences(f"it refers to more than {MOST_REFERENCES} others, or in a circle")
+                raise BadReferences(f"it refers to more than {MOST_REFERENCES} others, or its references form a cycle")
             names = [_in_path(str(part), name) for part in (group or "default", artifact, version)]
             other = f"{base}/groups/{names[0]}/artifacts/{names[1]}/versions/{names[2]}/content"
             text = self._tried(partial(self._content_of, other, None))
@@ -144,7 +144,9 @@ class RegistryClient:
                 f"it refers to {address.removeprefix(self._settings.url)[-200:]}, which the registry does not have"
             )
         if status != 200:
-            raise self._refused(f"it answers HTTP {status} at {address.removeprefix(self._settings.url)[:200]}")
+            raise self._refused(
+                f"it answered with HTTP status {status} at {address.removeprefix(self._settings.url)[:200]}"
+            )
         try:
             return content.decode()
         except UnicodeDecodeError as error:
@@ -165,7 +167,7 @@ class RegistryClient:
                 continue
             asked[0] += 1
             if asked[0] > MOST_REFERENCES:
-                raise BadReferences(f"it refers to more than {MOST_REFERENCES} others, or in a circle")
+                raise BadReferences(f"it refers to more than {MOST_REFERENCES} others, or its references form a cycle")
             other = self._asked(f"/subjects/{_in_path(subject, name)}/versions/{version}", None)
             self._refer(other, references, asked, number)
             references[name] = _text(other, "schema", None, self._settings)
@@ -195,7 +197,9 @@ class RegistryClient:
             raise self._refused(f"it answers with a redirect (HTTP {status}), which is not followed")
         if status != 200:
             code = document.get("error_code")
-            raise self._refused(f"it answers HTTP {status}" + (f", error {code}" if isinstance(code, int) else ""))
+            raise self._refused(
+                f"it answered with HTTP status {status}" + (f", error {code}" if isinstance(code, int) else "")
+            )
         return document
 
     def _request(self, address: str) -> tuple[int, bytes]:
@@ -223,7 +227,8 @@ class RegistryClient:
             )  # its text contains the header, and so would the context of an error raised here
         if not status:
             raise self._refused(
-                "the request cannot be sent, because its credentials or its path have characters that HTTP does not allow"
+                "the request cannot be sent, because its credentials or its path have characters that HTTP does "
+                "not allow"
             )
         if status in _TRANSIENT:
             raise _Again(f"HTTP {status}")
@@ -278,5 +283,5 @@ def _document(content: bytes) -> dict[str, Any]:
 def _text(found: dict[str, Any], name: str, default: str | None, settings: RegistrySettings) -> str:
     text = found.get(name, default)
     if not isinstance(text, str):
-        raise RegistryRefusedError(settings.url, f"it answers without {name!r}")
+        raise RegistryRefusedError(settings.url, f"its answer lacks {name!r}")
     return text

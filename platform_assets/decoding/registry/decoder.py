@@ -218,7 +218,7 @@ class _Asking:
             return kept
         if len(self._unknown) >= MOST_UNKNOWN:
             raise UnknownId(
-                number, f"it was not looked up, after {MOST_UNKNOWN} other ids that the registry does not have"
+                number, f"it was not looked up, because the registry already lacked {MOST_UNKNOWN} other ids"
             )
         try:
             found = self._client.schema(number, self._kind)
@@ -260,4 +260,4 @@ def _no_id(number: int) -> str:
 
 
 def _hint(foreign: npt.NDArray[np.bool_], row: int) -> str:
-    return "; the record names its schema in a header of Apicurio's: declare `id: apicurio`" if foreign[row] else ""
+    return "; the record names its schema in an Apicurio header: declare `id: apicurio`" if foreign[row] else ""

@@ -51,7 +51,7 @@ class AdmittedDecoder:
             schema = json.loads(self.text)
             documents = {name: json.loads(text) for name, text in self.references.items()}
         except (ValueError, RecursionError) as error:
-            raise BadSchema("$", f"it is no JSON: {error}") from error
+            raise BadSchema("$", f"it is not JSON: {error}") from error
         stated = schema if isinstance(schema, dict) else {}
         base = stated["$id"] if isinstance(stated.get("$id"), str) else None
         made = jsonschema_rs.validator_for if "$schema" in stated else jsonschema_rs.Draft7Validator
@@ -183,7 +183,7 @@ class AvroReader:
             references = [json.loads(text) for text in schema.references.values()]
             writer = parsed(json.loads(schema.text), references, writes=True)
         except (ValueError, RecursionError) as error:
-            raise BadSchema("$", f"it is no JSON: {error}") from error
+            raise BadSchema("$", f"it is not JSON: {error}") from error
         made = AvroDecoder(self.schema, writer, self.max_bytes)
         assert made.plan  # built here, so that BadSchema is raised here
         return made
@@ -232,4 +232,4 @@ class ProtobufReader:
 
 def _check_kind(schema: Registered, wanted: str) -> None:
     if schema.kind != wanted:
-        raise BadSchema("$", f"it is a schema of {schema.kind[:20]}, but values are declared as {wanted}")
+        raise BadSchema("$", f"it is a schema of type {schema.kind[:20]}, but values are declared as {wanted}")

@@ -37,8 +37,8 @@ class RegistrySettings:
         url = environ.get(URL_VARIABLE, "").strip()
         if not url:
             raise ConfigurationError(
-                f"{URL_VARIABLE} is not set, but values name schemas of a registry: set it to the registry's address, such as "
-                "http://127.0.0.1:8081, or run `platform-assets up --registry` for the embedded one"
+                f"{URL_VARIABLE} is not set, but the declaration uses a registry: set it to the registry's address, "
+                "such as http://127.0.0.1:8081, or run `platform-assets up --registry` for the embedded one"
             )
         _check(url)
         user, password, token = (secret(environ, name) for name in (USER_VARIABLE, PASSWORD_VARIABLE, TOKEN_VARIABLE))
@@ -48,8 +48,8 @@ class RegistrySettings:
             raise ConfigurationError(f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or {TOKEN_VARIABLE}, and not both")
         if token is not None and not _TOKEN.fullmatch(token):
             raise ConfigurationError(
-                f"{TOKEN_VARIABLE} cannot be sent: a token has neither spaces, line ends nor characters outside ASCII. Set "
-                f"{TOKEN_VARIABLE}, or the file that {TOKEN_VARIABLE}_FILE names, to only the token."
+                f"{TOKEN_VARIABLE} cannot be sent: a token has neither spaces, line ends nor characters outside "
+                f"ASCII. Set {TOKEN_VARIABLE}, or the file that {TOKEN_VARIABLE}_FILE names, to only the token."
             )
         parts = urlsplit(url)
         login = USER_VARIABLE if user is not None else TOKEN_VARIABLE if token is not None else None

@@ -164,7 +164,7 @@ def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: I
     faults = {
         **dict.fromkeys(_rows(missing), f"the record has no header {text}, where `id: header` looks for its schema"),
         **{
-            row: f"header {text} has {lengths[row]} bytes, and should be 0x00 and 4 bytes of an id, or 0x01 and 16 of a GUID"
+            row: f"header {text} has {lengths[row]} bytes, but should be 0x00 and a 4-byte id, or 0x01 and a 16-byte GUID"
             for row in _rows(odd)
         },
     }
@@ -183,10 +183,13 @@ def _framed_by_apicurio(values: pa.BinaryArray, headers: pa.ListArray, side: Sid
         head = pc.binary_join_element_wise(pa.scalar(bytes([_LONG_IDS[kind]])), given, values, b"")
         found, there = pc.if_else(whole, head, found), pc.or_(there, whole)
         odd = pc.and_(pc.and_(given.is_valid(), pc.invert(whole)), values.is_valid())
-        faults |= dict.fromkeys(_rows(odd), f"header {name} should have the 8 bytes of an id")
+        faults |= dict.fromkeys(_rows(odd), f"header {name} should be an 8-byte id")
     begins = pc.equal(pc.binary_slice(values, 0, 1), pa.scalar(b"\0")).fill_null(True)
     bare = pc.and_(pc.invert(there), pc.invert(begins))
-    text = f"the record has no header apicurio.{side}.{CONTENT_ID} or .{GLOBAL_ID}, and the value no prefix of 0x00 and 8 bytes"
+    text = (
+        f"the record has no header apicurio.{side}.{CONTENT_ID} or .{GLOBAL_ID}, and the value does not begin with "
+        "0x00 and an 8-byte id"
+    )
     faults = dict.fromkeys(_rows(bare), text) | faults
     marks = np.zeros(len(values), bool)
     marks[list(faults)] = True

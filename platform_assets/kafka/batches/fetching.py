@@ -270,7 +270,7 @@ class Brokers:
         except (IndexError, struct.error, ValueError) as error:
             raise Transient(f"the answer to a fetch does not follow the protocol ({error})") from None
         if answer.error == _CORRUPT_MESSAGE:
-            raise DamagedBatchError(self.topic, partition, offset, "the broker itself finds it corrupt")
+            raise DamagedBatchError(self.topic, partition, offset, "the broker itself reports it as corrupt")
         if answer.error not in (0, OFFSET_OUT_OF_RANGE):
             self._judge(answer.error, f"fetching topic {self.topic!r} partition {partition} from offset {offset}")
         if answer.error == OFFSET_OUT_OF_RANGE and partition in self._near:
@@ -319,7 +319,7 @@ class Brokers:
                     self._judge(error, f"looking up offsets of topic {self.topic!r}")
                 found[partition] = offset
         if set(found) != set(partitions):
-            raise Transient("a broker left out partitions that it was asked for")
+            raise Transient("a broker left out requested partitions")
         return found
 
     def _leader(self, partition: int) -> _Leader:
@@ -446,7 +446,7 @@ def _uvarint(frame: memoryview, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
         if shift > 28:
-            raise ValueError("a number too long")
+            raise ValueError("a number is too long")
 
 
 def _skip_tags(frame: memoryview, at: int) -> int:

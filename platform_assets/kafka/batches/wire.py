@@ -64,7 +64,7 @@ def addresses(bootstrap_servers: str) -> list[Address]:
         found.append((host.strip("[]"), int(port)))
     if not found:
         raise ConfigurationError(
-            "KAFKA_BOOTSTRAP_SERVERS names no broker: it must have the form host:port[,host:port…]"
+            "KAFKA_BOOTSTRAP_SERVERS lists no broker: it must have the form host:port[,host:port…]"
         )
     return found
 
@@ -272,7 +272,7 @@ class Connection:
         lacking = [kind.__name__ for kind, version in needs.items() if not self.offers(kind, version)]
         if error or lacking:
             raise BrokerRefusedError(
-                f"agreeing on protocol versions with {self._name}",
+                f"negotiating protocol versions with {self._name}",
                 f"it lacks {lacking or 'the version of ApiVersions'}; reading evidence needs Kafka 3.1 or later",
             )
 

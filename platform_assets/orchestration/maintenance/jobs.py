@@ -87,8 +87,10 @@ def _prune(keep_days: float | None) -> dg.Definitions:
 
     @dg.job(
         name="prune_runs",
-        description="Deletes old runs of this code location from Dagster's store, and leaves what it shows of partitions, "
-        "assets and checks: `platform-assets prune-runs` as a run.",
+        description=(
+            "Deletes old runs of this code location from Dagster's store, and keeps the state that it shows of "
+            "partitions, assets and checks: `platform-assets prune-runs` as a run."
+        ),
     )
     def prune_runs() -> None:
         prune_old_runs()
@@ -137,7 +139,7 @@ def _vacuum() -> dg.Definitions:
 
     @dg.job(
         name="vacuum_tables",
-        description="Deletes files that no table names any longer: those of loads that died, and those of past "
+        description="Deletes files that no table refers to any longer: those of loads that died, and those of past "
         "versions older than the table's retention, which then can no longer restore a window.",
     )
     def vacuum_tables() -> None:

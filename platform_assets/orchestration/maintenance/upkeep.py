@@ -39,7 +39,7 @@ class UpkeepConfig(dg.Config):
         default=QUIET / timedelta(hours=1),
         ge=0,
         le=100_000,
-        description="Leave windows alone that ended less than so many hours ago.",
+        description="Skip windows that ended less than this many hours ago.",
     )
     budget_bytes: int = Field(
         default=BUDGET_BYTES, ge=1, description="Merge files of about this size per table; the next run continues."
@@ -84,15 +84,18 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
         if failed:
             raise dg.Failure(
                 line(
-                    f"upkeep of {counted(len(failed), 'table')} needs attention: {', '.join(failed)}. The others are done. The log "
-                    "of this run says of each what is wrong and what to do."
+                    f"upkeep of {counted(len(failed), 'table')} needs attention: {', '.join(failed)}. The others "
+                    "are done. For each, this run's log states the problem and the fix."
                 )
             )
 
     @dg.job(
         name="upkeep",
-        description="Merges small files of tables that are not partitioned by windows, once the windows have been quiet for "
-        "a while, and deletes files that no version of the last week names: `platform-assets upkeep` as a run.",
+        description=(
+            "Merges small files of tables that are not partitioned by windows, once the windows have not changed "
+            "for a while, and deletes files that no version of the last week names: `platform-assets upkeep` as a "
+            "run."
+        ),
     )
     def upkeep_tables() -> None:
         upkeep_each_table()

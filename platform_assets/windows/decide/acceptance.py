@@ -45,7 +45,7 @@ class Loss:
 def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings: ClientSettings) -> list[Loss]:
     """Return the losses that keep `sealed` from being loaded or explained, and that can be accepted.
 
-    The brokers report offsets that expired or belong to a former log of the topic at once, so these come first. If
+    The brokers report offsets that expired or belong to an earlier log of the topic at once, so these come first. If
     there are none, a window that is not loaded is searched for unreadable timestamps and for batches that are damaged
     or exceed the limits; this reads the whole window once. For a loaded window, the losses are the offsets for which
     the brokers have neither a record nor a reason.

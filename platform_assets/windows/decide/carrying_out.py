@@ -75,7 +75,7 @@ def _complete(decision: Decision, ledger: Ledger) -> None:
     for key, (ranges, was_loaded) in named.items():
         receipt = receipts.get(key)
         if decision.kind == "generation" and not was_loaded and receipt is not None:
-            # A load of the former log was committed before the cut, so it has read the records of that log.
+            # A load of the previous log was committed before the cut, so it has read the records of that log.
             continue
         lost = erasure_rules.without(ranges, accepted.get(key, {}))
         if lost or (decision.kind == "cluster" and (receipt is None or receipt.rows)):
@@ -114,10 +114,10 @@ def _reason(decision: Decision) -> str:
 
 
 def _empty(window: SealedWindow, ledger: Ledger) -> None:
-    """Load a moved window without rows, even if a load from the former cluster was committed just before the cut was
+    """Load a moved window without rows, even if a load from the previous cluster was committed just before the cut was
     recorded.
 
-    If a load from the former cluster is still in progress, this commit makes it fail: its rows are loaded with the
+    If a load from the previous cluster is still in progress, this commit makes it fail: its rows are loaded with the
     new generation, each once.
     """
     began, table = time.monotonic(), TableRef.raw(window.topic)

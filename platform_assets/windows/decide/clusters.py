@@ -33,7 +33,7 @@ from platform_assets.windows.decide import carrying_out
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The continuation of a log on another cluster. `newest` is the last cut of the former log, `first` the first
+    """The continuation of a log on another cluster. `newest` is the last cut of the previous log, `first` the first
     cut of the new one, at the same edge; `moved` are waiting windows whose offsets are loaded with the window after
     `first` instead."""
 
@@ -149,10 +149,10 @@ def _waiting(ledger: Ledger, newest: RecordedCut) -> tuple[SealedWindow, ...]:
     loaded = [w.key for w in windows if w.key not in waiting and w.ranges.size]
     if loaded or len(windows) < len(waiting):
         raise ConfigurationError(
-            f"window {key_of(since)} of {table} is not loaded, and its offsets cannot come with another window, because "
-            f"later windows are loaded ({_named(loaded)}) or it belongs to an earlier generation. Load it from the "
-            f"former cluster first, with that cluster's KAFKA_BOOTSTRAP_SERVERS: `platform-assets load {table} "
-            f"{key_of(since)}`. If that cluster is gone, run `platform-assets accept-generation {topic} "
+            f"window {key_of(since)} of {table} is not loaded, and its offsets cannot come with another window, "
+            f"because later windows are loaded ({_named(loaded)}) or it belongs to an earlier generation. Load it "
+            "from the previous cluster first, with that cluster's KAFKA_BOOTSTRAP_SERVERS: `platform-assets load "
+            f"{table} {key_of(since)}`. If that cluster is gone, run `platform-assets accept-generation {topic} "
             '--reason "…"` instead'
         )
     return tuple(windows)

@@ -35,8 +35,8 @@ from platform_assets.windows.recover import accept_partial
 from platform_assets.windows.recover.accept_partial import Remains
 
 _RULE: Final = (
-    "later loads leave out records with these keys in windows that are sealed by now, and in later generations those "
-    "that were sent before now"
+    "later loads leave out records with these keys in windows that are sealed by now and, in later generations, if "
+    "they were sent before now"
 )
 
 
@@ -82,11 +82,11 @@ class Deciding:
         for loss in losses:
             self.report(f"{table} {window}: {loss.offsets:,} offsets, {loss.cause}: {_named(loss.ranges)}")
         if losses and self.author is not None:
-            self.confirm("Accept that these offsets are never loaded?")
+            self.confirm("Accept that these offsets will never be loaded?")
             acceptance.accept(sealed, losses, self.author, self.ledger)
             self.report(
-                f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it. If that load names "
-                "more offsets that it cannot load, run this again"
+                f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it. If "
+                "that load names more offsets that it cannot load, run this again"
             )
         if losses:
             return
@@ -116,7 +116,7 @@ class Deciding:
             return None
         self._report_generation(found)
         if self.author is not None:
-            self.confirm("Accept the new log, and that these offsets are never loaded?")
+            self.confirm("Accept the new log, and that these offsets will never be loaded?")
             generations.accept(found, self.author, self.ledger)
             self.report(
                 "accepted; the sensor continues at the next window boundary, and requests the windows listed above"
@@ -141,7 +141,7 @@ class Deciding:
         for partition, offset in found.first.cut.offsets.items():
             self.report(f"  partition {partition} at offset {offset}")
         if found.moved:
-            self.report(f"  waiting windows whose offsets come in its first window: {', '.join(found.keys)}")
+            self.report(f"  waiting windows whose offsets become part of its first window: {', '.join(found.keys)}")
         if self.author is not None:
             self.confirm("Does each offset stand for the same record there?")
             clusters.accept(found, self.author, self.ledger)
@@ -151,8 +151,8 @@ class Deciding:
                 )
             else:
                 self.report(
-                    "accepted; the topic has another id there, so windows that are already loaded are not compared with the "
-                    "new log, and cannot be loaded from it"
+                    "accepted; the topic has another id there, so windows that are already loaded are not compared "
+                    "with the new log, and cannot be loaded from it"
                 )
         return found
 
@@ -228,7 +228,8 @@ class Deciding:
             )
         if nothing and not done.windows:
             self.report(
-                f"{table} has no such records; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are loaded"
+                f"{table} has no such records; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are "
+                "loaded"
             )
         else:
             self.report(
@@ -299,13 +300,14 @@ class Deciding:
             gone = _named(left.gone) or "none"
             if left.rows_gone and not left.receipt.is_found:
                 self.report(
-                    f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows no longer exist anywhere, among {gone}"
+                    f"{name}: {left.rows_gone:,} of {left.receipt.rows:,} rows no longer exist anywhere; offsets "
+                    f"without a row: {gone}"
                 )
             else:
                 self.report(f"{name}: nothing proves which rows were loaded; offsets that have no row: {gone}")
             self.report(
-                f"{left.from_kafka:,} rows were read from Kafka again, {left.from_files:,} come from data files of "
-                "the table"
+                f"{left.from_kafka:,} rows were read from Kafka again, and {left.from_files:,} come from data files "
+                "of the table"
             )
             self.confirm("Accept that the others are lost, and that the window holds only these?")
         receipt = left.accept(author)
@@ -323,13 +325,13 @@ class Deciding:
         )
         for partition, offset in found.first.cut.offsets.items():
             sealed = found.newest.cut.at(partition)
-            self.report(f"  partition {partition} at offset {offset} (the former one was sealed up to {sealed})")
+            self.report(f"  partition {partition} at offset {offset} (the previous log was sealed up to {sealed})")
         for lost in found.lost:
             what = (
                 "has no row for them, and it is not known if there were records" if lost.loaded else "was never loaded"
             )
             self.report(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {_named(lost.ranges)}")
-        self.report("  records of the former log after those offsets were in no window; their number is not known")
+        self.report("  records of the previous log after those offsets were in no window; their number is not known")
 
 
 def _few(keys: Sequence[str]) -> str:

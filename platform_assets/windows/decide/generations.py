@@ -36,7 +36,7 @@ Change = Literal["re-created", "truncated", "moved to another cluster"]
 """The kind of change. The last value implies another topic id: a log that moved with its id is either truncated or
 unchanged."""
 
-FORMER_LOG: Final = "they belong to a former log of the topic, which was re-created or truncated since"
+FORMER_LOG: Final = "they belong to an earlier log of the topic, which has since been re-created or truncated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,8 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
     if not newest.cut.regressions(reached):
         if moved:
             raise ConfigurationError(
-                f"topic {topic!r} has kept its id on another cluster and has all offsets that were cut: it is the same log. Run "
+                f"topic {topic!r} has kept its id on another cluster and has all offsets that were cut: it is the "
+                "same log. Run "
                 f'`platform-assets accept-cluster {topic} --reason "…"`'
             )
         return None

@@ -29,9 +29,9 @@ class ClockAheadError(Retryable):
     def __init__(self, topic: str, clock: str, seconds: int, edge: str) -> None:
         self.topic, self.clock, self.seconds, self.edge = topic, clock, seconds, edge
         super().__init__(
-            f"the clock of this machine is {seconds:,} s ahead of that of {clock}, by which window boundary {edge} of "
-            f"topic {topic!r} has not passed yet. It was not cut. Correct the clock of this machine, or the other one; "
-            "cutting then continues by itself."
+            f"the clock of this machine is {seconds:,} s ahead of that of {clock}. By that clock, window boundary "
+            f"{edge} of topic {topic!r} has not passed yet, so it was not cut. Correct either clock; cutting then "
+            "continues by itself."
         )
 
 

@@ -100,7 +100,7 @@ class Gatherer:
             self.replacer.delete(kafka)
 
     def not_in_kafka(self) -> Ranges:
-        """Return the offsets of the window that cannot be read from Kafka: expired, or of a former log. Raises TruncationError."""
+        """Return the offsets of the window that cannot be read from Kafka: expired, or of an earlier log. Raises TruncationError."""
         sealed, ledger = self.sealed, self.replacer.ledger
         inside = generations.within_log(ledger, sealed)
         if any(r.size for r in inside.values()):

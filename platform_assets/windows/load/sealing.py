@@ -50,8 +50,9 @@ class StartMovedError(ConfigurationError):
     def __init__(self, topic: str, start: str, first: str) -> None:
         self.topic, self.start, self.first = topic, start, first
         super().__init__(
-            f"start {start} of topic {topic!r} is before its first window, which begins at {first} and has all older records, "
-            "so there is nothing to load before it. No window is sealed until you set `start` in its defs.yaml to "
+            f"start {start} of topic {topic!r} is before its first window, which begins at {first} and contains all "
+            "older records, so there is nothing to load before it. No window is sealed until you set `start` in "
+            "its defs.yaml to "
             f'"{first}" or later.'
         )
 

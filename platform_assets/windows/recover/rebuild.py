@@ -154,7 +154,7 @@ def cuts_of(
             at = _cut(m, *((edge, first) if edge < m.window.start else (m.window.start, start)))
             cuts.append(at)
         if m.generation > at.generation:
-            # Offsets of windows of the former log that were never loaded can no longer be known.
+            # Offsets of windows of the previous log that were never loaded can no longer be known.
             edge, first = m.first_cut or (m.window.start, start)
             cuts += [_cut(m, e, at.cut, of=at) for e in closed_edges(declaration.schedule, at.edge, edge)]
             at = _cut(m, max(edge, at.edge), first)

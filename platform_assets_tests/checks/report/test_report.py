@@ -73,7 +73,7 @@ def test_remedies_alike_but_for_the_window_are_one() -> None:
 
     texts = [str(r) for r in remedies(worst_windows(found))]
     assert texts == [
-        f"Materialise partition {key(3)} of raw/{SOUND}. This also applies to 2 more windows, listed below.",
+        f"Materialize partition {key(3)} of raw/{SOUND}. This also applies to 2 more windows, listed below.",
         "Delete the rows.",
     ]
 
@@ -89,7 +89,7 @@ def test_description_is_headline_picture_and_remedy() -> None:
     assert image.startswith(
         f"![raw/{SOUND}, 3 partitions, 3 windows, {key(0)} to {key(2)}: 1 FAILING, 2 complete](data:"
     )
-    assert todo == f"**What to do:** Materialise partition {key(1)} of raw/{SOUND}."
+    assert todo == f"**What to do:** Materialize partition {key(1)} of raw/{SOUND}."
 
 
 def test_description_of_what_passed_has_nothing_to_do() -> None:
@@ -146,7 +146,7 @@ def test_plain_description_has_no_picture_and_keeps_the_remedy() -> None:
 
     assert text == (
         f"2 gaps in 2 windows. Rows missing: window {key(0)} partition 0 offsets [1, 2): detail of rows missing. "
-        f"What to do: Materialise partition {key(0)} of raw/{SOUND}."
+        f"What to do: Materialize partition {key(0)} of raw/{SOUND}."
     )
 
 
@@ -198,8 +198,8 @@ def test_several_remedies_are_numbered_since_the_ui_shows_one_line() -> None:
     found = [finding("rows missing", 0, 0, (1, 9)), finding("unknown window", 1, remedy="Delete them.")]
     result = rendering.result(KEY, check_result(*found), facts(2))
 
-    assert number(result, rendering.REMEDY) == f"1. Materialise partition {key(0)} of raw/{SOUND}. 2. Delete them."
-    assert "1 more under `remedy` below." in (result.description or "")
+    assert number(result, rendering.REMEDY) == f"1. Materialize partition {key(0)} of raw/{SOUND}. 2. Delete them."
+    assert "1 more remedies are listed under `remedy` below." in (result.description or "")
 
 
 def test_real_result_of_a_lost_window() -> None:

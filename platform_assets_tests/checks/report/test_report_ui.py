@@ -134,7 +134,7 @@ def test_failing_check_says_what_where_and_what_to_do(check_page: Opener, theme:
     text = shown(page)
     assert "4 gaps in 2 windows." in text
     assert f"Rows missing: window {tables.key(tables.LOST_WINDOW)} partition 0 offsets [2000, 2100)" in text
-    assert f"What to do: Materialise partition {tables.key(tables.LOST_WINDOW)} of raw/{tables.TORN}" in text
+    assert f"What to do: Materialize partition {tables.key(tables.LOST_WINDOW)} of raw/{tables.TORN}" in text
     assert heatmap_drawn(page)
     assert "2 FAILING" in alternative(page)
     # Four cells of 27 by 18 pixels, without the area of their marks.
@@ -169,8 +169,8 @@ def test_three_accounts_that_differ_are_shown_apart(check_page: Opener, theme: T
     ahead = tables.key(tables.AHEAD)
     assert "Table log, ledger and orchestrator disagree on 4 windows." in text
     assert f"Ledger ahead: window {ahead}: the receipt names load ffffffff" in text
-    assert f"What to do: The table was rolled back or replaced: materialise partition {ahead} of raw/refunds." in text
-    assert "3 more under remedy below." in text
+    assert f"What to do: The table was rolled back or replaced: materialize partition {ahead} of raw/refunds." in text
+    assert "3 more remedies are listed under remedy below." in text
     assert "4 FAILING" in alternative(page)
     assert red(page) > 4 * 1000
     # Windows that only Dagster lists incorrectly come last, and no column is empty.
@@ -215,7 +215,7 @@ def test_deep_audit_that_found_damage_names_it(check_page: Opener, theme: Theme)
 
     text = shown(page)
     assert "3 windows damaged. Record not in the table" in text
-    assert "What to do: Materialise partition" in text
+    assert "What to do: Materialize partition" in text
     assert "This also applies to 2 more windows, listed below." in text
     assert "3 FAILING" in alternative(page)
     assert [line[0] for line in anomalies(page)[1:]] == [

@@ -78,5 +78,5 @@ def test_holes_below_the_log_start_are_not_known_and_an_accepted_loss_is() -> No
     assert f"accept-loss raw/orders {key(1)}" in finding.remedy
     assert check_result.headline == "Could not tell for 1 window."
     assert accounted.check_result(facts(1, holes={(0, 0): {"accepted loss": 1}}), []).headline == (
-        "Every offset accounted for: 19 rows + 1 offset of an accepted loss = 20 offsets in 1 window."
+        "Every offset accounted for: 19 rows + 1 offset accepted as lost = 20 offsets in 1 window."
     )

@@ -49,7 +49,7 @@ def test_an_offset_twice_in_a_window_is_named() -> None:
         ("duplicate in a window", A, 0, ((5, 6), (7, 9))),
         ("duplicate in a window", A, 1, ((3, 4),)),
     ]
-    assert f"Materialise partition {A} of raw/t" in no_duplicates.check_result(facts).findings[0].remedy
+    assert f"Materialize partition {A} of raw/t" in no_duplicates.check_result(facts).findings[0].remedy
     assert dict(no_duplicates.check_result(facts).figures)["duplicated_offsets"] == 4
 
 

@@ -78,7 +78,7 @@ def test_a_window_that_is_not_loaded_is_named_with_its_ranges_and_a_remedy() -> 
     check_result = no_gaps.check_result(without(B))
     assert found(check_result.findings) == [("window not loaded", B, 0, ((15, 25),))]
     assert check_result.alarming
-    assert f"Materialise partition {B} of raw/t" in check_result.findings[0].remedy
+    assert f"Materialize partition {B} of raw/t" in check_result.findings[0].remedy
 
 
 def test_a_window_that_nobody_asked_for_is_named_without_alarm() -> None:

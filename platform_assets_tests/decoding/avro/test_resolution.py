@@ -212,7 +212,7 @@ def test_schemas_that_cannot_be_read_are_refused(writer: Any, reader: Any, place
         (["int", "int"], "not allowed"),
         (5, "not an Avro type"),
         ("{broken", "not a schema that can be read"),
-        ("", "must be a schema of Avro"),
+        ("", "must be an Avro schema"),
     ],
     ids=str,
 )

@@ -64,13 +64,13 @@ def test_page_is_right(rule: Rule, path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "needs one of the options `schema`"),
-        ({"schema": "a INT", "json_schema": {}}, "needs one of the options `schema`"),
+        ({}, "needs the option `schema`"),
+        ({"schema": "a INT", "json_schema": {}}, "needs the option `schema`"),
         (
             {"schema": "a INT", "shema": 1},
             "has no option 'shema'; its options are: columns, json_schema, max_bytes, max_depth",
         ),
-        ({"schema": 1}, "schema: 1 is not a text; write Spark DDL"),
+        ({"schema": 1}, "schema: 1 is not text; write Spark DDL"),
         ({"schema": "a FOO"}, "'FOO' at character 3"),
         ({"json_schema": {"type": "array"}}, "#/items"),
         ({"schema": "a INT", "timestamps": "epoch"}, "'timestamps' .* is 'epoch'; it must be one of: iso8601, iso"),

@@ -122,8 +122,8 @@ def test_values_that_do_not_fit_are_dead_letters_with_their_place() -> None:
         (13, "out_of_range", "$.wrapped"), (14, "out_of_range", "$.at"),
     ]  # fmt: skip
     details = found.dead["detail"].to_pylist()
-    assert "message [2] of its schema" in details[4]
-    assert "a message of shop.Leg, but shop.Order is declared" in details[5]
+    assert "message index [2] does not exist in its schema" in details[4]
+    assert "it is a shop.Leg message, but shop.Order is declared" in details[5]
     assert "shop.Leg.Stop" in details[6]
     assert decoding.decoded(decoder(max_bytes=4), [b"\0" * 5]).dead["reason"].to_pylist() == ["too_large"]
 

@@ -209,8 +209,8 @@ def test_protobuf_by_registry_is_read_by_the_schema_that_wrote_it(registry: Fake
     details = found.dead["detail"].to_pylist()
     assert details[0] == "schema 13: $.id: the writer's type is string, which cannot be read as BIGINT"
     assert "etc/passwd" in details[1]
-    assert "in a circle" in details[2]
-    assert "schema of AVRO" in details[3]
+    assert "form a cycle" in details[2]
+    assert "schema of type AVRO" in details[3]
 
     registry.answers.clear()  # the registry is lost, but its schemas are on disk
     again = decoder_of(FormatSpec("protobuf", declared), files_below(tmp_path)).decode(
@@ -458,7 +458,7 @@ def test_ids_that_nobody_registered_cannot_have_the_registry_asked_without_end(
     assert len(registry.asked) == 4
     assert found.columns["id"].to_pylist() == [*[None] * 10, 2, 2]
     assert set(found.dead["reason"].to_pylist()) == {"unknown_schema"}
-    assert "was not looked up, after 3 other ids" in found.dead["detail"].to_pylist()[-1]
+    assert "was not looked up, because the registry already lacked 3 other ids" in found.dead["detail"].to_pylist()[-1]
 
 
 # --- location of the id ---
@@ -534,14 +534,14 @@ def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeyp
     )
     details = avro().decode_records(values, of_records, "value").dead["detail"].to_pylist()
     assert details[0].endswith("Apicurio's ids of 8 bytes begin like this: declare `id: apicurio`")
-    assert details[1].endswith("names its schema in a header of Apicurio's: declare `id: apicurio`")
+    assert details[1].endswith("names its schema in an Apicurio header: declare `id: apicurio`")
 
     def apicurio(way: str = "apicurio") -> RegistryDecoder:
         made = decoder_of(FormatSpec("avro", {"schema": DECLARED, "registry": True, "id": way}))
         assert isinstance(made, RegistryDecoder)
         return made
 
-    with pytest.raises(ConfigurationError, match="next to the path /apis/ccompat/v7: set the address with that path"):
+    with pytest.raises(ConfigurationError, match="next to /apis/ccompat/v7: use an address with that path"):
         apicurio().decode_records(values, of_records, "value")
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", f"{registry.url}/apis/ccompat/v7")
     for kind, schema in (("content", OLD), ("global", NEW)):
@@ -554,7 +554,7 @@ def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeyp
         (5, "malformed"),
         (6, "malformed"),
     ]
-    assert found.dead["detail"].to_pylist()[1] == "header apicurio.value.contentId should have the 8 bytes of an id"
+    assert found.dead["detail"].to_pylist()[1] == "header apicurio.value.contentId should be an 8-byte id"
     by_global = apicurio("apicurio_global").decode_records(
         pa.array([b"\0" + long + new], pa.binary()), headers([]), "value"
     )
