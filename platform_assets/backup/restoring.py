@@ -235,7 +235,7 @@ def restore(
     """Restore the parts of a backup, or only those in `only`. Neither loads nor Dagster may be running on them.
 
     With `dry_run`, only compare the backup's files with its manifest. Raises ConfigurationError if the backup lacks a
-    part, if lake and home lie one inside the other, or, without `force`, if a part exists already; BackupDamagedError,
+    part, if lake and home are nested, or, without `force`, if a part exists already; BackupDamagedError,
     with nothing changed; RestoreInterruptedError.
     """
     check_roots_apart(lake, home)

@@ -1,6 +1,7 @@
 """Take a backup: a new folder in the backup folder, which is complete once it has its final name.
 
-Loads continue meanwhile. Unchanged files are links to the previous backup's files, so each backup can be read, restored
+Loads continue in the meantime. Unchanged files are links to the previous backup's files, so each backup can be read,
+restored
 or deleted by itself, but costs only the space and time of new files.
 """
 
@@ -40,7 +41,8 @@ _LOG: Final = "_delta_log"
 _LOG_FILE: Final = re.compile(r"(\d{20})\.[A-Za-z0-9._-]+")
 _DERIVED_FIRST: Final = tuple(reversed(KINDS))
 _CACHES: Final = frozenset({"baselines", "files", "sessions"})
-"""Folders of the ledger that may be deleted at any time: notes of what was checked, contents of data files, and sessions of one Spark
+"""Folders of the ledger that may be deleted at any time: notes of what was checked, contents of data files, and
+sessions of one Spark
 server."""
 _ATTEMPTS: Final = 5
 
@@ -159,7 +161,7 @@ def take(
     """Back up the lake and Dagster's home to a new folder in `destination`, which is created if missing.
 
     A lake or home that does not exist is left out. Raises ConfigurationError if the destination is inside a folder to
-    be backed up, if lake and home lie one inside the other, or if there is nothing to back up; BackupNotWritableError,
+    be backed up, if lake and home are nested, or if there is nothing to back up; BackupNotWritableError,
     BackupInterruptedError and the errors of reading the lake. After an error there is no new backup, and earlier
     backups are unchanged.
     """

@@ -225,7 +225,8 @@ class DecodedAudit:
         ]  # fmt: skip
 
     def _still_newest(self, proved: Sequence[Receipt]) -> list[Receipt]:
-        """Return the receipts of windows that were not loaded again meanwhile: a proof of an earlier load must not hide
+        """Return the receipts of windows that were not loaded again in the meantime: a proof of an earlier load must
+        not hide
         the newest.
         """
         of_table: dict[TableRef, list[Receipt]] = {}

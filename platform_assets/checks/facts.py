@@ -47,7 +47,8 @@ _MOST_RANGES: Final = 500_000
 class Recorded:
     """The newest receipt of one window, as far as checks need it; offsets of `ranges` are half-open.
 
-    `holes` are offsets without a row by kind; None while nobody has accounted for them. `engine` is None where none read
+    `holes` are offsets without a row by kind; None while nobody has accounted for them. `engine` is None where none
+    read
     Kafka for it, or that was not recorded.
     """
 
@@ -78,16 +79,23 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One table at one moment. `windows` are the sealed ones, in order of their edges, by key; `generations` says of those of a
+    """One table at one moment. `windows` are the sealed ones, in order of their edges, by key; `generations` says of
+    those of a
     later generation than the first which it is: offsets of two generations have nothing to do with each other.
 
-    `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the sensor
-    asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that nobody has
+    `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the
+    sensor
+    asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that nobody
+    has
     asked to load: a manual load of a later one sealed them on its way; `parked` ones an operator has set aside. Windows
-    whose files are not those of their receipt were read: `rewritten` ones hold just the offsets that were loaded, as after
-    OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger does not know. `unreadable` says why
-    one could not be read, and `not_held` are windows of which too many were changed for all to be kept in memory; `unread`
-    are those that were not to be read. `older` are windows that are only counted and that nothing else here is about, and
+    whose files are not those of their receipt were read: `rewritten` ones hold just the offsets that were loaded, as
+    after
+    OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger does not know. `unreadable`
+    says why
+    one could not be read, and `not_held` are windows of which too many were changed for all to be kept in memory;
+    `unread`
+    are those that should not be read. `older` are windows that are only counted and that nothing else here concerns,
+    and
     `baseline` is what is kept of them. `entries` are the rows of the ledger that `recorded` is from.
     """
 
@@ -272,7 +280,8 @@ def _collected(
 def _recognised(
     lake: Lake, table: TableRef, actions: pa.Table, entries: pa.Table, *, reads: bool
 ) -> dict[str, WindowFiles]:
-    """Return the files of each window; windows in files that others wrote are compared with their receipts, once per file."""
+    """Return the files of each window; windows in files that others wrote are compared with their receipts, once per
+    file."""
     files = holdings.window_files(actions)
     others = [
         key
@@ -319,7 +328,7 @@ def _read(
 
 @dataclass
 class _Newest:
-    """A table whose files are listed again only if one of them is gone and another commit came since."""
+    """A table whose files are listed again only if one of them no longer exists and another commit came since."""
 
     path: Folder
     opened: rows.Opened

@@ -77,7 +77,7 @@ def judge_without_log(
     """Return the receipt of a window of an earlier log, which can no longer be read: its holes are those accepted as
     lost.
 
-    `offsets` are those of the table's rows; `accepted` offsets that are also `erased` are counted separately.
+    `offsets` belong to the table's rows; `accepted` offsets that are also `erased` are counted separately.
     """
     if digest_of(offsets) != receipt.offsets:
         text = "the table's rows are not those that the load committed"

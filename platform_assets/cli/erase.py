@@ -87,7 +87,7 @@ def erase(
     in the table. The ledger keeps salted digests of them, so that later loads leave out records with these keys in
     windows sealed by then, and older ones in a copied log.
 
-    First the ledger names the offsets: from then on no load, replay or decoding brings the records back, and checks
+    First the ledger lists the offsets: from then on no load, replay or decoding brings the records back, and checks
     count them as erased. Then each window with such records is written again without them, and its older files are
     deleted, so it cannot be restored from a past version. Other windows keep their past versions.
 

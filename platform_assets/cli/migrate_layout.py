@@ -22,7 +22,7 @@ def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
     """Change TABLE from one partition per window to files that many windows share, which readers read faster.
 
     TABLE is raw/<topic>, or just the topic's name; decoded/<topic> or dead_letters/<topic>. Rows, receipts and past
-    versions stay. Loads continue meanwhile. The rows are copied to new files, which needs as much space as the
+    versions stay. Loads continue in the meantime. The rows are copied to new files, which needs as much space as the
     table has now until `vacuum` deletes the previous files; then one commit replaces them. If the command is
     interrupted, run it again: it continues.
 

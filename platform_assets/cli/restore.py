@@ -43,7 +43,7 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
     Stop Dagster first. All files are compared with what was backed up before anything is replaced. Existing data is
     replaced only with --force. If you restore a single table, it is older than the ledger: windows loaded since are
     removed from the ledger, and the sensor loads them again. Records that were erased since the backup are erased
-    again, if the existing ledger names them. The command prints what to do afterwards, if anything.
+    again, if the existing ledger lists them. The command prints what to do afterwards, if anything.
     """
 
     from platform_assets.backup import restoring
@@ -145,7 +145,8 @@ def _declared() -> Mapping[str, TopicDeclaration]:
 
 
 def _declaration_of(topic: str) -> TopicDeclaration:
-    """Return the project's declaration, or a minimal one for a topic that still has tables but is no longer declared."""
+    """Return the project's declaration, or a minimal one for a topic that still has tables but is no longer
+    declared."""
     from platform_assets.model.declaration import TopicDeclaration
 
     return _declared().get(topic) or TopicDeclaration(topic, "0 * * * *", datetime(1970, 1, 1, tzinfo=UTC))

@@ -56,7 +56,7 @@ def upkeep(
 
     Only tables that are not partitioned by windows have files to merge. Rows are compared with what was loaded before
     anything is replaced, and readers of the table's changes see nothing. Spark's workers do the work; without Spark,
-    this process does. Once a day, files are deleted that no version of the last week names, as by `vacuum`.
+    this process does. Once a day, files are deleted that no version of the last week refers to, as by `vacuum`.
 
     If it is interrupted, run it again to continue. Exits 1 if rows of a window are not those that were loaded.
     """
@@ -120,7 +120,8 @@ def _planned(plan: Any) -> dict[str, Any]:
 def _upkeeps(
     tables: tuple[str, ...], ledger: Ledger, environment: Environment, options: dict[str, Any]
 ) -> list[TableUpkeep]:
-    """Return the upkeep of each table that was given, or of all tables. Raises ConfigurationError for an unknown one."""
+    """Return the upkeep of each table that was given, or of all tables. Raises ConfigurationError for an unknown
+    one."""
     from platform_assets.components.declared import declarations, table_held
     from platform_assets.engines.choice import merge_engine
     from platform_assets.engines.merging.engine import MergeEngine

@@ -65,7 +65,7 @@ def check(expression: str) -> None:
 
 
 def matching(names: Iterable[str], pattern: str, exclude: Sequence[str]) -> tuple[str, ...]:
-    """Return those of `names` that `pattern` matches completely and none of `exclude` matches, in order.
+    """Return the `names` that `pattern` matches completely and none of `exclude` matches, in order.
 
     Names that begin with two underscores are Kafka's own, and left out. Raises ConfigurationError for an invalid
     expression.

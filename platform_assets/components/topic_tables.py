@@ -184,7 +184,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         return self.wanted(self._found)
 
     def wanted(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of `names` that the pattern selects and `topics` does not name."""
+        """Return the `names` that the pattern selects and `topics` does not name."""
         if self.pattern is None:
             return ()
         named = {value if isinstance(value, str) else value["topic"] for value in self.topics}

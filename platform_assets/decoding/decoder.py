@@ -42,7 +42,7 @@ DEAD_LETTER_FIELDS: Final = pa.schema(
 class DeadLetter:
     """One value that could not be decoded.
 
-    `place` is the column or path at fault, for example `$.legs[2].carrier`; None for the value as a whole. `detail`
+    `place` is the faulty column or path, for example `$.legs[2].carrier`; None for the value as a whole. `detail`
     describes what was found and what was expected; it never has the whole value. Both are cut if they are longer
     than `MOST_PLACE` and `MOST_DETAIL`.
     """
@@ -68,8 +68,10 @@ def _utf8(text: str) -> str:
 class Decoded:
     """A decoded block of values.
 
-    `columns` has the decoder's `fields` and a row for each value, all null if the value was null or is dead, so even required
-    fields have nulls. `rescued` is a string for each value: a JSON object of the fields that the schema lacks, null if there
+    `columns` has the decoder's `fields` and a row for each value, all null if the value was null or is dead, so even
+    required
+    fields have nulls. `rescued` is a string for each value: a JSON object of the fields that the schema lacks, null if
+    there
     were none. `dead` has `DEAD_LETTER_FIELDS`, in ascending order of `row`, at most once each.
     """
 

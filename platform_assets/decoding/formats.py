@@ -65,7 +65,7 @@ _REGISTRY: Final = "registry"
 
 
 def decoder_of(spec: FormatSpec, schemas: Schemas | None = None, registry: str = "") -> Decoder:
-    """Return the decoder of one side of a record. Raises ConfigurationError, which names the option at fault.
+    """Return the decoder of one side of a record. Raises ConfigurationError, which names the faulty option.
 
     `schemas` returns the files that store schemas read from a registry; without it, the registry is queried each
     time. `registry` is its address, used if the environment of the decoding process has none.

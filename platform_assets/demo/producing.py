@@ -50,7 +50,7 @@ class Outlet:
     """Sends rows of a dataset to the topic with its name, and reports when they are there.
 
     With a transactional id, rows are sent between `begin` and `commit` or `abort`; creating the outlet fences every
-    former holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for the
+    previous holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for the
     sent rows: each row is in the topic once, but an earlier process cannot be fenced.
     """
 

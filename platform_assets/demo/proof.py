@@ -54,7 +54,7 @@ class Exactness:
         return not self.faults()
 
     def faults(self) -> list[str]:
-        """Differences, in words."""
+        """Differences, as text."""
         named = (("missing", self.missing), ("doubled", self.doubled), ("altered", self.altered))
         counted = (
             (self.foreign, "values do not match any row of the data"),

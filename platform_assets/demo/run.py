@@ -142,7 +142,7 @@ class _Demo:
 
     @contextmanager
     def _services(self, setting: str) -> Iterator[set[Service]]:
-        """Publish the demo's start to Dagster; at the end, stop the services that were started meanwhile."""
+        """Publish the demo's start to Dagster; at the end, stop the services that were started in the meantime."""
         running = self._running()
         if state.publish_start(self.home, setting) and running.keys() & set(DAGSTER):
             # They were started before the demo, and have read the definitions with another start.
@@ -212,7 +212,8 @@ class _Demo:
 
 
 def _check_declared() -> None:
-    """Raise ConfigurationError before anything starts unless the definitions are sound and declare the demo's topics."""
+    """Raise ConfigurationError before anything starts unless the definitions are sound and declare the demo's
+    topics."""
     from platform_assets.components import declared, yaml_check
 
     folder = declared.defs_folder()

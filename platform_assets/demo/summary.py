@@ -70,7 +70,7 @@ class TopicResult:
         return self.log.size - self.produced
 
     def faults(self) -> list[str]:
-        """Differences, in words; empty if there are none."""
+        """Differences, as text; empty if there are none."""
         found = self.exactness.faults()
         if self.loaded != self.sealed:
             found.append(f"{self.sealed - self.loaded} of {self.sealed} windows are not loaded")

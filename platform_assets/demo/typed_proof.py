@@ -53,7 +53,7 @@ class TypedExactness:
     different: Mapping[str, tuple[Totals, Totals]]
 
     def faults(self) -> list[str]:
-        """Differences, in words."""
+        """Differences, as text."""
         found = [
             f"column {name}: {of_file} in the file, {now} decoded" for name, (of_file, now) in self.different.items()
         ]

@@ -46,7 +46,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Data files in the table's folder that no commit names yet, and the digests of their rows.
+    """Data files in the table's folder that no commit refers to yet, and the digests of their rows.
 
     `folder`, relative to the table's, contains these files and nothing else. `engine` read their rows from Kafka;
     None if that is not known.
@@ -87,7 +87,7 @@ class LoadEngine(TableReader, Protocol):
         """Write the records of one window to new files of `table`, one file for each partition or for each
         `records_per_file` records.
 
-        After a failure, its files are deleted, as far as possible; no commit names any of them. Raises the
+        After a failure, its files are deleted, as far as possible; no commit refers to any of them. Raises the
         platform's errors: OffsetsVanishedError, UnreadableTimestampError, UnknownOutcome if the connection to the
         engine broke, and others.
         """

@@ -1,10 +1,13 @@
 """Spark's `xxhash64` over typed columns of any depth, for the digests of tables with declared columns.
 
-Spark chains the columns of a row: the hash of one is the seed of the next, and a null leaves it unchanged. A struct chains its fields,
-an array its elements. Each value of a column is preceded by a mark of the column. So a value in the wrong column changes the digest,
+Spark chains the columns of a row: the hash of one is the seed of the next, and a null leaves it unchanged. A struct
+chains its fields,
+an array its elements. Each value of a column is preceded by a mark of the column. So a value in the wrong column
+changes the digest,
 and a column that was added later, which is null in older rows, does not.
 
-A tree of columns is a flat array of `NODE` numbers per node, in which children follow their parent. Buffers are given by their
+A tree of columns is a flat array of `NODE` numbers per node, in which children follow their parent. Buffers are given
+by their
 addresses, relative to the lowest one, and are not copied.
 """
 
@@ -71,7 +74,8 @@ def _hash_double(bits: Whole, seed: Hash) -> Hash:
 
 @inlined
 def _hash_decimal(memory: Bytes, at: Whole, scratch: Bytes, seed: Hash) -> Hash:
-    """Hash 16 little-endian bytes: Spark hashes the shortest big-endian two's complement, as Java's BigInteger returns it."""
+    """Hash 16 little-endian bytes: Spark hashes the shortest big-endian two's complement, as Java's BigInteger returns
+    it."""
     top = memory[at + 15]
     fill = np.uint8(0xFF) if top >= 128 else np.uint8(0)
     size = 16
@@ -182,7 +186,7 @@ def add_row_hashes(
     """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and those of whole rows to
     `sums[2:4]`, by halves.
 
-    The first columns have no children and no marks; `marks` are those of all columns. The hash of a row is a chain
+    The first columns have no children and no marks; `marks` belong to all columns. The hash of a row is a chain
     in which each step waits for the previous one; with column-by-column processing of as many rows as `room` allows,
     the processor can overlap the chains.
     """

@@ -82,7 +82,8 @@ class WindowCommit:
     """
 
     def __init__(self, lake: Lake, table: TableRef, measure: Measure | None = None) -> None:
-        """Open `table`. `measure` takes the digests of its rows; a flat table needs it to replace a window that shares files."""
+        """Open `table`. `measure` takes the digests of its rows; a flat table needs it to replace a window that shares
+        files."""
         self._table, self._measure = table, measure
         self._folder: Folder = lake.table(table)
         self._shared = _Shared(self._open(), Leftovers(self._folder))
@@ -109,7 +110,8 @@ class WindowCommit:
         return holdings.window_files(self._actions())
 
     def files_of(self, window: str) -> WindowFiles:
-        """Return the data files of one window when this was opened. The table, which may be large, is not opened again."""
+        """Return the data files of one window when this was opened. The table, which may be large, is not opened
+        again."""
         return holdings.files_among(self._actions((window,)), window)
 
     def files_now(self, window: str) -> WindowFiles:
@@ -155,7 +157,8 @@ class WindowCommit:
         Then delete files left by dead loads of the window, and by tasks of this load that Spark ran twice.
 
         Raises ConcurrentLoadError if another commit touched the window, or changed the columns, since this was opened;
-        CommitOutcomeUnknownError if it is unknown whether the commit was made; TableRefusedError if delta-rs cannot write the
+        CommitOutcomeUnknownError if it is unknown whether the commit was made; TableRefusedError if delta-rs cannot
+        write the
         table; and LakeNotWritableError. After the last two, nothing was committed.
         """
         begun, own = begun_loads(self._folder, metadata.window.key), load_folder(metadata.window.key, metadata.load_id)
@@ -178,7 +181,8 @@ class WindowCommit:
         commit = self._made(metadata, files)
         made = replace(_load_of(commit), table_id=self.table_id)
         old = (before | self._removed_since(commit, window, places)) - new
-        # Commits of other windows may have named files that were half-written when they were listed. From now on, none can: each
+        # Commits of other windows may have named files that were half-written when they were listed. From now on, none
+        # can: each
         # loader, and upkeep, notices this commit.
         self._folder.erase(sorted(old - self._named(commit.version) if self.is_flat else old))
         return made
@@ -193,7 +197,8 @@ class WindowCommit:
     def fence(self, fence: Fence) -> None:
         """Commit without a change to a window, and delete the files there that the table does not name.
 
-        A load that began before can no longer commit, and all deleted files belong to such loads. Raises what `replace` raises.
+        A load that began before can no longer commit, and all deleted files belong to such loads. Raises what
+        `replace` raises.
         """
         window = fence.window.key
         named = {unquote(path) for path in self._files_of(window)}
@@ -204,7 +209,8 @@ class WindowCommit:
     def has_old_files(self, window: str, files: WindowFiles, places: flat.Places | None = None) -> bool:
         """Return true if a window has files other than `files`, which are those that the table holds.
 
-        `places` are those of the window; without them, some files of a table that was partitioned before are not recognized.
+        `places` belong to the window; without them, some files of a table that was partitioned before are not
+        recognized.
         """
         found = self._on_disk(window, places) - {unquote(path) for path in files.paths}
         return bool(found - self._named(load_log.version(self._folder)) if found and self.is_flat else found)
@@ -212,7 +218,7 @@ class WindowCommit:
     def _on_disk(self, window: str, places: flat.Places | None) -> set[str]:
         """Return the names of all files on disk that hold rows of a window, or that its loads have left."""
         found = {name for below in window_folders(window) for name in self._folder.written_before(FOREVER, below)}
-        # A partitioned table has shared files only while it is migrated: no version names them.
+        # A partitioned table has shared files only while it is migrated: no version refers to them.
         below = "" if self.is_flat else SHARED
         others = (n for n in self._folder.written_before(FOREVER, below) if not n.startswith(OF_ONE_WINDOW_OR_LOG))
         return found | set(flat.files_on_disk(self._folder, others, window, places))
@@ -299,7 +305,8 @@ class WindowCommit:
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
 
     def _change(self, metadata: LoadMetadata | Fence) -> flat.Change:
-        """Return the changes to a flat table, other than added files, that replace the window; none if it is partitioned."""
+        """Return the changes to a flat table, other than added files, that replace the window; none if it is
+        partitioned."""
         if not self.is_flat or isinstance(metadata, Fence):
             return flat.Change(self._folder)
         return flat.change_of(self._folder, self._shared.handle, metadata.window.key, self._measure)
@@ -356,7 +363,8 @@ class WindowCommit:
         return None
 
     def _check_layout(self, window: str, files: Sequence[NewFile]) -> None:
-        """Raise ConcurrentLoadError unless files have a column with this window if the table is flat, and none if it is not.
+        """Raise ConcurrentLoadError unless files have a column with this window if the table is flat, and none if it
+        is not.
 
         The table's layout may have changed since they were written.
         """
@@ -375,7 +383,8 @@ class WindowCommit:
         return self._own
 
     def _commits_to(self, newest: int) -> Iterator[tuple[Commit, tuple[str, str] | None] | None]:
-        """Yield the commits since this was opened, each with the window and id of its load; None if a commit's file is gone."""
+        """Yield the commits since this was opened, each with the window and id of its load; None if a commit's file no
+        longer exists."""
         known = self._shared.commits
         for version in range(self._since + 1, newest + 1):
             if version not in known:

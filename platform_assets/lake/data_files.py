@@ -32,9 +32,10 @@ _lacking: Remembered[tuple[Folder, str], bool] = Remembered(1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A data file that was written but that no commit names yet.
+    """A data file that was written but that no commit refers to yet.
 
-    `path` is relative to the table's folder and not percent-encoded, `statistics` are Delta's (`minValues`, `maxValues`,
+    `path` is relative to the table's folder and not percent-encoded, `statistics` are Delta's (`minValues`,
+    `maxValues`,
     `nullCount`).
     """
 
@@ -52,7 +53,8 @@ def written_files(table: Folder, below: str) -> tuple[NewFile, ...]:
 
 
 def oldest_moment(table: Folder, below: str) -> int | None:
-    """Return the oldest timestamp, in ms, of the rows in the folder `below` of `table`, by file statistics; None without rows."""
+    """Return the oldest timestamp, in ms, of the rows in the folder `below` of `table`, by file statistics; None
+    without rows."""
     oldest = []
     for name in table.files(below):
         if name.endswith(".parquet"):
@@ -67,7 +69,7 @@ def past_files(table: Folder, window: str, version: int, below: str, *, flat: bo
     """Return the files of a window at a past version, so that a commit can name them again. Raises FilesLostError if
     one no longer exists.
 
-    A file that the newest version still names is copied into the folder `below`: a commit that replaces the window
+    A file that the newest version still lists is copied into the folder `below`: a commit that replaces the window
     removes it, and may not add the same path. If a file also contains other windows, only the rows of this one are
     copied. `flat` is the table's present layout, which determines if files have a window column.
     """
@@ -188,7 +190,7 @@ def delta_statistics(file: NewFile) -> str:
 
 
 def described(table: Folder, path: str, columns: Sequence[str] = ()) -> NewFile:
-    """Describe a data file that no commit names yet, from its footer. `path` is relative to the table's folder.
+    """Describe a data file that no commit refers to yet, from its footer. `path` is relative to the table's folder.
 
     Its statistics include the bounds of `columns`, as far as `column_bounds` can express them.
     """
@@ -245,7 +247,8 @@ differently."""
 
 
 def _timestamps(lows: list[int], highs: list[int]) -> tuple[str, str] | None:
-    """Return bounds in Delta's text form, which has milliseconds, like Kafka's timestamps; None if a text cannot express them."""
+    """Return bounds in Delta's text form, which has milliseconds, like Kafka's timestamps; None if a text cannot
+    express them."""
     low, high = min(lows), max(highs)
     if low < 0 or high >= _LAST_TEXT_MICROS:
         return None

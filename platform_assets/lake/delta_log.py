@@ -1,6 +1,7 @@
 """Single commits of a Delta table's log, read from their JSON files.
 
-Reading the commits since a known commit costs one small file per commit, however large the table is. A process reads a file
+Reading the commits since a known commit costs one small file per commit, however large the table is. A process reads a
+file
 again only if the file has changed.
 The format is that of the Delta transaction log protocol: a version's file holds one action per line.
 """
@@ -50,7 +51,8 @@ class Commit:
     """One version of a table: files added and paths removed.
 
     `rearranges` is true if every file action declares that it changes no data, like those of OPTIMIZE. `transactions`
-    are the versions of application transactions by their ids. `reshapes` is true if the commit sets columns, settings or
+    are the versions of application transactions by their ids. `reshapes` is true if the commit sets columns, settings
+    or
     features of the table.
     """
 
@@ -201,7 +203,7 @@ _remembered: Remembered[tuple[Folder, int], _File] = Remembered(_REMEMBERED_BYTE
 
 
 def _read(table: Folder, version: int) -> _File | None:
-    # The stamp is read first: if the file is replaced meanwhile, the stamp does not match the new one.
+    # The stamp is read first: if the file is replaced in the meantime, the stamp does not match the new one.
     name = name_of(version)
     stamp = table.stamp(name)
     if stamp is None:

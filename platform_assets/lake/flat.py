@@ -61,7 +61,7 @@ class Change:
         return [*removes, *adds]
 
     def discard(self) -> None:
-        """Delete the copies, which no commit names."""
+        """Delete the copies, which no commit refers to."""
         row_copies.discard(self.folder, self.kept.files)
 
 
@@ -121,10 +121,12 @@ class Places:
 
 
 def files_on_disk(folder: Folder, names: Iterable[str], window: str, places: Places | None) -> list[str]:
-    """Return those of `names`, files on disk outside of loads' folders, that hold rows of a window or may hold some.
+    """Return the `names`, files on disk outside of loads' folders, that hold rows of a window or may hold some.
 
-    Names are not percent-encoded. Files that are not Parquet may be half-written ones: only their folder shows what they may hold.
-    A file without a column of windows is one of a partitioned table, in a folder of another writer's choice: it counts if
+    Names are not percent-encoded. Files that are not Parquet may be half-written ones: only their folder shows what
+    they may hold.
+    A file without a column of windows is one of a partitioned table, in a folder of another writer's choice: it counts
+    if
     it has rows at `places`; without these, it never does.
     """
     found = []

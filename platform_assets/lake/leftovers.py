@@ -1,28 +1,39 @@
-"""Files that no commit names and none can name any more.
+"""Files that no commit refers to and none can name any more.
 
 **Files in the folder of a window's loads** are deleted once a load of the window has committed.
 
-**Files in shared folders** have rows of many windows: those of upkeep, copies of a migration, separated windows, and rows of other
-windows that a load keeps. An erasure deletes those that it finds. But a worker that has read the rows before may create its file after
-that, and then be killed. So the name of a shared folder says what a later run has to know to delete the file: the first and the last
-window that it may hold, and a version `since` of the table, which was the newest at some time before its first row was read. So there
+**Files in shared folders** have rows of many windows: those of upkeep, copies of a migration, separated windows, and
+rows of other
+windows that a load keeps. An erasure deletes those that it finds. But a worker that has read the rows before may
+create its file after
+that, and then be killed. So the name of a shared folder says what a later run has to know to delete the file: the
+first and the last
+window that it may hold, and a version `since` of the table, which was the newest at some time before its first row was
+read. So there
 is no record that could be missing or late, and no clock.
 
-Let c be the first commit after `since` that loads or fences a window of the folder's span. No commit after c names a file of the
+Let c be the first commit after `since` that loads or fences a window of the folder's span. No commit after c names a
+file of the
 folder for the first time:
 
-* Upkeep, separating and the migration look at all commits after `since` up to the version v that they are based on, and give up if c
+* Upkeep, separating and the migration look at all commits after `since` up to the version v that they are based on,
+and give up if c
   is one of them. So v < c, and their commit is v + 1, which is c or before it.
-* A load's copy of other windows' rows is named by the commit `since` + 1 or by none: the load copies again for each attempt.
+* A load's copy of other windows' rows is named by the commit `since` + 1 or by none: the load copies again for each
+attempt.
 * A restore of a past version names only files that a commit has named before.
 
-So a file that no commit after `since`, up to c, has named is never named, and `delete_overtaken` deletes it, whether its worker still
-runs or not: that worker finds its group overtaken. A worker that is not overtaken has no such c, so its file stays. It has no erased
+So a file that no commit after `since`, up to c, has named is never named, and `delete_overtaken` deletes it, whether
+its worker still
+runs or not: that worker finds its group overtaken. A worker that is not overtaken has no such c, so its file stays. It
+has no erased
 rows either: an erasure makes a commit that loads or fences the window, which overtakes each worker that read an earlier
-version. Files that some commit has named stay, for past versions: an erasure deletes those that hold rows of its window. If the log
+version. Files that some commit has named stay, for past versions: an erasure deletes those that hold rows of its
+window. If the log
 lacks a commit that would have to be read, the file is left to `vacuum`.
 
-Upkeep and migrations do this when they begin, and an erasure before it reports success. A worker that creates its file after that
+Upkeep and migrations do this when they begin, and an erasure before it reports success. A worker that creates its file
+after that
 deletes it itself, since it is overtaken; if it is killed, the next of these runs does.
 """
 
@@ -47,11 +58,13 @@ FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 _Known = dict[int, tuple[str | None, frozenset[str]] | None]
-"""The window that the commit of a version loads or fences, and the shared files that it names; None if its file is gone."""
+"""The window that the commit of a version loads or fences, and the shared files that it names; None if its file no
+longer exists."""
 
 
 def delete_overtaken(table: Folder) -> list[str]:
-    """Delete the files in shared folders that no commit names or can name, because their rows are overtaken; return their names.
+    """Delete the files in shared folders that no commit refers to or can name, because their rows are overtaken;
+    return their names.
 
     Raises LakeNotWritableError if one cannot be deleted.
     """
@@ -96,7 +109,8 @@ def noted(commit: delta_log.Commit) -> tuple[str | None, frozenset[str]]:
 class Leftovers:
     """Files left by dead loads of windows of `table`, and by tasks that ran twice.
 
-    `folders` are those that the commits from version `oldest` to `newest` name: loads of many windows would otherwise read the same
+    `folders` are those that the commits from version `oldest` to `newest` name: loads of many windows would otherwise
+    read the same
     commits for each window.
     """
 
@@ -106,7 +120,7 @@ class Leftovers:
     newest: int | None = None
 
     def delete_dead(self, begun: Set[str]) -> None:
-        """Delete the folders in `begun` that no commit names; they belong to the window that was just replaced.
+        """Delete the folders in `begun` that no commit refers to; they belong to the window that was just replaced.
 
         Each folder existed before that commit, so its load opened the table earlier and can no longer commit: its
         commit would be a conflict. A load that is still running has lost, and notices when its write fails.
@@ -117,7 +131,8 @@ class Leftovers:
             (self.table / folder).delete()
 
     def _unnamed(self, folders: Set[str]) -> Set[str]:
-        """Return those of `folders` that no commit names: read new commits, then older ones until each folder is found."""
+        """Return the `folders` that no commit refers to: read new commits, then older ones until each folder is
+        found."""
         newest = delta_log.version(self.table)
         if self.newest is None or self.oldest is None:
             self.newest, self.oldest = newest, newest + 1
@@ -129,7 +144,7 @@ class Leftovers:
         return folders - self.folders
 
     def _note_folders(self, version: int) -> bool:
-        """Note the folders that a commit names. Return False if the log no longer has the commit."""
+        """Note the folders that a commit lists. Return False if the log no longer has the commit."""
         commit = delta_log.commit(self.table, version)
         if commit is None:
             return False

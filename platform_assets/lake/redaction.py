@@ -1,4 +1,5 @@
-"""Removing values of erased records from a table's log: bounds of columns, and samples of failing rows in commit metadata.
+"""Removing values of erased records from a table's log: bounds of columns, and samples of failing rows in commit
+metadata.
 
 This changes no version: the files, their row counts and the places of rows stay the same.
 """
@@ -54,10 +55,10 @@ def redact(table: Folder, of_file: OfFile, of_commit: OfCommit = lambda text: te
 
 
 def replaced_files(table: Folder, is_meant: Callable[[dict[str, str | None]], bool]) -> list[str]:
-    """Return paths of existing data files that the log names and the newest version does not have, in the given
+    """Return paths of existing data files that the log lists and the newest version does not have, in the given
     partitions.
 
-    Files that no commit names are excluded, since a load may still be writing them.
+    Files that no commit refers to are excluded, since a load may still be writing them.
     """
     named = set[str]()
     log = table / _LOG

@@ -59,8 +59,9 @@ NOTHING_KEPT: Final = Kept((), ())
 def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Measure, ids: FieldIds, since: int) -> Kept:
     """Copy the rows of all windows but `window` out of the `shared` files of version `since`, to folders of their own.
 
-    `ids` are those of the columns.
-    Of a damaged file, row groups that can be read are copied, and the others are left out, with a warning. Raises LoadError, and
+    `ids` belong to the columns.
+    Of a damaged file, row groups that can be read are copied, and the others are left out, with a warning. Raises
+    LoadError, and
     leaves no file, if a copy differs from its source.
     """
     files, lost = list[NewFile](), list[str]()
@@ -86,7 +87,8 @@ class Merged:
 def merged(
     table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measure: Measure, since: int
 ) -> Merged | None:
-    """Copy all rows of `sources`, files of version `since`, to one new file with the columns `schema`, in the order of the sources.
+    """Copy all rows of `sources`, files of version `since`, to one new file with the columns `schema`, in the order of
+    the sources.
 
     None without rows.
 
@@ -118,7 +120,8 @@ def merged(
 def separated(
     table: Folder, source: DataFile, windows: Collection[str], measure: Measure, ids: FieldIds, since: int
 ) -> list[NewFile]:
-    """Copy a shared file of version `since` to one new file for each of `windows` that it holds, and one for the rows of all others.
+    """Copy a shared file of version `since` to one new file for each of `windows` that it holds, and one for the rows
+    of all others.
 
     Raises FilesLostError if it cannot be read, and LoadError if the copies differ; no file is left then.
     """
@@ -233,7 +236,7 @@ def is_intact(table: Folder, file: NewFile, digests: Digests, measure: Measure) 
 
 
 def discard(table: Folder, files: Sequence[NewFile]) -> None:
-    """Delete copies that no commit names; what cannot be deleted is left to `vacuum`."""
+    """Delete copies that no commit refers to; what cannot be deleted is left to `vacuum`."""
     for file in files:
         (table / file.path.rpartition("/")[0]).delete()
 

@@ -25,7 +25,7 @@ def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
     """Put the rows of each of `windows` into separate files if several of them share a file; return the number of files
     divided.
 
-    A file that cannot be read, or that another commit has removed meanwhile, is kept: the code that replaces a
+    A file that cannot be read, or that another commit has removed in the meantime, is kept: the code that replaces a
     window can handle that. Raises what `merging.commit` raises.
     """
     handle, divided = folder.delta(), 0

@@ -1,6 +1,6 @@
 """VACUUM: deleting files that the newest version of a table does not name, once they are old enough.
 
-Loads that died leave files that no version names, and replaced windows leave files of past versions.
+Loads that died leave files that no version refers to, and replaced windows leave files of past versions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, 
 
     The table's retention is its property `delta.deletedFileRetentionDuration`, or a week without it. Older versions
     can then no longer be read, and cannot be used to restore a window. Lists the whole folder, since no log contains
-    files that no version ever named. Raises ConfigurationError for less than the table's retention, because loads
+    files that no version ever referred to. Raises ConfigurationError for less than the table's retention, because loads
     and readers may need that long.
     """
     with folder.writing():

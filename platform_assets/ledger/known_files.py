@@ -38,7 +38,8 @@ _remembered: Remembered[tuple[Folder, str], pa.Table] = Remembered(_REMEMBERED_B
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A data file: its path below the ledger's folder, and the range of its entries' times, inclusive, None if not known."""
+    """A data file: its path below the ledger's folder, and the range of its entries' times, inclusive, None if not
+    known."""
 
     path: str
     bytes: int
@@ -58,7 +59,8 @@ class _File:
 class _Snapshot:
     """The files at a commit, by the value of the partition column and by path; and the value of each path.
 
-    `checkpoint` was the newest one, and `stamps` are those of the log files that a reader starts with: it, and all later ones.
+    `checkpoint` was the newest one, and `stamps` belong to the log files that a reader starts with: it, and all later
+    ones.
     """
 
     at: Anchor
@@ -69,7 +71,8 @@ class _Snapshot:
 
 
 class KnownFiles:
-    """One process's knowledge of the files of one ledger, which is partitioned by `partition` and has a time in `time`."""
+    """One process's knowledge of the files of one ledger, which is partitioned by `partition` and has a time in
+    `time`."""
 
     def __init__(self, folder: Folder, partition: str, time: str, columns: Mapping[str, tuple[str, str]]) -> None:
         self._folder = folder
@@ -96,9 +99,11 @@ class KnownFiles:
         end: datetime | None = None,
         among: Sequence[datetime] | None = None,
     ) -> pa.Table:
-        """Return the entries of the topic or table `value` at the newest commit, in no order; none if there is no ledger.
+        """Return the entries of the topic or table `value` at the newest commit, in no order; none if there is no
+        ledger.
 
-        Only entries whose time is in `[start, end]`, both inclusive, and is one of `among`. Columns that an older ledger lacks are
+        Only entries whose time is in `[start, end]`, both inclusive, and is one of `among`. Columns that an older
+        ledger lacks are
         null. Raises the errors of `lake.failures`.
         """
         condition = self._condition(start, end, among)
@@ -121,7 +126,8 @@ class KnownFiles:
         return rows.append_column(self._partition, values).select(schema.names)
 
     def first(self, value: str) -> datetime | None:
-        """Return the oldest time of the entries of `value`, by the statistics of files if they have any; None without entries."""
+        """Return the oldest time of the entries of `value`, by the statistics of files if they have any; None without
+        entries."""
         files = self._files(value)
         known = [file.first for file in files if file.first is not None]
         if len(known) < len(files):

@@ -82,7 +82,8 @@ def record(
     """Commit, through `handle`, those of `proposed` (one for each topic) that no other writer has overtaken; return
     their topics.
 
-    They are recorded in one commit. If another writer recorded edges of one of them meanwhile, the commit is refused
+    They are recorded in one commit. If another writer recorded edges of one of them in the meantime, the commit is
+    refused
     and made again without that topic. An object store may accept a commit and lose its answer, so a commit that
     seems refused is looked up in the log by its transaction. Raises LedgerCorruptError if cuts do not ascend, or
     shrink, and LedgerConflictError; nothing is recorded then.

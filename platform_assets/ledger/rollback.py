@@ -12,12 +12,16 @@ from platform_assets.model.tables import TableRef
 
 
 def forget_loads(lake: Lake, table: TableRef, version: int, table_id: str | None = None) -> tuple[str, ...]:
-    """Remove the ledger's entries on loads and proofs of `table` after `version`; return the keys of windows now without a receipt.
+    """Remove the ledger's entries on loads and proofs of `table` after `version`; return the keys of windows now
+    without a receipt.
 
-    Also removes entries on a table of this name with a Delta id other than `table_id`, which was created earlier or later.
+    Also removes entries on a table of this name with a Delta id other than `table_id`, which was created earlier or
+    later.
 
-    If a window was loaded before too, the entry of that load counts again. Accepted losses stay, and so do windows without
-    offsets, which are in no version. Nothing else may write to the ledger meanwhile: otherwise this raises LakeNotWritableError
+    If a window was loaded before too, the entry of that load counts again. Accepted losses stay, and so do windows
+    without
+    offsets, which are in no version. Nothing else may write to the ledger in the meantime: otherwise this raises
+    LakeNotWritableError
     or LakeUnavailableError, and removes nothing.
     """
     entries = known_files.of_commits(lake).rows(table.ledger_name, ["window", "kind", "table_id", "table_version"])

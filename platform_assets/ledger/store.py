@@ -1,4 +1,5 @@
-"""The two ledgers: `cuts`, which assigns offsets to edges, and `commits`, which records what each load put into a table.
+"""The two ledgers: `cuts`, which assigns offsets to edges, and `commits`, which records what each load put into a
+table.
 
 Both are small Delta tables under `<lake root>/_ledger`, written without Spark. A cut is recorded by compare-and-set:
 each commit to `cuts` carries a Delta application transaction `cuts/<topic>` whose version is the newest edge in epoch
@@ -124,7 +125,8 @@ class Ledger:
         return known_files.of_cuts(self._lake).rows(topic, start=start)
 
     def edges(self, topic: str, start: datetime | None = None) -> list[str]:
-        """Return the keys of all recorded edges of `topic` from `start` on, ascending; the last has no sealed window yet."""
+        """Return the keys of all recorded edges of `topic` from `start` on, ascending; the last has no sealed window
+        yet."""
         version.check(self._lake)
         edges = known_files.of_cuts(self._lake).rows(topic, ["edge"], start=start)["edge"]
         return [key_of(e) for e in pc.unique(edges).sort().to_pylist()]
@@ -145,8 +147,10 @@ class Ledger:
     def record_cuts(self, cuts: Sequence[RecordedCut], after: datetime | None) -> bool:
         """Record the cuts of one topic, in ascending order of edge, if its newest recorded edge is still `after`.
 
-        All or none are recorded, in one commit. False means that another process was first, possibly with a new generation that
-        starts at the same edge: read its cuts and continue from them. Raises LedgerCorruptError if the cuts do not ascend, or
+        All or none are recorded, in one commit. False means that another process was first, possibly with a new
+        generation that
+        starts at the same edge: read its cuts and continue from them. Raises LedgerCorruptError if the cuts do not
+        ascend, or
         shrink.
         """
         return bool(self.record_cuts_of_many([Proposed(tuple(cuts), after)]))
@@ -164,7 +168,8 @@ class Ledger:
         return recorded
 
     def _newest_known(self, topic: str, edge: datetime) -> RecordedCut | None:
-        """Return the newest cut at `edge` from the known files; None if later ones were recorded since, or if there is none."""
+        """Return the newest cut at `edge` from the known files; None if later ones were recorded since, or if there is
+        none."""
         version.check(self._lake)
         cuts = recorded_cuts(known_files.of_cuts(self._lake).rows(topic, start=edge))
         return cuts[-1] if {cut.edge for cut in cuts} == {edge} else None
@@ -291,13 +296,14 @@ class Ledger:
                 pruning.remove(handle, table.ledger_name, batches, FOLDED)
                 self._tidy(self._commits, handle)
         except failures.RAISED as e:
-            # Another process wrote meanwhile: nothing was removed, and the next proofs try again.
+            # Another process wrote in the meantime: nothing was removed, and the next proofs try again.
             _log.info("did not remove superseded proofs of %s this time: %s", table, e)
 
     def _tidy(self, path: Folder, handle: DeltaTable) -> None:
         """Delete files that were replaced long ago, and write a checkpoint for readers to start from.
 
-        Otherwise they start from the newest hundredth version, where delta-rs makes a checkpoint. A checkpoint has the files of
+        Otherwise they start from the newest hundredth version, where delta-rs makes a checkpoint. A checkpoint has the
+        files of
         all topics, so not every fold is worth one.
         """
         handle.vacuum(dry_run=False)
@@ -357,6 +363,7 @@ def _lacking(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> list
 
 
 def _complete(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> None:
-    """Add the columns that an earlier release's ledger lacks. Raises CommitFailedError if another process wrote meanwhile."""
+    """Add the columns that an earlier release's ledger lacks. Raises CommitFailedError if another process wrote in the
+    meantime."""
     if lacking := _lacking(ledger, columns):
         ledger.alter.add_columns(lacking)

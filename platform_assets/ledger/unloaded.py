@@ -26,7 +26,8 @@ from platform_assets.model.windows import Window, edge_of
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """Sealed windows without a receipt, by key, ascending; `accepted` has the time when a loss of each was last accepted."""
+    """Sealed windows without a receipt, by key, ascending; `accepted` has the time when a loss of each was last
+    accepted."""
 
     windows: Mapping[str, Window] = field(default_factory=dict)
     accepted: Mapping[str, datetime] = field(default_factory=dict)
@@ -157,7 +158,7 @@ def _all(ledger: Ledger, table: TableRef) -> Unloaded:
 
 
 def _without_loaded(ledger: Ledger, table: TableRef, windows: Mapping[str, Window]) -> Unloaded:
-    """Return those of `windows` that are not in the ledger of loads, by reading it."""
+    """Return the `windows` that are not in the ledger of loads, by reading it."""
     if not windows:
         return Unloaded()
     among = [w.start for w in windows.values()] if len(windows) <= _FEW else None

@@ -15,7 +15,7 @@ from platform_assets.model.windows import first_edge, is_cron, window_starting_a
 LoadEngineName = Literal["columnar", "connector"]
 """connector: Spark's own Kafka connector; columnar: compiled kernels in Spark's Python workers."""
 EngineName = Literal["auto", LoadEngineName]
-"""auto: the columnar engine wherever it can load what is asked for, and the connector where it cannot."""
+"""auto: the columnar engine wherever it can load what is requested, and the connector where it cannot."""
 ENGINES: Final[tuple[LoadEngineName, ...]] = get_args(LoadEngineName)
 """Engines that load: `auto` chooses one of them. `engines/choice` makes them, and says which one confirms which."""
 DEFAULT_ENGINE: Final[EngineName] = "auto"

@@ -33,7 +33,7 @@ Value = str | int | float
 class Expectation:
     """One expectation of the rows of a window: `name` is that of its check.
 
-    `columns` is one column, or several for `unique`. `values` are those of `in`; `least` and `most` are the inclusive
+    `columns` is one column, or several for `unique`. `values` belong to `in`; `least` and `most` are the inclusive
     bounds of `range`, one of which may be None; `pattern` is an RE2 expression. Tombstones are never checked, and nulls
     only by `not_null`.
     """

@@ -104,7 +104,7 @@ def windows_in_flight(
     but: str | None = None,
     log: RunLog | None = None,
 ) -> frozenset[str]:
-    """Return those of `keys` that a queued or running run will load into `table`, ignoring the run `but`."""
+    """Return the `keys` that a queued or running run will load into `table`, ignoring the run `but`."""
     wanted = sorted(keys)
     found: set[str] = set()
     for run in log.under_way if log else under_way(instance):
@@ -116,7 +116,8 @@ def windows_in_flight(
 def failed_runs(
     instance: dg.DagsterInstance, table: TableRef, keys: Sequence[str], log: RunLog | None = None
 ) -> list[FailedRun]:
-    """Return the runs that failed or were canceled and should have loaded one of the windows `keys`, which ascend, into `table`.
+    """Return the runs that failed or were canceled and should have loaded one of the windows `keys`, which ascend,
+    into `table`.
 
     Newest first; at most 500, all of which failed after the first of these windows began.
     """
@@ -133,7 +134,8 @@ def failed_runs(
 def newest_failed(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime | None = None
 ) -> Sequence[dg.RunRecord]:
-    """Return the newest 500 failed or canceled runs, created after `since`, that should have loaded windows into one of `tables`,
+    """Return the newest 500 failed or canceled runs, created after `since`, that should have loaded windows into one
+    of `tables`,
     given as run tags."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
@@ -157,7 +159,8 @@ def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
 def newest_failed_since(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime
 ) -> Sequence[dg.DagsterRun]:
-    """Return the newest 500 runs that should have loaded windows into one of `tables`, given as run tags, and failed or were
+    """Return the newest 500 runs that should have loaded windows into one of `tables`, given as run tags, and failed
+    or were
     canceled after `since`."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, updated_after=since)
@@ -199,7 +202,7 @@ def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetChec
 
 
 def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> frozenset[str] | None:
-    """Return those of `keys` that `run` loads into `table`; None if it loads nothing into it.
+    """Return the `keys` that `run` loads into `table`; None if it loads nothing into it.
 
     A user-defined job over assets does not name its selection in its runs, so each of its runs may load any table.
     """
@@ -220,7 +223,7 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
 
 def named_by(run: dg.DagsterRun, topic: str, keys: Iterable[str]) -> frozenset[str]:
-    """Return those of `keys` that `run` names for `topic`, whatever the run does with them."""
+    """Return the `keys` that `run` names for `topic`, whatever the run does with them."""
     return frozenset(named_in(run, topic).among(sorted(keys)))
 
 
@@ -241,7 +244,8 @@ def listed_in(run: dg.DagsterRun) -> Mapping[str, Collection[str]] | None:
 
 
 def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
-    """Return the config of a run that loads exactly the windows `keys`, or only decodes them, whatever partitions there are."""
+    """Return the config of a run that loads exactly the windows `keys`, or only decodes them, whatever partitions
+    there are."""
     config: dict[str, Any] = {_LISTED: list(keys), **({"decode_only": True} if decode_only else {})}
     return {"ops": {earlier_windows_op(topic): {"config": config}}}
 
@@ -267,7 +271,7 @@ def named_in(run: dg.DagsterRun, topic: str) -> RunWindows:
 
 
 def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: Sequence[str]) -> frozenset[str]:
-    """Return those of `keys` for which Dagster has a materialization of `asset`."""
+    """Return the `keys` for which Dagster has a materialization of `asset`."""
     found: set[str] = set()
     # SQLite limits the number of values in one query.
     for at in range(0, len(keys), 500):
@@ -346,7 +350,8 @@ class RunLog:
         return under_way(self._instance)
 
     def failed(self, table: TableRef, since: datetime) -> Sequence[dg.RunRecord]:
-        """Return failed runs that should have loaded windows of `table`, alone or among others, and began after `since` or slightly
+        """Return failed runs that should have loaded windows of `table`, alone or among others, and began after
+        `since` or slightly
         earlier.
 
         Newest first; the newest 500 of either kind.
@@ -373,7 +378,8 @@ class RunLog:
         return by_table
 
     def failed_since(self, table: TableRef, since: datetime) -> dict[str, RunWindows]:
-        """Return failed or canceled runs, by id, that should have loaded windows into `table` after `since`, with the windows of
+        """Return failed or canceled runs, by id, that should have loaded windows into `table` after `since`, with the
+        windows of
         each. Only the newest 500 are considered; use the same `since` for all tables."""
         if self._lately is None or self._lately[0] != since:
             found = newest_failed_since(self._instance, [*sorted(self._tables), run_tag(None)], since)
@@ -392,7 +398,8 @@ def _failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime
 
 @dataclass(frozen=True, slots=True)
 class _FailedLately:
-    """Failed runs of the last days: those of single tables by table, and the windows named by runs of many topics, by topic."""
+    """Failed runs of the last days: those of single tables by table, and the windows named by runs of many topics, by
+    topic."""
 
     own: Mapping[str, Sequence[dg.DagsterRun]]
     among_many: Mapping[str, Mapping[str, RunWindows]]
@@ -423,7 +430,8 @@ def newest_evaluations(
 ) -> Mapping[dg.AssetCheckKey, tuple[AssetCheckExecutionRecord, dg.AssetCheckEvaluation]]:
     """Return the newest evaluation of each of `keys` that has one, with its record.
 
-    A check's result holds until the next one: a run that is about to evaluate the check changes nothing yet, and neither does a run
+    A check's result holds until the next one: a run that is about to evaluate the check changes nothing yet, and
+    neither does a run
     that ended before it reached the check.
     """
     storage = instance.event_log_storage

@@ -108,7 +108,8 @@ def build_definitions(
 
 @lru_cache(maxsize=1024)
 def _partitions(schedule: str, first_edge: datetime) -> dg.TimeWindowPartitionsDefinition:
-    """Return one object for all topics with the same schedule and first edge, because building it costs more than an asset."""
+    """Return one object for all topics with the same schedule and first edge, because building it costs more than an
+    asset."""
     return dg.TimeWindowPartitionsDefinition(start=first_edge, fmt=KEY_FORMAT, cron_schedule=schedule, timezone="UTC")
 
 
@@ -318,7 +319,8 @@ class WindowsOfMany(dg.Config):
 
 
 def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
-    """Build the job of one topic whose config lists windows by their ledger keys, for windows that are not partitions."""
+    """Build the job of one topic whose config lists windows by their ledger keys, for windows that are not
+    partitions."""
     topic, table = declaration.topic, declaration.raw_table
 
     @dg.op(
@@ -428,9 +430,10 @@ def _deep_audit_schedule(declaration: TopicDeclaration, deep_audit: DeepAudit) -
 
 
 def build_group(group: Group, running: bool, jobs: Sequence[Any], audits: Mapping[str, DeepAudit]) -> dg.Definitions:
-    """Build what the topics of a named group share: the sensor, its jobs, and the deep audits, which `audits` schedules by topic.
+    """Build what the topics of a named group share: the sensor, its jobs, and the deep audits, which `audits`
+    schedules by topic.
 
-    `jobs` are those of single topics, which a tick requests too.
+    `jobs` belong to single topics, which a tick requests too.
     """
     name = group.name or ""
     job = build_group_job(name, group.declarations)

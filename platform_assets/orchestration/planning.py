@@ -37,9 +37,12 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Window, count_edges, window_starting_at
 
 Cause = Literal["passing", "abrupt", "log", "decision", "declaration"]
-"""Why a window failed. passing: the cause may disappear without the platform noticing, so the window is requested again at growing
-intervals; abrupt: also requested again, but the window itself may have ended the run; log: the topic's log is not the one in the
-ledger, and later windows can be sealed once it is; decision: it waits until the loss of its offsets is accepted; declaration: it
+"""Why a window failed. passing: the cause may disappear without the platform noticing, so the window is requested
+again at growing
+intervals; abrupt: also requested again, but the window itself may have ended the run; log: the topic's log is not the
+one in the
+ledger, and later windows can be sealed once it is; decision: it waits until the loss of its offsets is accepted;
+declaration: it
 waits until the declaration of its table is changed."""
 
 LONGEST_WAIT: Final = timedelta(minutes=10)
@@ -139,7 +142,7 @@ class RunWindows:
         return cls(min(keys, default=""), max(keys, default=""), frozenset(keys))
 
     def among(self, keys: Sequence[str]) -> Sequence[str]:
-        """Return those of `keys`, which ascend, that the run names."""
+        """Return the `keys`, which ascend, that the run names."""
         between = keys[bisect.bisect_left(keys, self.first) : bisect.bisect_right(keys, self.last)]
         return between if self.listed is None else [key for key in between if key in self.listed]
 
@@ -200,7 +203,8 @@ class Tries:
         return self.last.ended + wait_before_retry(self.number, interval)
 
     def most_windows(self, allowed: int) -> int:
-        """Return the maximum number of windows in its next run: half as many after each abrupt end, so that a window that crashes
+        """Return the maximum number of windows in its next run: half as many after each abrupt end, so that a window
+        that crashes
         its runs does not block the others."""
         return max(allowed >> self.abrupt, 1)
 
@@ -260,9 +264,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """One run to request: the windows from `first` to `last`, both inclusive, or only those `listed`; `offsets` in total.
+    """One run to request: the windows from `first` to `last`, both inclusive, or only those `listed`; `offsets` in
+    total.
 
-    `attempt` is 1 if none of them is known to have failed, plus one for each failed run; `after` names the newest of those runs.
+    `attempt` is 1 if none of them is known to have failed, plus one for each failed run; `after` names the newest of
+    those runs.
     `most` is the maximum number of windows after runs that ended abruptly, 0 if none did.
     """
 

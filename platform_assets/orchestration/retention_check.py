@@ -1,4 +1,4 @@
-"""The aging check `retention_is_far`, and the retention forecast in words."""
+"""The aging check `retention_is_far`, and the retention forecast as text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ _NAMED: Final = 3
 class TransactionStatus:
     """An open transaction, which holds back `offsets` offsets from `start` on. Times are ISO 8601 in UTC.
 
-    `since` is when it began, or when its producer last wrote if no coordinator knows it. In that case `transactional_id`, `state` and
+    `since` is when it began, or when its producer last wrote if no coordinator knows it. In that case
+    `transactional_id`, `state` and
     `ends_at`, when the coordinator aborts it, are None.
     """
 
@@ -71,7 +72,7 @@ def transactions(table_forecast: RetentionForecast) -> tuple[TransactionStatus, 
     )
 
 
-# --- in words ---------------------------------------------------------------------------------------------------
+# --- texts ------------------------------------------------------------------------------------------------------
 
 
 def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:

@@ -49,7 +49,7 @@ class Ivy:
             environ: read for `PLATFORM_IVY_SETTINGS`.
 
         Raises:
-            JarsUnavailableError: Ivy failed; names its log.
+            JarsUnavailableError: Ivy failed; the error names its log file.
         """
         module = self.folder / "ivy.xml"
         module.write_text(_module_of(jars), encoding="utf-8")
@@ -57,7 +57,8 @@ class Ivy:
         return self._run(module, ("default",), ("-settings", settings), on_jar)
 
     def fetch_archive(self, archive: Jar, classifier: str, ending: str, environ: Mapping[str, str]) -> Path:
-        """Fetch and return one file published with a module, by its classifier and extension; otherwise like `fetch`."""
+        """Fetch and return one file published with a module, by its classifier and extension; otherwise like
+        `fetch`."""
         module = self.folder / "ivy.xml"
         module.write_text(
             _module_of(

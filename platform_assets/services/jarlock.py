@@ -90,7 +90,7 @@ def verify(jar: Jar, path: Path, label: str | None = None) -> None:
         label: its name in errors; by default, the path.
 
     Raises:
-        JarMismatchError: its bytes are not the locked ones; names the jar.
+        JarMismatchError: its bytes are not the locked ones; the error names the jar.
         OSError: it cannot be read.
     """
     found = sha256_of(path)

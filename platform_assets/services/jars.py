@@ -1,6 +1,7 @@
 """Install the pinned jars, and write the lock that pins them.
 
-`python -m platform_assets.services.jars [install|lock]`. Installing a second time verifies the existing jars and uses no network.
+`python -m platform_assets.services.jars [install|lock]`. Installing a second time verifies the existing jars and uses
+no network.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def install(
     Raises:
         JarMismatchError: a jar differs from the lock. If it was just fetched, it is not kept.
         JavaNotFoundError: jars are missing and there is no Java to fetch them with.
-        JarsUnavailableError: Ivy could not fetch them; names its log.
+        JarsUnavailableError: Ivy could not fetch them; the error names its log file.
         ConfigurationError: the lock or pyspark is missing.
     """
     env = os.environ if environ is None else environ
@@ -128,7 +129,8 @@ def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
 
 
 def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, lock_file: Path = LOCK_FILE) -> None:
-    """Resolve `ivy.xml` again and write the lock. The Spark set leaves out jars included in pyspark, except `REPLACING`.
+    """Resolve `ivy.xml` again and write the lock. The Spark set leaves out jars included in pyspark, except
+    `REPLACING`.
 
     Raises:
         JavaNotFoundError, JarsUnavailableError, ConfigurationError: as for `install`.
@@ -164,7 +166,8 @@ class _Counter:
 
 
 def _shares(jars: Sequence[Jar]) -> list[list[Jar]]:
-    """Split a list among a few runs of Ivy, each within one set: with two versions in one run, Ivy would keep only one."""
+    """Split a list among a few runs of Ivy, each within one set: with two versions in one run, Ivy would keep only
+    one."""
     by_set = [[jar for jar in jars if jar.jar_set == jar_set] for jar_set in JAR_SETS]
     split = [listed[start::SHARES_PER_SET] for listed in by_set for start in range(SHARES_PER_SET)]
     return [share for share in split if share]

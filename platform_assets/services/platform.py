@@ -72,7 +72,8 @@ Service = Literal[BrokerService, "registry", "spark", "dagster-webserver", "dags
 SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")
 """Services that `up` starts by default; `kafka` stands for all brokers of the home."""
 ALL_SERVICES: Final[tuple[Service, ...]] = get_args(Service)
-"""All services, including the other brokers of a home with three, and the schema registry, which starts only on request."""
+"""All services, including the other brokers of a home with three, and the schema registry, which starts only on
+request."""
 
 _GIVEN_BY: Final[Mapping[Service, str]] = {
     **dict.fromkeys(brokers.ALL, KAFKA_ADDRESS),
@@ -140,7 +141,8 @@ def up(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[ServiceState, ...]:
-    """Start services that do not run and are not set by the environment. A second call starts only those that have died since.
+    """Start services that do not run and are not set by the environment. A second call starts only those that have
+    died since.
 
     A UI that was already running reloads its definitions, so edits are visible immediately.
 
@@ -156,9 +158,10 @@ def up(
         The state of each service.
 
     Raises:
-        ServiceStartError: a service did not come up; names its log.
+        ServiceStartError: a service did not come up; the error names its log file.
         PortTakenError: a requested port is in use.
-        JavaNotFoundError, JarsUnavailableError, JarMismatchError: a requirement of the services is missing, or is not the
+        JavaNotFoundError, JarsUnavailableError, JarMismatchError: a requirement of the services is missing, or is not
+        the
         locked one.
         ConfigurationError: a setting is wrong, the run state is damaged, or edited definitions cannot be loaded.
         BusyError: another command starts or ends services of this home.
@@ -289,7 +292,8 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
 
 
 def reload(home: Home | None = None) -> bool:
-    """Make the UI that `up` started, if it runs, reload its definitions; return True if it runs. The daemon does so by itself.
+    """Make the UI that `up` started, if it runs, reload its definitions; return True if it runs. The daemon does so by
+    itself.
 
     Raises:
         ConfigurationError: it did not answer, or the definitions cannot be loaded.
@@ -340,16 +344,20 @@ def variables(home: Home | None = None) -> dict[str, str]:
 
 
 def environment(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that a client of the platform and its definitions need; those of the environment take precedence.
+    """Return the variables that a client of the platform and its definitions need; those of the environment take
+    precedence.
 
     Args:
         home: whose services; from the environment by default.
         environ: the environment to read; the process's own by default.
 
     Returns:
-        `KAFKA_BOOTSTRAP_SERVERS`, and for secured brokers the clients' settings (which hold the password: keep them out of logs);
-        `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (which holds the token: keep it out of logs too), `DAGSTER_HOME`, `LAKE_ROOT`,
-        `PLATFORM_DEFS`, `PLATFORM_KEEP_RUNS_DAYS` and `PLATFORM_ASSET_PREFIX` where they are set, and the `variables`. An address that
+        `KAFKA_BOOTSTRAP_SERVERS`, and for secured brokers the clients' settings (which hold the password: keep them
+        out of logs);
+        `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (which holds the token: keep it out of logs too), `DAGSTER_HOME`,
+        `LAKE_ROOT`,
+        `PLATFORM_DEFS`, `PLATFORM_KEEP_RUNS_DAYS` and `PLATFORM_ASSET_PREFIX` where they are set, and the `variables`.
+        An address that
         is neither given nor running is left out.
 
     Raises:
@@ -458,7 +466,8 @@ def _state_of(service: Service, record: ProcessRecord | None) -> ServiceState:
 
 
 def _client_environment(home: Home, env: Mapping[str, str], members: Brokers) -> dict[str, str]:
-    """Return the variables of clients for this home's own secured brokers; none if the environment sets other brokers."""
+    """Return the variables of clients for this home's own secured brokers; none if the environment sets other
+    brokers."""
     return {} if brokers.FIRST in given(home, environ=env) else members.client_environment()
 
 

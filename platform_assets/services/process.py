@@ -47,7 +47,7 @@ class ServiceSpec:
         command: the argument list. Arguments are public: no secret may be among them.
         environment: added to the inherited variables, or removed from them if the value is None; may hold secrets.
         directory: the working directory.
-        log: stdout and stderr go here; each start begins a new file, and so does one that is too large. A few former
+        log: stdout and stderr go here; each start begins a new file, and so does one that is too large. A few earlier
             ones are kept.
         address: its address for others, without secrets.
         ports: the loopback ports it listens on.
@@ -125,7 +125,8 @@ class ProcessRecord:
 
 
 def planned(spec: ServiceSpec) -> ProcessRecord:
-    """Return the record of a process about to be started. Saved first, it allows cleaning up after a crash in between."""
+    """Return the record of a process about to be started. Saved first, it allows cleaning up after a crash in
+    between."""
     mark, log = secrets.token_hex(16), str(spec.log)
     return ProcessRecord(spec.name, 0, "", mark, log, spec.address, spec.ports, fingerprint=spec.fingerprint)
 
@@ -323,7 +324,7 @@ def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
 def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
     """Return once none of them runs, or after `timeout` seconds.
 
-    A process that has ended counts as gone even if its parent, another program, has not collected its exit status.
+    A process that has ended counts as ended even if its parent, another program, has not collected its exit status.
     """
     deadline = time.monotonic() + timeout
     left = list(processes)

@@ -1,4 +1,4 @@
-"""Start services in parallel, or not at all, and keep the run state correct meanwhile."""
+"""Start services in parallel, or not at all, and keep the run state correct in the meantime."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Launch:
 def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[ProcessRecord, ...]:
     """Start, in parallel, the services that do not run; if one fails, end all that this call started.
 
-    A service that runs and answers is left alone. One that is dead, hung, half-started or was started with other settings
+    A service that runs and answers is left alone. One that is dead, hung, half-started or was started with other
+    settings
     is ended completely and started.
 
     Args:

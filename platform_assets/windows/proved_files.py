@@ -80,7 +80,7 @@ def recognised_as(
     """Return `files`, by window, with `proved_as` set for windows whose receipts' rows, and no others, are in different
     files.
 
-    `files` are those of a recent version. A window is returned unchanged if its rows differ, or if a file cannot be
+    `files` belong to a recent version. A window is returned unchanged if its rows differ, or if a file cannot be
     read: callers then find out what is wrong with it. A file of a single window is not read: its reader records a
     receipt. Unless `reads` is set, only facts that are already known count. Nothing is read of a partitioned table.
     Memory is bounded by the contents of one file and one sum for each window.

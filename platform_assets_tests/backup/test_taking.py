@@ -1,4 +1,4 @@
-"""Each backup is complete and consistent at one point in time, whatever is loaded meanwhile; an unfinished one is
+"""Each backup is complete and consistent at one point in time, whatever is loaded in the meantime; an unfinished one is
 not a backup."""
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def sample(name: str, rng: random.Random, seconds: float, folder: Path) -> int:
 
 
 def run(name: str, seed: int, seconds: float, folder: Path, only: int | None = None) -> FuzzResult:
-    """Run the cases of a target for so many seconds, or only the case `only`. The record in `folder` is updated
+    """Run the cases of a target for that many seconds, or only the case `only`. The record in `folder` is updated
     continuously."""
     folder.mkdir(parents=True, exist_ok=True)
     found, began = FuzzResult(name, seed), time.monotonic()

@@ -558,7 +558,7 @@ def test_rows_that_end_before_the_edge_that_the_log_names_are_corrupt(ledger: Le
 
 
 def test_a_process_that_was_killed_before_its_commit_leaves_nothing(ledger: Ledger, tmp_path: Path) -> None:
-    """Its data file exists, but no commit names it."""
+    """Its data file exists, but no commit refers to it."""
     ledger.record_cuts(hourly("t", [{0: 2}]), None)
     table = tmp_path / "_ledger" / "cuts"
     copy = tmp_path / "copy"

@@ -1,4 +1,5 @@
-"""Dagster on a real PostgreSQL server: `up`, runs and their display, pruning, and a server that stops meanwhile."""
+"""Dagster on a real PostgreSQL server: `up`, runs and their display, pruning, and a server that stops in the
+meantime."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def test_a_server_that_goes_away_under_load_is_gone_on_with(home: Home, server: 
     secret = server.password.encode()
     assert [p for p in home.root.rglob("*") if p.is_file() and secret in p.read_bytes()] == []
 
-    # What the daemon has asked for is there: no tick was lost, and none was doubled. A run that died was started again, as another.
+    # What the daemon has asked for is there: no tick was lost, and none was doubled. A run that died was started
+    # again, as another.
     with dg.DagsterInstance.from_config(str(home.dagster)) as instance:
         # The server has runs of other tests too.
         asked_for = instance.get_runs(dg.RunsFilter(job_name="count"))

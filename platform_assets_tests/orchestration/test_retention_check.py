@@ -1,4 +1,4 @@
-"""Retention forecast in words, as a check, and as the sensor reports it between loads."""
+"""Retention forecast as text, as a check, and as the sensor reports it between loads."""
 
 from __future__ import annotations
 

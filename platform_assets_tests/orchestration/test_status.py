@@ -330,7 +330,8 @@ def test_a_topic_of_which_nothing_was_ever_sealed_says_that_its_sensor_never_tic
     assert seen(tmp_path, instance, edge(1.5)).warning is None
 
 
-# --- checks that a run is about to evaluate again ------------------------------------------------------------------------
+# --- checks that a run is about to evaluate again
+# ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("found", [True, False])
@@ -422,13 +423,15 @@ def test_a_growing_backlog_is_seen_in_ledger_and_clock(tmp_path: Path, instance:
     assert any("6 sealed windows wait" in p for p in seen(tmp_path, instance, edge(8.2)).problems)
 
 
-# --- a backlog that is caught up with ----------------------------------------------------------------------------------
+# --- a backlog that is caught up with
+# ----------------------------------------------------------------------------------
 
 
 def caught_up_to(
     root: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus], hours: float = 40.5
 ) -> TableStatus:
-    """After windows of 8 hours, of which 3 are loaded: `ticks` began so many minutes before now, which is at `hours`."""
+    """After windows of 8 hours, of which 3 are loaded: `ticks` began that many minutes before now, which is at
+    `hours`."""
     for window in recorded(root, TOPIC, [{0: n * 10} for n in range(9)])[:3]:
         loaded(root, window)
     now = edge(hours)

@@ -42,7 +42,7 @@ def token(spark_remote: str) -> str:
 
 
 def files_below(root: Path) -> Iterator[tuple[Path, bytes]]:
-    """Return all regular files of a home with their contents; services may delete some meanwhile."""
+    """Return all regular files of a home with their contents; services may delete some in the meantime."""
     for folder, _, names in os.walk(root):
         for path in (Path(folder, name) for name in names):
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Loads, decoding and audits spread over executors, with executors and workers lost meanwhile."""
+"""Loads, decoding and audits spread over executors, with executors and workers lost in the meantime."""
 
 from __future__ import annotations
 

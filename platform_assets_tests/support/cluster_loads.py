@@ -104,6 +104,6 @@ def assert_vacuumed(lk: TopicLake, key: str) -> list[Path]:
 
 
 def _unnamed(lk: TopicLake) -> list[Path]:
-    """Return the data files that no version names, and the checksum files that Spark writes next to them."""
+    """Return the data files that no version refers to, and the checksum files that Spark writes next to them."""
     sums = [path for path in lk.table.rglob(".*.crc") if not path.with_name(path.name[1:-4]).exists()]
     return sorted({*lk.orphans(), *(path for path in sums if "_delta_log" not in path.parts)})

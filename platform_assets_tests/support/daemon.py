@@ -40,7 +40,7 @@ class Daemon:
             known = self.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key}))
             assert not known, "Dagster would start no run for this key"
             tags = {**request.tags, "dagster/run_key": request.run_key}
-            # All of a load job's assets where its raw table is one of those that are asked for.
+            # All of a load job's assets where its raw table is one of those that are requested.
             whole = table_key(self.declaration.raw_table) in (request.asset_selection or [])
             self.results.append(
                 found.resolve_job_def(request.job_name).execute_in_process(

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 Point = Literal["before the plan", "after the plan", "files written", "between the writes", "after all"]
-"""Points at which a load is ended: before it has read anything; when its plan is known; when data files are written but not
+"""Points at which a load is ended: before it has read anything; when its plan is known; when data files are written
+but not
 committed; between storing data and position; and at its end, before its result is reported.
 """
 POINTS: tuple[Point, ...] = get_args(Point)
@@ -52,7 +53,7 @@ class Faults:
 
 
 def leave_files(lake: TopicLake, key: str) -> None:
-    """Write data files of a window that no commit names, as a killed writer would leave them."""
+    """Write data files of a window that no commit refers to, as a killed writer would leave them."""
     sealed = lake.ledger.window(lake.topic, key)
     assert sealed is not None
     ranges = sealed.ranges.non_empty()

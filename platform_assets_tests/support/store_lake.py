@@ -26,7 +26,7 @@ class StoreLake(TopicLake):
         return [name for name in self.folder.written_before(FOREVER, "") if not name.startswith("_delta_log/")]
 
     def named_files(self) -> set[str]:
-        """Data files that the raw table's newest version names."""
+        """Data files that the raw table's newest version lists."""
         paths = pa.table(self.folder.delta().get_add_actions(flatten=True))["path"].to_pylist()
         return {unquote(path) for path in paths}
 

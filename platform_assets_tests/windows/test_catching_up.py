@@ -181,7 +181,7 @@ def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, mon
     assert isinstance(found[keys[3]], WorkerLostError)
     assert f"window {keys[3]}" in str(found[keys[3]])
     assert named(found) == dict.fromkeys(keys, "loaded") | {keys[3]: "WorkerLostError"}
-    # Tasks of a dead job may still write files, which no commit names and VACUUM deletes.
+    # Tasks of a dead job may still write files, which no commit refers to and VACUUM deletes.
     assert begun == [keys, keys[3:], keys[4:]], "what was given is not read again"
     assert lk.load(keys[3]).outcome == "loaded"
     assert records(lk.rows()) == records(lk.committed())
@@ -191,7 +191,8 @@ def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, mon
 def test_receipts_of_many_topics_are_recorded_together_and_those_that_a_killed_run_lacks_are_found(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is killed between its commits and their receipts: each window is in the table once, and is not read again."""
+    """A run is killed between its commits and their receipts: each window is in the table once, and is not read
+    again."""
     lakes = [lake(partitions=2) for _ in range(3)]
     keys = {lk.topic: [lk.window_of(numbered(4, 2, stem=f"{lk.topic} {n}-")) for n in range(4)] for lk in lakes}
     engine = lakes[0].engine

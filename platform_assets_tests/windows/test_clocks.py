@@ -46,7 +46,7 @@ class Sealer(Stream):
         return len(sealing.seal(self.declaration, self.cluster, self.ledger, now, deadline=deadline).recorded)
 
     def seal_all(self, now: datetime) -> None:
-        """Seal until nothing is left, because a minute may have passed meanwhile."""
+        """Seal until nothing is left, because a minute may have passed in the meantime."""
         while self.seal(now):
             pass
 

@@ -376,7 +376,7 @@ def name(topic: MadeTopic, *offsets: int) -> None:
 
 
 def test_a_load_that_was_about_to_commit_is_refused_by_an_erasure(topic: MadeTopic) -> None:
-    """The load has read the record and made its last check; its files must not be deleted while a commit names them."""
+    """The load has read the record and made its last check; its files must not be deleted while a commit lists them."""
     (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
 
     def erase_now() -> None:
@@ -416,7 +416,8 @@ def test_a_decoding_that_was_about_to_commit_is_refused_by_an_erasure(topic: Mad
 
 
 def test_files_that_the_table_names_are_never_deleted_and_the_remedy_works(topic: MadeTopic) -> None:
-    """Neither a receipt nor a load's commit names the window's rows: another writer wrote them, or the ledger was lost."""
+    """Neither a receipt nor a load's commit names the window's rows: another writer wrote them, or the ledger was
+    lost."""
     (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
     samples.append(topic.root, topic.topic, samples.rows(window.key, {0: range(3)}))
     name(topic, 1)

@@ -132,7 +132,7 @@ def remove_file(lk: TopicLake, key: str) -> None:
 
 
 def rewrite_files(lk: TopicLake, key: str) -> None:
-    """Move the rows to other files, which is not damage: they are read, and the receipt names the new files."""
+    """Move the rows to other files, which is not damage: they are read, and the receipt lists the new files."""
     rows = DeltaTable(lk.table).to_pyarrow_table(filters=[("window", "=", key)])
     write_deltalake(lk.table, rows, mode="overwrite", predicate=f"window = '{key}'")
 
@@ -262,7 +262,8 @@ def test_a_topic_that_was_made_anew_is_refused(lake: LakeMaker, broker: Broker) 
 def test_a_topic_made_anew_while_it_is_read_again_is_refused(
     lake: LakeMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka reads use the topic's name, so the staged rows may come from the old or the new topic; the id is read again."""
+    """Kafka reads use the topic's name, so the staged rows may come from the old or the new topic; the id is read
+    again."""
     lk = lake()
     key = lk.window_of(numbered(10))
     lk.load(key)
@@ -441,7 +442,8 @@ def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided
 
 @both_engines
 def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> None:
-    """The transaction spans two partitions, one of which another transaction holds back: two windows, each record once."""
+    """The transaction spans two partitions, one of which another transaction holds back: two windows, each record
+    once."""
     lk = lake(partitions=2)
     holder = lk.open_transaction([Record(b"holder", partition=1)])
     lk.commit([Record(b"straddles", partition=p) for p in (0, 1)])

@@ -222,7 +222,7 @@ def test_the_warning_of_a_retention_by_time_comes_before_the_loss(lake: LakeMake
         now = datetime.now(UTC)
         (partition,) = look(lk, now).partitions
         start = lk.cluster.log_starts(lk.cluster.topic(lk.topic))[0].offset
-        # Nothing was ever cut, so unloaded offsets begin at the log's start, which moves: offset 0 is asked for.
+        # Nothing was ever cut, so unloaded offsets begin at the log's start, which moves: offset 0 is requested.
         if start > 0:
             break
         assert partition.forecast is not None

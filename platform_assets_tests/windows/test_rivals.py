@@ -1,8 +1,10 @@
 """Two concurrent first loads of one window, many times, by each pair of engines, never leave two sets of rows.
 
-Both open the table before either commits, so that the later one commits from a handle that is out of date. A first load removes
-nothing, so nothing in Delta's own rules keeps the second out. A task that Spark runs twice, or that continues after its load's
-commit, leaves only files that no version names.
+Both open the table before either commits, so that the later one commits from a handle that is out of date. A first
+load removes
+nothing, so nothing in Delta's own rules keeps the second out. A task that Spark runs twice, or that continues after
+its load's
+commit, leaves only files that no version refers to.
 """
 
 from __future__ import annotations
@@ -109,7 +111,8 @@ def test_of_two_first_loads_at_once_one_wins_each_time(
 def test_files_of_a_task_that_ran_twice_are_deleted_at_the_commit_and_later_ones_by_vacuum(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with speculation, or a worker wrongly thought dead: one copy writes before the commit, another one after it."""
+    """As with speculation, or a worker wrongly thought dead: one copy writes before the commit, another one after
+    it."""
     lk = lake(partitions=2)
     works: list[Work] = []
     reports_of = engine.reports_of

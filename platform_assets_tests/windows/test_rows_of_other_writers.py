@@ -1,4 +1,5 @@
-"""Rows that no load writes, with another topic id or without a window: checks name them, and the remedies remove them."""
+"""Rows that no load writes, with another topic id or without a window: checks list them, and the remedies remove
+them."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_records_that_were_erased_before_the_ledger_was_lost_do_not_come_back(
 def test_an_erased_record_is_not_named_as_one_that_the_table_lacks(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Kafka has lost another record meanwhile, which is the only difference."""
+    """Kafka has lost another record in the meantime, which is the only difference."""
     delete_rows(topic, 0, 25)
     clean_log(table(topic))
     lose_ledger(topic)

@@ -199,7 +199,8 @@ class WithoutEpochs(Cluster):
 
 @dataclass(frozen=True)
 class Shorter:
-    """A topic whose first 6 records both replicas had; 4 more, two in each of two windows, only the previous leader had."""
+    """A topic whose first 6 records both replicas had; 4 more, two in each of two windows, only the previous leader
+    had."""
 
     lake: TopicLake
     windows: tuple[str, str, str]
@@ -213,7 +214,7 @@ def shorter(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Iterator[Shorter]:
-    """The third broker, which was stopped meanwhile, leads; of three windows two are loaded, and the last one is
+    """The third broker, which was stopped in the meantime, leads; of three windows two are loaded, and the last one is
     sealed.
     """
     with_epochs: bool = request.param

@@ -1,6 +1,6 @@
 """Findings of a table's newest deep audits, kept so that a report that reads no file can say whether they still hold.
 
-Damage stays until the window's files change. So a finding holds as long as the table's log names the files that were
+Damage stays until the window's files change. So a finding holds as long as the table's log lists the files that were
 read. It is one JSON file per table next to the ledger, and proves nothing: proofs are receipts in the ledger.
 """
 

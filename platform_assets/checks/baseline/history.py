@@ -46,7 +46,8 @@ class History:
     """The windows between the edges `edges`, ascending: one fewer than edges.
 
     `cuts` and `receipts` are rows of the ledgers, newest entries only, and `files` rows of `holdings.actions`: all
-    of these windows, and whatever else lies between the edges. `version` is the newest of the table. Of windows that are
+    of these windows, and whatever else lies between the edges. `version` is the newest of the table. Of windows that
+    are
     `proved`, other files are known to hold the rows of their receipts. Numbers are given
     with a row a window, and by partition with a column for each of `partitions`, ascending.
     """
@@ -65,7 +66,7 @@ class History:
 
     @cached_property
     def partitions(self) -> Numbers:
-        """Every Kafka partition that a cut names."""
+        """Every Kafka partition that a cut lists."""
         return _numbers(pc.unique(self.cuts["partition"]).sort())
 
     # --- facts of each window and partition -------------------------------------------------------------------
@@ -158,7 +159,8 @@ class History:
 
     @cached_property
     def files_as_recorded(self) -> Mask:
-        """The window's data files are those that its receipt names, or are proved to hold the same rows, with as many rows."""
+        """The window's data files are those that its receipt lists, or are proved to hold the same rows, with as many
+        rows."""
         found = holdings.window_files(self.files)
         expected = zip(self.keys, self.by_window("files_digest"), self.rows.tolist(), strict=True)
         return np.array(
@@ -173,7 +175,7 @@ class History:
 
     @cached_property
     def _logs(self) -> list[tuple[str, int]]:
-        """Every topic id and generation that a cut names; the index is the number of the log."""
+        """Every topic id and generation that a cut lists; the index is the number of the log."""
         pairs = zip(self.cuts["topic_id"].to_pylist(), self.cuts["generation"].to_pylist(), strict=True)
         return sorted(set(pairs))
 

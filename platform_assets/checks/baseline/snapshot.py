@@ -39,9 +39,10 @@ _VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One data file of the table and a window in it; `rows` are those of the window, None if the log does not have them.
+    """One data file of the table and a window in it; `rows` belong to the window, None if the log does not have them.
 
-    `share` are the bytes that the window counts for if others share the file, else all of them. `reaches_back` is true if windows
+    `share` are the bytes that the window counts for if others share the file, else all of them. `reaches_back` is true
+    if windows
     that are only counted share it.
     """
 
@@ -58,7 +59,8 @@ class File:
 class Baseline:
     """`older` windows were only counted when the logs of the table and of both ledgers ended with these commits.
 
-    `files` are those of all later windows, by path and window, and `loads` the newest load of each of them among the commits from
+    `files` belong to all later windows, by path and window, and `loads` the newest load of each of them among the
+    commits from
     version `since` on.
     """
 
@@ -106,7 +108,7 @@ class Baseline:
 def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
     """Return a baseline of every window, without older ones yet; None if commits cannot be followed from here.
 
-    `loads` are those of the newest `recent` commits. Reads the whole log of the table.
+    `loads` belong to the newest `recent` commits. Reads the whole log of the table.
     """
     anchors = [delta_log.newest_anchor(path) for path in _logs(lake, table)]
     if None in anchors:

@@ -136,7 +136,7 @@ class Heatmap:
 
     @property
     def sentence(self) -> str:
-        """The heatmap in words."""
+        """The heatmap as text."""
         if not self.windows:
             return f"{self.table}: no window is sealed yet"
         span = self.first if self.windows == 1 else f"{self.first} to {self.last}"

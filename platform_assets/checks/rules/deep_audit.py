@@ -101,7 +101,7 @@ def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
 
 
 def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> CheckResult:
-    """Evaluate. Pure. `files` are the digests of the files that the log names now, `receipts` those of the ledger."""
+    """Evaluate. Pure. `files` are the digests of the files that the log lists now, `receipts` those of the ledger."""
     findings = tuple(_standing(known, files, receipts))
     audit = f"the audit of {known.at:%Y-%m-%d %H:%M}Z"
     figures = (("windows_audited", 0), ("rows_audited", 0))

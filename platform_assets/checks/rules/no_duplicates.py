@@ -95,7 +95,7 @@ def _foreign(facts: Facts, key: str, partition: int) -> tuple[OffsetRange, ...]:
 
 
 def _held(facts: Facts, key: str, partition: int, offsets: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
-    """Return those of `offsets` that a window has: as read, or by its range if it is unchanged since its load."""
+    """Return the `offsets` that a window has: as read, or by its range if it is unchanged since its load."""
     if key in facts.changed:
         held = facts.changed[key].get(partition)
         return () if held is None else common(offsets, held.ranges)

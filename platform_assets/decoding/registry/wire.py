@@ -45,7 +45,8 @@ _LONG_IDS: Final[Mapping[str, int]] = {CONTENT_ID: 2, GLOBAL_ID: 3}
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A number for each value: its schema's id, `NONE`, or a lower number, local to this block, whose key is in `names`."""
+    """A number for each value: its schema's id, `NONE`, or a lower number, local to this block, whose key is in
+    `names`."""
 
     numbers: npt.NDArray[np.int64]
     names: Mapping[int, str]
@@ -139,7 +140,7 @@ class Framed:
 
 
 def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: IdFrom) -> Framed:
-    """Return the values with their heads; `headers` are those of their records: lists of structs of key and value.
+    """Return the values with their heads; `headers` belong to their records: lists of structs of key and value.
 
     If a record names its schema in a header although the declaration says `prefix`, its value gets no head: bytes
     that happen to look like a head would select the wrong schema.
@@ -205,7 +206,8 @@ def apicurio_rows(headers: pa.ListArray, side: Side) -> npt.NDArray[np.bool_]:
 
 
 def last_header(headers: pa.ListArray, name: bytes) -> pa.BinaryArray:
-    """Return the last header value with that name of each record, like Kafka's `lastHeader`; null if there is none, or it is null."""
+    """Return the last header value with that name of each record, like Kafka's `lastHeader`; null if there is none, or
+    it is null."""
     entries = headers.values
     edges = headers.offsets.to_numpy().astype(np.int64)
     keys = entries.field("key").cast(pa.binary())

@@ -34,7 +34,8 @@ _PATIENCE: Final = 30.0
 class Refused:
     """Records and batches that no load accepts.
 
-    `records` are `(partition, offset, timestamp in ms)` of records whose timestamp is out of range. `batches` are the offsets of
+    `records` are `(partition, offset, timestamp in ms)` of records whose timestamp is out of range. `batches` are the
+    offsets of
     batches beyond the limits, and `damaged` those of batches that are not intact, by partition.
     """
 
@@ -121,7 +122,7 @@ class _Search:
         self.found, self._room = found, unpack_buffer
 
     def observe(self, log_start: int) -> None:
-        """Ignore offsets that have expired meanwhile; another search finds those."""
+        """Ignore offsets that have expired in the meantime; another search finds those."""
 
     def missing(self, until: int) -> None:
         self.position = max(self.position, min(until, self.end))

@@ -71,7 +71,8 @@ class _Rows:
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """Note missing offsets: below the log start they were deleted meanwhile; elsewhere, there was no record."""
+        """Note missing offsets: below the log start they were deleted in the meantime; elsewhere, there was no
+        record."""
         until = min(until, self.end)
         if self.position < min(until, self._log_start):
             raise Overtaken(self.partition, OffsetRange(self.position, min(until, self._log_start)))

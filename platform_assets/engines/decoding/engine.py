@@ -76,7 +76,8 @@ class DecodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without rows has no shares."""
+    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without rows has no
+    shares."""
 
     orders: tuple[DecodeOrder, ...]
     shares: tuple[Share, ...]
@@ -104,7 +105,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DecodedFiles:
-    """Files of the two tables that no commit names yet, and the expectation figures of the decoded rows."""
+    """Files of the two tables that no commit refers to yet, and the expectation figures of the decoded rows."""
 
     decoded: StagedFiles
     dead_letters: StagedFiles
@@ -115,7 +116,8 @@ class DecodedFiles:
 class DecodeEngine:
     """Decodes windows of `lake`. `session` is called when it is first needed.
 
-    Jobs are sent to the `shared` session, if there is one; tables are read in `session`. `environ` has the settings of a schema
+    Jobs are sent to the `shared` session, if there is one; tables are read in `session`. `environ` has the settings of
+    a schema
     registry.
     """
 
@@ -215,7 +217,8 @@ class DecodeEngine:
     def _pieces_of_many(
         self, orders: Sequence[DecodeOrder], refused: dict[str, PlatformError]
     ) -> list[tuple[DecodeOrder, list[Piece]]]:
-        """Return the row groups of each order; put the error of an order whose files cannot be read into `refused`, by load id."""
+        """Return the row groups of each order; put the error of an order whose files cannot be read into `refused`, by
+        load id."""
         files: dict[int, dict[str, WindowFiles]] = {}
         found: list[tuple[DecodeOrder, list[Piece]]] = []
         for order in orders:

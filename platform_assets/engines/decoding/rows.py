@@ -1,4 +1,5 @@
-"""Conversion of raw records to rows of two tables, a block at a time: each record becomes one row of exactly one table."""
+"""Conversion of raw records to rows of two tables, a block at a time: each record becomes one row of exactly one
+table."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class RowMaker:
     """Builder of rows, with the decoder of the value and, if keys are decoded, of the key.
 
     `layout` and `dead_layout` are the columns of decoded rows and of dead letters, and `declaration` is the digest
-    in dead letters. `repairs` are those of the records' window; a dead letter has the value as it was sent, even if
+    in dead letters. `repairs` belong to the records' window; a dead letter has the value as it was sent, even if
     it has a repair.
     """
 
@@ -52,9 +53,11 @@ class RowMaker:
     def rows(
         self, records: pa.RecordBatch, whole: Callable[[], pa.RecordBatch] | None = None
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return decoded rows and dead letters of `records`, which have the columns `needed`; both in the order of `records`.
+        """Return decoded rows and dead letters of `records`, which have the columns `needed`; both in the order of
+        `records`.
 
-        `whole` returns the same records with `RAW_COLUMNS`, and is called if some of them are dead letters; without it, `records`
+        `whole` returns the same records with `RAW_COLUMNS`, and is called if some of them are dead letters; without
+        it, `records`
         have these columns.
         """
         values = self._repaired(records)

@@ -35,7 +35,7 @@ Blocks = Callable[[], Iterator[pa.RecordBatch]]
 
 
 def measure(expectation: Expectation, folder: Folder, window: str, written: StagedFiles) -> Figures:
-    """Return the figures of files written to `folder` that no commit names yet. Raises FilesLostError."""
+    """Return the figures of files written to `folder` that no commit refers to yet. Raises FilesLostError."""
     return figures(expectation, lambda: _blocks(expectation, folder, window, written), written.measured.rows)
 
 

@@ -31,7 +31,7 @@ class MergeEngine:
     shared: SharedSession | None = None
 
     def merge(self, work: Work) -> Generator[Report, None, None]:
-        """Yield a report for each share, in order and as soon as it is known; no commit names the new files yet.
+        """Yield a report for each share, in order and as soon as it is known; no commit refers to the new files yet.
 
         This process runs the shares for which Spark's workers lack the code. Raises MergingLostError if the job
         ended early: shares without a report may have left files in their folders.

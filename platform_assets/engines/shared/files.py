@@ -60,7 +60,7 @@ class FileSeries:
     A partition with `rows_apart` rows or more has separate files; smaller ones share a file. Files are in the folder
     `below` of the table, whose files are `table`; their names start with `stem`. `measure` returns the digests of
     rows. `dictionaries` names the columns with dictionary encoding, `deltas` those with delta encoding, both by the
-    paths of their leaves. If `window` is given, it is added to the rows as a column. `field_ids` are those of the
+    paths of their leaves. If `window` is given, it is added to the rows as a column. `field_ids` belong to the
     columns. `seconds` is the time spent on each step. Raises OSError.
     """
 

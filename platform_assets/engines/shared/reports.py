@@ -33,7 +33,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A data file that no commit names yet.
+    """A data file that no commit refers to yet.
 
     `path` is relative to the table's folder, `timestamps` are the oldest and the newest in microseconds, `windows`
     the first and the last if the file has a window column.

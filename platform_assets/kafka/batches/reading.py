@@ -38,21 +38,26 @@ from platform_assets.kafka.batches.wire import Connection
 # * or the first batch that a fetch at `offset` returns begins at `end` or later.
 #
 # A read_committed fetch stops at the last stable offset, so it returns no batch if the cleaner removed all records from
-# `offset` up to there. The batch after the gap is then part of an open transaction, and a read_uncommitted fetch returns it:
-# that batch is asked for each time an answer is empty. The cleaner leaves the active segment alone, and a segment is rolled for
+# `offset` up to there. The batch after the gap is then part of an open transaction, and a read_uncommitted fetch
+# returns it:
+# that batch is requested each time an answer is empty. The cleaner leaves the active segment alone, and a segment is
+# rolled for
 # the record that goes into the next one, so such a batch exists unless the active segment was emptied by other means.
 #
 # Then no batch can show the gap, and only the leader's own log can: its read goes through the segments on its disks and
-# gives nothing if none of them has a batch at the offset or later (`LocalLog.read` of Apache Kafka). An empty answer comes from
+# gives nothing if none of them has a batch at the offset or later (`LocalLog.read` of Apache Kafka). An empty answer
+# comes from
 # that read if
 #
 # * the leader answers, not a replica in the client's rack,
-# * its disks hold the offset: it is at or above the local log start that ListOffsets gives since Kafka 3.6, so no remote
+# * its disks hold the offset: it is at or above the local log start that ListOffsets gives since Kafka 3.6, so no
+#   remote
 #   storage is asked,
 # * no quota is used up: the answer has no throttle time,
 # * and the fetch was read_uncommitted, with a high watermark and a last stable offset at `end` or later.
 #
-# This counts only after several such answers in a row, each on a new connection and with the leader looked up again. Otherwise the
+# This counts only after several such answers in a row, each on a new connection and with the leader looked up again.
+# Otherwise the
 # question stays open: `EmptyAnswersError`, which the next record in the partition ends.
 
 _LONGEST_WAIT_MS: Final = 8_000
@@ -63,7 +68,8 @@ _LOCAL_ANSWERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """An answer and its batches that begin before the end. If none of them reaches the offset, there are none before the end.
+    """An answer and its batches that begin before the end. If none of them reaches the offset, there are none before
+    the end.
 
     If `answer.error` is set, it is OFFSET_OUT_OF_RANGE, and there are no batches.
     """
@@ -73,7 +79,8 @@ class FetchedBatches:
 
 
 class PresentFetch:
-    """Fetches from one partition; each returns batches or shows that there are none, as the docstring of this module says."""
+    """Fetches from one partition; each returns batches or shows that there are none, as the docstring of this module
+    says."""
 
     def __init__(self, brokers: Brokers, partition: int) -> None:
         self._brokers, self._partition = brokers, partition
@@ -190,7 +197,8 @@ class Buffers:
 class PartitionReading:
     """Steps through one partition, always one fetch ahead: the broker works while the last answer is used.
 
-    Offsets are reported to the sink as missing only if the log proves it, as the module's docstring explains. The sink gets all
+    Offsets are reported to the sink as missing only if the log proves it, as the module's docstring explains. The sink
+    gets all
     intact batches before a damaged one, so damage affects only offsets at or after it.
     """
 
@@ -244,7 +252,8 @@ class PartitionReading:
         return found
 
     def _take(self, answer: FetchedPartition, batches: Batches, *, whole: bool) -> None:
-        """Use intact batches; unless they are the `whole` answer, a damaged one follows, and the next fetch begins with it."""
+        """Use intact batches; unless they are the `whole` answer, a damaged one follows, and the next fetch begins
+        with it."""
         sink = self._sink
         sink.observe(answer.log_start)
         sink.missing(self._from)  # if the log start is later, the fetch began there

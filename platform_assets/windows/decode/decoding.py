@@ -1,6 +1,7 @@
 """Decoding one window of a topic: each of its raw rows becomes either a typed row or a dead letter.
 
-Both tables are a pure function of the raw window and the declaration. Dead letters are committed first, then decoded rows, and
+Both tables are a pure function of the raw window and the declaration. Dead letters are committed first, then decoded
+rows, and
 then both receipts at once: without receipts, or with those of another declaration, the window is decoded again.
 """
 
@@ -391,7 +392,8 @@ class WindowDecoder:
         return DecodedWindow(decoded, dead, "healed" if healed else "unchanged")
 
     def empty(self, raw: Receipt, known: Receipts) -> DecodedWindow:
-        """Return the receipts of a window without offsets, for the caller to record if they are new; nothing is written."""
+        """Return the receipts of a window without offsets, for the caller to record if they are new; nothing is
+        written."""
         dead = known.dead_letters or empty_receipt(self.declaration.dead_letter_table, raw, self.run_id)
         decoded = known.decoded or empty_receipt(self.declaration.decoded_table, raw, self.run_id)
         return DecodedWindow(decoded, dead, "empty")
@@ -418,7 +420,7 @@ class WindowDecoder:
     @contextmanager
     def named_conflicts(self, window: Prepared) -> Iterator[None]:
         """Within the block, raise ConcurrentLoadError instead of the original error if another load has committed
-        the window meanwhile, because that load deletes the files of all earlier ones."""
+        the window in the meantime, because that load deletes the files of all earlier ones."""
         key = window.order.window
         try:
             yield

@@ -1,4 +1,4 @@
-"""Search for records that a rule by key erases, in data files that no commit names yet: files of windows that were
+"""Search for records that a rule by key erases, in data files that no commit refers to yet: files of windows that were
 not loaded when the rule was made, of damaged windows that are repaired, and of later logs under the topic's name."""
 
 from __future__ import annotations

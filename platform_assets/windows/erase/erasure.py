@@ -104,7 +104,8 @@ class Erasure:
         return self.declaration.topic
 
     def at_offsets(self, wanted: Ranges, generation: int | None = None) -> list[Selected]:
-        """Select the records at the offsets `wanted`, by partition, of a generation of the topic's log, by default the newest.
+        """Select the records at the offsets `wanted`, by partition, of a generation of the topic's log, by default the
+        newest.
 
         Raises ConfigurationError for offsets that are not in a sealed window.
         """
@@ -124,7 +125,8 @@ class Erasure:
     def of_keys(
         self, keys: Sequence[bytes], unreadable: set[str] | None = None, searched: set[str] | None = None
     ) -> list[Selected]:
-        """Select the records in the raw table with one of these keys. Memory is bounded by one batch and the records found.
+        """Select the records in the raw table with one of these keys. Memory is bounded by one batch and the records
+        found.
 
         Windows with a file that cannot be read are added to `unreadable`; without it, the first raises FilesLostError.
         Files in `searched` are skipped, and those that were read are added to it.
@@ -168,11 +170,13 @@ class Erasure:
         ]
 
     def unfinished(self) -> list[str]:
-        """Return the keys of windows that an erasure has named and not finished, and of those whose rows have returned since."""
+        """Return the keys of windows that an erasure has named and not finished, and of those whose rows have returned
+        since."""
         return sorted({*decisions.unfinished_erasures(self.ledger.lake, self.topic), *self.returned()})
 
     def returned(self) -> dict[str, Ranges]:
-        """Return the erased offsets for which a table of the lake has rows, by window: for example after going back to an old version.
+        """Return the erased offsets for which a table of the lake has rows, by window: for example after going back to
+        an old version.
 
         Reads the partition and offset of all rows in windows that erasures have named.
         """
@@ -304,16 +308,18 @@ class Erasure:
         return len(new)
 
     def _key_fields(self, keys: Sequence[bytes], until: Mapping[int, int]) -> dict[str, Any]:
-        """Return the fields of the keys' digests. All keys of a topic share one salt, so a load takes one digest per key."""
+        """Return the fields of the keys' digests. All keys of a topic share one salt, so a load takes one digest per
+        key."""
         known = erasure_rules.of(self.ledger, self.topic).keys
         salt = known[0].salt if known else secrets.token_bytes(16)
         return erasure_rules.fields_of_keys(keys, salt, until)
 
     def run(self, author: Author) -> Done:
-        """Remove the records that the ledger names from each window that no erasure has finished, or to which such rows
+        """Remove the records that the ledger lists from each window that no erasure has finished, or to which such rows
         have returned.
 
-        Running it again continues, and deletes files that a killed upkeep has left with such rows. Raises ErasureUnfinishedError if
+        Running it again continues, and deletes files that a killed upkeep has left with such rows. Raises
+        ErasureUnfinishedError if
         some windows could not be done; the others are.
         """
         unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()

@@ -68,7 +68,7 @@ class Gatherer:
     """Gatherer of one window's rows for `replacer`. `window_column` is true if the table is flat: its files then have a
     window column.
 
-    `field_ids` are those of the table's columns.
+    `field_ids` belong to the table's columns.
     """
 
     replacer: WindowReplacer
@@ -100,7 +100,8 @@ class Gatherer:
             self.replacer.delete(kafka)
 
     def not_in_kafka(self) -> Ranges:
-        """Return the offsets of the window that cannot be read from Kafka: expired, or of an earlier log. Raises TruncationError."""
+        """Return the offsets of the window that cannot be read from Kafka: expired, or of an earlier log. Raises
+        TruncationError."""
         sealed, ledger = self.sealed, self.replacer.ledger
         inside = generations.within_log(ledger, sealed)
         if any(r.size for r in inside.values()):
@@ -147,7 +148,8 @@ class Gatherer:
         return find_refused(self.cluster.settings, topic, topic_id, self._records(without).pieces).damaged
 
     def past_paths(self, receipt: Receipt) -> Iterator[str]:
-        """Yield data files that the window has or had, each once, in the form of the log: first those of the receipt's version."""
+        """Yield data files that the window has or had, each once, in the form of the log: first those of the receipt's
+        version."""
         table, key = self.replacer.folder, receipt.window.key
         first = [] if receipt.table_version is None else [receipt.table_version]
         seen: set[str] = set()

@@ -1,7 +1,7 @@
 """Replacing one window of a table: new files are written, compared with the receipt, and committed or deleted.
 
 It does not depend on the source of the rows, so it serves every kind of table. Every reason to refuse a load is
-checked before the commit; if the load is refused, no commit names the files written so far, and they are deleted.
+checked before the commit; if the load is refused, no commit refers to the files written so far, and they are deleted.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Loaded:
 class _Held:
     """A window's files at version `version` of the table, and the measure of their rows; None if files are lost.
 
-    `as_recorded` is true if they are the files of the receipt, `is_of_topic` if all rows have its topic id, which no digest covers.
+    `as_recorded` is true if they are the files of the receipt, `is_of_topic` if all rows have its topic id, which no
+    digest covers.
     It is only known of rows with the digests of the receipt.
     """
 
@@ -168,7 +169,8 @@ class WindowReplacer:
     ) -> Loaded:
         """Restore a damaged window from a past version of the table that has the recorded rows.
 
-        The new commit names that version's files again. Raises LostForGoodError, with `cause`, if no version has the rows; or
+        The new commit names that version's files again. Raises LostForGoodError, with `cause`, if no version has the
+        rows; or
         UnrecordedLoadError, with the description `kafka`, if a rebuilt ledger found the rows.
         """
         began = time.monotonic()
@@ -245,7 +247,7 @@ class WindowReplacer:
     def proved(self, receipt: Receipt) -> Receipt | None:
         """Return the receipt of a window whose rows in the table are still those of `receipt`; None if they are not.
 
-        If other files contain them by now, the receipt names those files, and is recorded.
+        If other files contain them by now, the receipt lists those files, and is recorded.
         """
         held = self._held(receipt)
         return self._proved(receipt, held) if held.has(receipt) else None
@@ -386,7 +388,8 @@ class WindowReplacer:
     def _written(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, *, loaded: bool = False
     ) -> StagedFiles:
-        """Call `write` and return its result. Raises ConcurrentLoadError if it failed after another load committed the window,
+        """Call `write` and return its result. Raises ConcurrentLoadError if it failed after another load committed the
+        window,
         since that load deletes the files of all earlier ones."""
         key = metadata.window.key
         try:
@@ -405,7 +408,7 @@ class WindowReplacer:
         try:
             return commit.replace(replace(metadata, engine=written.engine), written.files)
         except (ConcurrentLoadError, TableRefusedError, LakeNotWritableError):
-            # Only these errors mean that no commit names the files.
+            # Only these errors mean that no commit refers to the files.
             self.delete(written)
             raise
 

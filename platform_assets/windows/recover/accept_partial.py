@@ -47,8 +47,10 @@ _RACES: Final = 5
 class Remains:
     """The rest of one damaged window, written and not committed yet.
 
-    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window without a row, except the `erased` ones.
-    These include offsets that never had a row, such as transaction markers; `rows_gone` counts only rows known to have existed.
+    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window without a row, except the
+    `erased` ones.
+    These include offsets that never had a row, such as transaction markers; `rows_gone` counts only rows known to have
+    existed.
     """
 
     loader: Loader
@@ -95,7 +97,7 @@ class Remains:
         """Make the rest the window, and record the losses, the author and the reason.
 
         The decision names everything and is recorded first. It takes effect with the commit, and not at all if the
-        commit is refused, for example because the window was repaired meanwhile. If this is interrupted after the
+        commit is refused, for example because the window was repaired in the meantime. If this is interrupted after the
         decision, the window is still damaged, and the decision can be made again. Raises what committing raises.
         """
         began, ledger, table = time.monotonic(), self.loader.ledger, self.receipt.table
@@ -145,7 +147,8 @@ class Remains:
 def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
     """Return the rest of a window that is lost for good, or of rows without a receipt that a load cannot restore.
 
-    Returns None in any other case: loading the window again has just repaired it. Raises what `Loader.load` raises, except
+    Returns None in any other case: loading the window again has just repaired it. Raises what `Loader.load` raises,
+    except
     LostForGoodError and UnprovedRowsError; DamagedBatchError and OffsetsExpiredError only for a window with a receipt.
     """
     try:
@@ -211,7 +214,8 @@ def _written(
 
 
 def _without_held(part: pa.Table, receipt: Receipt, held: dict[int, Offsets], erased: Ranges) -> pa.Table:
-    """Return the rows of `part` in the window whose offsets are not in `held` or `erased`, each once, and add them to `held`."""
+    """Return the rows of `part` in the window whose offsets are not in `held` or `erased`, each once, and add them to
+    `held`."""
     of_log = pc.equal(part["topic_id"], receipt.topic_id)
     partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
     wanted: list[Offsets] = []

@@ -40,7 +40,7 @@ class Rebuilt:
     cuts: int
     receipts: int
     merged: tuple[str, ...]
-    """Windows that now span several former ones, which were sealed and not loaded."""
+    """Windows that now span several earlier ones, which were sealed and not loaded."""
     unread: tuple[FilesLostError, ...]
     """Errors of the windows whose receipts are still missing."""
     found: tuple[str, ...] = ()

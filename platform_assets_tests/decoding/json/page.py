@@ -16,7 +16,7 @@ _BYTES: Final = re.compile("⟨([0-9a-f ]+)⟩")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. `row` and `rescued` are JSON texts if the value decodes; `reason` and `place` are those of a dead
+    """One row. `row` and `rescued` are JSON texts if the value decodes; `reason` and `place` belong to a dead
     letter."""
 
     text: str
