@@ -1,8 +1,7 @@
 """Take a backup: a new folder in the backup folder, which is complete once it has its final name.
 
 Loads continue in the meantime. Unchanged files are links to the previous backup's files, so each backup can be read,
-restored
-or deleted by itself, but costs only the space and time of new files.
+restored or deleted by itself, but costs only the space and time of new files.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ _LOG_FILE: Final = re.compile(r"(\d{20})\.[A-Za-z0-9._-]+")
 _DERIVED_FIRST: Final = tuple(reversed(KINDS))
 _CACHES: Final = frozenset({"baselines", "files", "sessions"})
 """Folders of the ledger that may be deleted at any time: notes of what was checked, contents of data files, and
-sessions of one Spark
-server."""
+sessions of one Spark server."""
 _ATTEMPTS: Final = 5
 
 

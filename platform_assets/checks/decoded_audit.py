@@ -226,8 +226,7 @@ class DecodedAudit:
 
     def _still_newest(self, proved: Sequence[Receipt]) -> list[Receipt]:
         """Return the receipts of windows that were not loaded again in the meantime: a proof of an earlier load must
-        not hide
-        the newest.
+        not hide the newest.
         """
         of_table: dict[TableRef, list[Receipt]] = {}
         for receipt in proved:

@@ -48,8 +48,7 @@ class Recorded:
     """The newest receipt of one window, as far as checks need it; offsets of `ranges` are half-open.
 
     `holes` are offsets without a row by kind; None while nobody has accounted for them. `engine` is None where none
-    read
-    Kafka for it, or that was not recorded.
+    read Kafka for it, or that was not recorded.
     """
 
     key: str
@@ -80,23 +79,18 @@ class Recorded:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """One table at one moment. `windows` are the sealed ones, in order of their edges, by key; `generations` says of
-    those of a
-    later generation than the first which it is: offsets of two generations have nothing to do with each other.
+    those of a later generation than the first which it is: offsets of two generations have nothing to do with each
+    other.
 
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the
-    sensor
-    asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that nobody
-    has
-    asked to load: a manual load of a later one sealed them on its way; `parked` ones an operator has set aside. Windows
-    whose files are not those of their receipt were read: `rewritten` ones hold just the offsets that were loaded, as
-    after
-    OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger does not know. `unreadable`
-    says why
-    one could not be read, and `not_held` are windows of which too many were changed for all to be kept in memory;
-    `unread`
-    are those that should not be read. `older` are windows that are only counted and that nothing else here concerns,
-    and
-    `baseline` is what is kept of them. `entries` are the rows of the ledger that `recorded` is from.
+    sensor asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that
+    nobody has asked to load: a manual load of a later one sealed them on its way; `parked` ones an operator has set
+    aside. Windows whose files are not those of their receipt were read: `rewritten` ones hold just the offsets that
+    were loaded, as after OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger does not
+    know. `unreadable` says why one could not be read, and `not_held` are windows of which too many were changed for all
+    to be kept in memory; `unread` are those that should not be read. `older` are windows that are only counted and that
+    nothing else here concerns, and `baseline` is what is kept of them. `entries` are the rows of the ledger that
+    `recorded` is from.
     """
 
     table: TableRef

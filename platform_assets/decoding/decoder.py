@@ -69,10 +69,8 @@ class Decoded:
     """A decoded block of values.
 
     `columns` has the decoder's `fields` and a row for each value, all null if the value was null or is dead, so even
-    required
-    fields have nulls. `rescued` is a string for each value: a JSON object of the fields that the schema lacks, null if
-    there
-    were none. `dead` has `DEAD_LETTER_FIELDS`, in ascending order of `row`, at most once each.
+    required fields have nulls. `rescued` is a string for each value: a JSON object of the fields that the schema lacks,
+    null if there were none. `dead` has `DEAD_LETTER_FIELDS`, in ascending order of `row`, at most once each.
     """
 
     columns: pa.RecordBatch

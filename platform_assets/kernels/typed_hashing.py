@@ -1,14 +1,11 @@
 """Spark's `xxhash64` over typed columns of any depth, for the digests of tables with declared columns.
 
 Spark chains the columns of a row: the hash of one is the seed of the next, and a null leaves it unchanged. A struct
-chains its fields,
-an array its elements. Each value of a column is preceded by a mark of the column. So a value in the wrong column
-changes the digest,
-and a column that was added later, which is null in older rows, does not.
+chains its fields, an array its elements. Each value of a column is preceded by a mark of the column. So a value in the
+wrong column changes the digest, and a column that was added later, which is null in older rows, does not.
 
 A tree of columns is a flat array of `NODE` numbers per node, in which children follow their parent. Buffers are given
-by their
-addresses, relative to the lowest one, and are not copied.
+by their addresses, relative to the lowest one, and are not copied.
 """
 
 from __future__ import annotations

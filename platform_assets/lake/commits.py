@@ -158,8 +158,7 @@ class WindowCommit:
 
         Raises ConcurrentLoadError if another commit touched the window, or changed the columns, since this was opened;
         CommitOutcomeUnknownError if it is unknown whether the commit was made; TableRefusedError if delta-rs cannot
-        write the
-        table; and LakeNotWritableError. After the last two, nothing was committed.
+        write the table; and LakeNotWritableError. After the last two, nothing was committed.
         """
         begun, own = begun_loads(self._folder, metadata.window.key), load_folder(metadata.window.key, metadata.load_id)
         made = replace(_load_of(self._made(metadata, files)), table_id=self.table_id)

@@ -35,8 +35,7 @@ class NewFile:
     """A data file that was written but that no commit refers to yet.
 
     `path` is relative to the table's folder and not percent-encoded, `statistics` are Delta's (`minValues`,
-    `maxValues`,
-    `nullCount`).
+    `maxValues`, `nullCount`).
     """
 
     path: str

@@ -1,9 +1,8 @@
 """Single commits of a Delta table's log, read from their JSON files.
 
 Reading the commits since a known commit costs one small file per commit, however large the table is. A process reads a
-file
-again only if the file has changed.
-The format is that of the Delta transaction log protocol: a version's file holds one action per line.
+file again only if the file has changed. The format is that of the Delta transaction log protocol: a version's file
+holds one action per line.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class Commit:
 
     `rearranges` is true if every file action declares that it changes no data, like those of OPTIMIZE. `transactions`
     are the versions of application transactions by their ids. `reshapes` is true if the commit sets columns, settings
-    or
-    features of the table.
+    or features of the table.
     """
 
     anchor: Anchor

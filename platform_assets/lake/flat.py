@@ -124,10 +124,8 @@ def files_on_disk(folder: Folder, names: Iterable[str], window: str, places: Pla
     """Return the `names`, files on disk outside of loads' folders, that hold rows of a window or may hold some.
 
     Names are not percent-encoded. Files that are not Parquet may be half-written ones: only their folder shows what
-    they may hold.
-    A file without a column of windows is one of a partitioned table, in a folder of another writer's choice: it counts
-    if
-    it has rows at `places`; without these, it never does.
+    they may hold. A file without a column of windows is one of a partitioned table, in a folder of another writer's
+    choice: it counts if it has rows at `places`; without these, it never does.
     """
     found = []
     for name in names:

@@ -3,18 +3,14 @@
 **Files in the folder of a window's loads** are deleted once a load of the window has committed.
 
 **Files in shared folders** have rows of many windows: those of upkeep, copies of a migration, separated windows, and
-rows of other
-windows that a load keeps. An erasure deletes those that it finds. But a worker that has read the rows before may
-create its file after
-that, and then be killed. So the name of a shared folder says what a later run has to know to delete the file: the
-first and the last
-window that it may hold, and a version `since` of the table, which was the newest at some time before its first row was
-read. So there
-is no record that could be missing or late, and no clock.
+rows of other windows that a load keeps. An erasure deletes those that it finds. But a worker that has read the rows
+before may create its file after that, and then be killed. So the name of a shared folder says what a later run has to
+know to delete the file: the first and the last window that it may hold, and a version `since` of the table, which was
+the newest at some time before its first row was read. So there is no record that could be missing or late, and no
+clock.
 
 Let c be the first commit after `since` that loads or fences a window of the folder's span. No commit after c names a
-file of the
-folder for the first time:
+file of the folder for the first time:
 
 * Upkeep, separating and the migration look at all commits after `since` up to the version v that they are based on,
 and give up if c
@@ -24,17 +20,13 @@ attempt.
 * A restore of a past version names only files that a commit has named before.
 
 So a file that no commit after `since`, up to c, has named is never named, and `delete_overtaken` deletes it, whether
-its worker still
-runs or not: that worker finds its group overtaken. A worker that is not overtaken has no such c, so its file stays. It
-has no erased
-rows either: an erasure makes a commit that loads or fences the window, which overtakes each worker that read an earlier
-version. Files that some commit has named stay, for past versions: an erasure deletes those that hold rows of its
-window. If the log
-lacks a commit that would have to be read, the file is left to `vacuum`.
+its worker still runs or not: that worker finds its group overtaken. A worker that is not overtaken has no such c, so
+its file stays. It has no erased rows either: an erasure makes a commit that loads or fences the window, which overtakes
+each worker that read an earlier version. Files that some commit has named stay, for past versions: an erasure deletes
+those that hold rows of its window. If the log lacks a commit that would have to be read, the file is left to `vacuum`.
 
 Upkeep and migrations do this when they begin, and an erasure before it reports success. A worker that creates its file
-after that
-deletes it itself, since it is overtaken; if it is killed, the next of these runs does.
+after that deletes it itself, since it is overtaken; if it is killed, the next of these runs does.
 """
 
 from __future__ import annotations
@@ -110,8 +102,7 @@ class Leftovers:
     """Files left by dead loads of windows of `table`, and by tasks that ran twice.
 
     `folders` are those that the commits from version `oldest` to `newest` name: loads of many windows would otherwise
-    read the same
-    commits for each window.
+    read the same commits for each window.
     """
 
     table: Folder

@@ -59,10 +59,8 @@ NOTHING_KEPT: Final = Kept((), ())
 def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Measure, ids: FieldIds, since: int) -> Kept:
     """Copy the rows of all windows but `window` out of the `shared` files of version `since`, to folders of their own.
 
-    `ids` belong to the columns.
-    Of a damaged file, row groups that can be read are copied, and the others are left out, with a warning. Raises
-    LoadError, and
-    leaves no file, if a copy differs from its source.
+    `ids` belong to the columns. Of a damaged file, row groups that can be read are copied, and the others are left out,
+    with a warning. Raises LoadError, and leaves no file, if a copy differs from its source.
     """
     files, lost = list[NewFile](), list[str]()
     try:

@@ -103,8 +103,7 @@ class KnownFiles:
         ledger.
 
         Only entries whose time is in `[start, end]`, both inclusive, and is one of `among`. Columns that an older
-        ledger lacks are
-        null. Raises the errors of `lake.failures`.
+        ledger lacks are null. Raises the errors of `lake.failures`.
         """
         condition = self._condition(start, end, among)
         schema = self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])

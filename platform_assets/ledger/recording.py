@@ -83,8 +83,7 @@ def record(
     their topics.
 
     They are recorded in one commit. If another writer recorded edges of one of them in the meantime, the commit is
-    refused
-    and made again without that topic. An object store may accept a commit and lose its answer, so a commit that
+    refused and made again without that topic. An object store may accept a commit and lose its answer, so a commit that
     seems refused is looked up in the log by its transaction. Raises LedgerCorruptError if cuts do not ascend, or
     shrink, and LedgerConflictError; nothing is recorded then.
     """

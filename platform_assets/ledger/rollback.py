@@ -19,10 +19,8 @@ def forget_loads(lake: Lake, table: TableRef, version: int, table_id: str | None
     later.
 
     If a window was loaded before too, the entry of that load counts again. Accepted losses stay, and so do windows
-    without
-    offsets, which are in no version. Nothing else may write to the ledger in the meantime: otherwise this raises
-    LakeNotWritableError
-    or LakeUnavailableError, and removes nothing.
+    without offsets, which are in no version. Nothing else may write to the ledger in the meantime: otherwise this
+    raises LakeNotWritableError or LakeUnavailableError, and removes nothing.
     """
     entries = known_files.of_commits(lake).rows(table.ledger_name, ["window", "kind", "table_id", "table_version"])
     known = entries.filter(pc.not_equal(entries["kind"], "acceptance"))

@@ -148,10 +148,8 @@ class Ledger:
         """Record the cuts of one topic, in ascending order of edge, if its newest recorded edge is still `after`.
 
         All or none are recorded, in one commit. False means that another process was first, possibly with a new
-        generation that
-        starts at the same edge: read its cuts and continue from them. Raises LedgerCorruptError if the cuts do not
-        ascend, or
-        shrink.
+        generation that starts at the same edge: read its cuts and continue from them. Raises LedgerCorruptError if the
+        cuts do not ascend, or shrink.
         """
         return bool(self.record_cuts_of_many([Proposed(tuple(cuts), after)]))
 
@@ -303,8 +301,7 @@ class Ledger:
         """Delete files that were replaced long ago, and write a checkpoint for readers to start from.
 
         Otherwise they start from the newest hundredth version, where delta-rs makes a checkpoint. A checkpoint has the
-        files of
-        all topics, so not every fold is worth one.
+        files of all topics, so not every fold is worth one.
         """
         handle.vacuum(dry_run=False)
         if handle.version() - (delta_log.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:

@@ -134,9 +134,8 @@ def failed_runs(
 def newest_failed(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime | None = None
 ) -> Sequence[dg.RunRecord]:
-    """Return the newest 500 failed or canceled runs, created after `since`, that should have loaded windows into one
-    of `tables`,
-    given as run tags."""
+    """Return the newest 500 failed or canceled runs, created after `since`, that should have loaded windows into one of
+    `tables`, given as run tags."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
     return instance.get_run_records(wanted, limit=NEWEST_FAILURES)
@@ -159,9 +158,8 @@ def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
 def newest_failed_since(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime
 ) -> Sequence[dg.DagsterRun]:
-    """Return the newest 500 runs that should have loaded windows into one of `tables`, given as run tags, and failed
-    or were
-    canceled after `since`."""
+    """Return the newest 500 runs that should have loaded windows into one of `tables`, given as run tags, and failed or
+    were canceled after `since`."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, updated_after=since)
     return instance.get_runs(wanted, limit=NEWEST_FAILURES)
@@ -350,9 +348,8 @@ class RunLog:
         return under_way(self._instance)
 
     def failed(self, table: TableRef, since: datetime) -> Sequence[dg.RunRecord]:
-        """Return failed runs that should have loaded windows of `table`, alone or among others, and began after
-        `since` or slightly
-        earlier.
+        """Return failed runs that should have loaded windows of `table`, alone or among others, and began after `since`
+        or slightly earlier.
 
         Newest first; the newest 500 of either kind.
         """
@@ -379,8 +376,7 @@ class RunLog:
 
     def failed_since(self, table: TableRef, since: datetime) -> dict[str, RunWindows]:
         """Return failed or canceled runs, by id, that should have loaded windows into `table` after `since`, with the
-        windows of
-        each. Only the newest 500 are considered; use the same `since` for all tables."""
+        windows of each. Only the newest 500 are considered; use the same `since` for all tables."""
         if self._lately is None or self._lately[0] != since:
             found = newest_failed_since(self._instance, [*sorted(self._tables), run_tag(None)], since)
             # With more runs than one query returns, those of one table may be missing.
@@ -431,8 +427,7 @@ def newest_evaluations(
     """Return the newest evaluation of each of `keys` that has one, with its record.
 
     A check's result holds until the next one: a run that is about to evaluate the check changes nothing yet, and
-    neither does a run
-    that ended before it reached the check.
+    neither does a run that ended before it reached the check.
     """
     storage = instance.event_log_storage
     found = {}

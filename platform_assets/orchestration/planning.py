@@ -37,13 +37,10 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Window, count_edges, window_starting_at
 
 Cause = Literal["passing", "abrupt", "log", "decision", "declaration"]
-"""Why a window failed. passing: the cause may disappear without the platform noticing, so the window is requested
-again at growing
-intervals; abrupt: also requested again, but the window itself may have ended the run; log: the topic's log is not the
-one in the
-ledger, and later windows can be sealed once it is; decision: it waits until the loss of its offsets is accepted;
-declaration: it
-waits until the declaration of its table is changed."""
+"""Why a window failed. passing: the cause may disappear without the platform noticing, so the window is requested again
+at growing intervals; abrupt: also requested again, but the window itself may have ended the run; log: the topic's log
+is not the one in the ledger, and later windows can be sealed once it is; decision: it waits until the loss of its
+offsets is accepted; declaration: it waits until the declaration of its table is changed."""
 
 LONGEST_WAIT: Final = timedelta(minutes=10)
 """Maximum wait before a window is requested again."""
@@ -204,8 +201,7 @@ class Tries:
 
     def most_windows(self, allowed: int) -> int:
         """Return the maximum number of windows in its next run: half as many after each abrupt end, so that a window
-        that crashes
-        its runs does not block the others."""
+        that crashes its runs does not block the others."""
         return max(allowed >> self.abrupt, 1)
 
 

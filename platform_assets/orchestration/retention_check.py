@@ -41,8 +41,7 @@ class TransactionStatus:
     """An open transaction, which holds back `offsets` offsets from `start` on. Times are ISO 8601 in UTC.
 
     `since` is when it began, or when its producer last wrote if no coordinator knows it. In that case
-    `transactional_id`, `state` and
-    `ends_at`, when the coordinator aborts it, are None.
+    `transactional_id`, `state` and `ends_at`, when the coordinator aborts it, are None.
     """
 
     partition: int

@@ -53,8 +53,7 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
     """Start, in parallel, the services that do not run; if one fails, end all that this call started.
 
     A service that runs and answers is left alone. One that is dead, hung, half-started or was started with other
-    settings
-    is ended completely and started.
+    settings is ended completely and started.
 
     Args:
         home: whose services; its lock must be held.

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 Point = Literal["before the plan", "after the plan", "files written", "between the writes", "after all"]
-"""Points at which a load is ended: before it has read anything; when its plan is known; when data files are written
-but not
-committed; between storing data and position; and at its end, before its result is reported.
+"""Points at which a load is ended: before it has read anything; when its plan is known; when data files are written but
+not committed; between storing data and position; and at its end, before its result is reported.
 """
 POINTS: tuple[Point, ...] = get_args(Point)
 

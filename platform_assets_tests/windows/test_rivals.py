@@ -1,10 +1,8 @@
 """Two concurrent first loads of one window, many times, by each pair of engines, never leave two sets of rows.
 
-Both open the table before either commits, so that the later one commits from a handle that is out of date. A first
-load removes
-nothing, so nothing in Delta's own rules keeps the second out. A task that Spark runs twice, or that continues after
-its load's
-commit, leaves only files that no version refers to.
+Both open the table before either commits, so that the later one commits from a handle that is out of date. A first load
+removes nothing, so nothing in Delta's own rules keeps the second out. A task that Spark runs twice, or that continues
+after its load's commit, leaves only files that no version refers to.
 """
 
 from __future__ import annotations

@@ -45,11 +45,10 @@ class _Cuts:
 class History:
     """The windows between the edges `edges`, ascending: one fewer than edges.
 
-    `cuts` and `receipts` are rows of the ledgers, newest entries only, and `files` rows of `holdings.actions`: all
-    of these windows, and whatever else lies between the edges. `version` is the newest of the table. Of windows that
-    are
-    `proved`, other files are known to hold the rows of their receipts. Numbers are given
-    with a row a window, and by partition with a column for each of `partitions`, ascending.
+    `cuts` and `receipts` are rows of the ledgers, newest entries only, and `files` rows of `holdings.actions`: all of
+    these windows, and whatever else lies between the edges. `version` is the newest of the table. Of windows that are
+    `proved`, other files are known to hold the rows of their receipts. Numbers are given with a row a window, and by
+    partition with a column for each of `partitions`, ascending.
     """
 
     edges: pa.Array

@@ -42,8 +42,7 @@ class File:
     """One data file of the table and a window in it; `rows` belong to the window, None if the log does not have them.
 
     `share` are the bytes that the window counts for if others share the file, else all of them. `reaches_back` is true
-    if windows
-    that are only counted share it.
+    if windows that are only counted share it.
     """
 
     window: str
@@ -60,8 +59,7 @@ class Baseline:
     """`older` windows were only counted when the logs of the table and of both ledgers ended with these commits.
 
     `files` belong to all later windows, by path and window, and `loads` the newest load of each of them among the
-    commits from
-    version `since` on.
+    commits from version `since` on.
     """
 
     older: Older

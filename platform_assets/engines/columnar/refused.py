@@ -35,8 +35,7 @@ class Refused:
     """Records and batches that no load accepts.
 
     `records` are `(partition, offset, timestamp in ms)` of records whose timestamp is out of range. `batches` are the
-    offsets of
-    batches beyond the limits, and `damaged` those of batches that are not intact, by partition.
+    offsets of batches beyond the limits, and `damaged` those of batches that are not intact, by partition.
     """
 
     records: tuple[tuple[int, int, int], ...] = ()

@@ -117,8 +117,7 @@ class DecodeEngine:
     """Decodes windows of `lake`. `session` is called when it is first needed.
 
     Jobs are sent to the `shared` session, if there is one; tables are read in `session`. `environ` has the settings of
-    a schema
-    registry.
+    a schema registry.
     """
 
     lake: Lake

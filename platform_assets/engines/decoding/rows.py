@@ -56,9 +56,8 @@ class RowMaker:
         """Return decoded rows and dead letters of `records`, which have the columns `needed`; both in the order of
         `records`.
 
-        `whole` returns the same records with `RAW_COLUMNS`, and is called if some of them are dead letters; without
-        it, `records`
-        have these columns.
+        `whole` returns the same records with `RAW_COLUMNS`, and is called if some of them are dead letters; without it,
+        `records` have these columns.
         """
         values = self._repaired(records)
         value = _side(self._value, values, records, "value")

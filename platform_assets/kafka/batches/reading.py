@@ -198,8 +198,7 @@ class PartitionReading:
     """Steps through one partition, always one fetch ahead: the broker works while the last answer is used.
 
     Offsets are reported to the sink as missing only if the log proves it, as the module's docstring explains. The sink
-    gets all
-    intact batches before a damaged one, so damage affects only offsets at or after it.
+    gets all intact batches before a damaged one, so damage affects only offsets at or after it.
     """
 
     def __init__(self, brokers: Brokers, sink: BatchSink, buffers: Buffers) -> None:

@@ -130,9 +130,8 @@ def _trusting(location: str, check_hostname: bool) -> ssl.SSLContext:
 class Connection:
     """A connection that is ready for requests. Not for use by two threads at once. All methods raise OSError if the
     broker is unreachable or sends invalid data, Stopped if `stopped()` became true in the meantime, and
-    BrokerRefusedError if
-    the broker refuses this client. After any of these, close it. The constructor also raises ConfigurationError if the
-    login would leave this machine unencrypted.
+    BrokerRefusedError if the broker refuses this client. After any of these, close it. The constructor also raises
+    ConfigurationError if the login would leave this machine unencrypted.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Decoding one window of a topic: each of its raw rows becomes either a typed row or a dead letter.
 
 Both tables are a pure function of the raw window and the declaration. Dead letters are committed first, then decoded
-rows, and
-then both receipts at once: without receipts, or with those of another declaration, the window is decoded again.
+rows, and then both receipts at once: without receipts, or with those of another declaration, the window is decoded
+again.
 """
 
 from __future__ import annotations

@@ -319,8 +319,7 @@ class Erasure:
         have returned.
 
         Running it again continues, and deletes files that a killed upkeep has left with such rows. Raises
-        ErasureUnfinishedError if
-        some windows could not be done; the others are.
+        ErasureUnfinishedError if some windows could not be done; the others are.
         """
         unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)

@@ -170,8 +170,7 @@ class WindowReplacer:
         """Restore a damaged window from a past version of the table that has the recorded rows.
 
         The new commit names that version's files again. Raises LostForGoodError, with `cause`, if no version has the
-        rows; or
-        UnrecordedLoadError, with the description `kafka`, if a rebuilt ledger found the rows.
+        rows; or UnrecordedLoadError, with the description `kafka`, if a rebuilt ledger found the rows.
         """
         began = time.monotonic()
         for version in self.past_versions(receipt):
@@ -389,8 +388,7 @@ class WindowReplacer:
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, *, loaded: bool = False
     ) -> StagedFiles:
         """Call `write` and return its result. Raises ConcurrentLoadError if it failed after another load committed the
-        window,
-        since that load deletes the files of all earlier ones."""
+        window, since that load deletes the files of all earlier ones."""
         key = metadata.window.key
         try:
             return write(metadata.load_id)

@@ -148,8 +148,8 @@ def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
     """Return the rest of a window that is lost for good, or of rows without a receipt that a load cannot restore.
 
     Returns None in any other case: loading the window again has just repaired it. Raises what `Loader.load` raises,
-    except
-    LostForGoodError and UnprovedRowsError; DamagedBatchError and OffsetsExpiredError only for a window with a receipt.
+    except LostForGoodError and UnprovedRowsError; DamagedBatchError and OffsetsExpiredError only for a window with a
+    receipt.
     """
     try:
         loader.load(sealed.key)
