@@ -120,7 +120,7 @@ class TopicNameError(ConfigurationError):
 
 
 class ThrowawayInstanceError(ConfigurationError):
-    """A run has a Dagster instance of its own, so everything that it reports is lost when it ends."""
+    """A run uses a temporary Dagster instance, so everything that it reports is lost when it ends."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -885,7 +885,7 @@ class MigrationDamageError(Terminal):
 
 
 class MigrationBusyError(Retryable):
-    """Other commits always came before that of a migration."""
+    """Other commits always came before the migration's."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -910,7 +910,7 @@ class MigrationOutcomeUnknownError(UnknownOutcome):
 
 
 class SendingInterruptedError(Retryable):
-    """Not all dead letters were sent to a topic, or it is unknown if the last of them were."""
+    """Not all dead letters were sent to a topic, or it is unknown whether the last ones were sent."""
 
     def __init__(self, source: str, target: str, doing: str, reason: str) -> None:
         self.source, self.target = source, target

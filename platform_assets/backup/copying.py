@@ -173,7 +173,7 @@ class Copier:
 
 
 def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
-    """Yield the result of `ask` for each item, in order, with several calls at once.
+    """Yield the result of `ask` for each item, in order, with several calls running in parallel.
 
     After an error, no other call starts.
     """
@@ -221,7 +221,7 @@ def _is_database(file: Path) -> bool:
 
 
 def _source_of_database(origin: Path) -> str | None:
-    """Return a stamp of a database: writes change its file, or the file next to it with the newest writes."""
+    """Return a stamp of a database, which each write changes, whether it is in the database file or in the write-ahead file next to it."""
     found = []
     for file in (origin, origin.with_name(f"{origin.name}-wal")):
         with failures.reading(file):

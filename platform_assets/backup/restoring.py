@@ -1,4 +1,4 @@
-"""Restore a backup completely or in parts: compare all of it with the manifest first, and then put it into its place.
+"""Restore a backup completely or in parts: first compare all of it with the manifest, then put it in place.
 
 Existing data stays untouched until all requested parts are known to be complete. If a table is restored without the
 ledger, the ledger may have receipts of later table versions. These receipts are removed first, so their windows count

@@ -293,7 +293,7 @@ def _copied(folder: Folder, names: Iterable[str], below: str, copier: Copier) ->
 
 
 def _finished(unfinished: Path, folder: Path, made: Manifest) -> Path:
-    """Give a backup its final name once all of it is on the disk, so that a backup with a name is complete."""
+    """Give a backup its final name once all of it is on disk, so that every backup with a final name is complete."""
     with writing_backup(unfinished):
         (unfinished / manifest.FILE).write_text(made.to_json())
         os.sync()

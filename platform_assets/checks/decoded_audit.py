@@ -261,7 +261,7 @@ def _within(windows: Windows, span: Span) -> Windows:
 
 
 def _foreign(of_table: TableFiles, opened: rows.Opened, receipt: Receipt) -> str | None:
-    """Return how topic ids, which no digest covers, differ from that of the load; None if they do not."""
+    """Return how the rows' topic ids, which no digest covers, differ from the load's; None if they do not."""
     key = receipt.window.key
     if of_table.files.get(key, holdings.NO_FILES).proved_as is not None:
         return None

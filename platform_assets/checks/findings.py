@@ -105,7 +105,7 @@ class CheckResult:
 
 
 def foreign_ids(topic_id: str, found: Collection[str | None]) -> str | None:
-    """Return the topic ids in a window's rows that are not that of its load, as text; None if there are none."""
+    """Return the topic ids in a window's rows that differ from the load's, as text; None if there are none."""
     foreign = sorted("no topic id" if name is None else f"topic id {name[:30]!r}" for name in set(found) - {topic_id})
     if not foreign:
         return None

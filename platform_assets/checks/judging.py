@@ -190,7 +190,7 @@ def _explained(
 
 
 def _count_decided(holes: dict[str, int], lost: Sequence[OffsetRange], erased: Sequence[OffsetRange]) -> None:
-    """Add offsets without a row that an operator decided on to `holes`: those among `erased` as such."""
+    """Add the offsets without a row that an operator decided on to `holes`; those in `erased` count as erased."""
     for kind, ranges in ((ERASED, common(lost, erased)), (ACCEPTED_LOSS, subtract(lost, erased))):
         if ranges:
             holes[kind] = holes.get(kind, 0) + size_of(ranges)

@@ -127,7 +127,7 @@ def _failed(
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoad:
-    """A window to load, and the rows and dead letters that the tables have of it now; None if it is not in them."""
+    """A window to load, and the numbers of rows and dead letters that the tables now have for it; None if they do not have the window."""
 
     window: str
     rows: int | None

@@ -83,7 +83,7 @@ class Environment:
         return connect(self.spark_remote())
 
     def engine(self, name: EngineName, spark: SparkResource | None = None, lake: Lake | None = None) -> LoadEngine:
-        """Return the load engine: with `spark` one that can load, otherwise one that only reads again. It is the lake's
+        """Return the load engine. With `spark` it can load; otherwise it can only read windows again. It is the lake's
         engine, unless another one is given. Raises ConfigurationError.
         """
         from platform_assets.engines.choice import choose_engine

@@ -99,7 +99,7 @@ def load_windows(
     """Load the windows, decode them if that is declared, and evaluate the checks of the tables; print each step unless
     `as_json`.
 
-    If `target` is not the raw table, they are decoded alone. `on_progress` gets the progress, and `shown` prints the
+    If `target` is not the raw table, they are only decoded. `on_progress` gets the progress, and `shown` prints the
     lines.
 
     Exit codes: 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.

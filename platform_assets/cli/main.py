@@ -1,6 +1,6 @@
 """The command `platform-assets`: one module per command, listed below.
 
-Command modules import at their top only what is cheap, so that `--help` is instant; the rest inside the command.
+Command modules import only cheap modules at the top, so that `--help` is instant, and the others inside the command.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ def with_fallback(
 ) -> Decoded:
     """Return `columns` of the fast path, with the result of `decoder`'s exact path for the `undecided` rows.
 
-    The content of `columns` in those rows does not matter, unless they are `voided`: then `columns` and `rescued`
-    are null there, so that nothing is copied if all of them are dead. `dead` has, in ascending order, the dead
+    The content of `columns` in those rows does not matter, unless they are `voided`. Then `columns` and `rescued` are null there, so that nothing is copied if all of these rows are dead letters. `dead` has, in ascending order, the dead
     letters that the fast path itself found in other rows; in these, `columns` and `rescued` are null.
     """
     if rescued is None:

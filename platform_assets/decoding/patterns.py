@@ -35,7 +35,7 @@ from platform_assets.model.decoding import FormatSpec
 # first.
 
 _MOST_PARTS: Final = 40
-"""Maximum parts of an expression; those of a longer one are merged."""
+"""Maximum number of parts of an expression; if there are more, they are merged."""
 _MOST_CHARACTERS: Final = 1000
 """Maximum number of characters of a line that are compared."""
 _ONE_TEXT: Final = pa.array([""])
@@ -60,7 +60,7 @@ class Nearness:
         return cls(tuple((name, parts_of(regex)) for name, regex in patterns))
 
     def details(self, lines: pa.StringArray) -> list[str]:
-        """Return the detail for each line, none of which is null or matches a pattern."""
+        """Return the detail for each line; no line is null or matches a pattern."""
         starts = pc.utf8_slice_codeunits(lines, 0, _MOST_CHARACTERS)
         ends = pc.utf8_slice_codeunits(lines, -_MOST_CHARACTERS)
         first = [_fitting(starts, parts) for _, parts in self.patterns]

@@ -90,7 +90,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """An offset that a look-up found; `timestamp` is that of the record there in ms, -1 without a record."""
+    """An offset that a look-up found; `timestamp` is the timestamp of the record at that offset in ms, -1 without a record."""
 
     offset: int
     leader_epoch: int | None

@@ -1,8 +1,7 @@
 """Reading a block of Avro values by a program that a schema was compiled to.
 
 A program is a table of steps, `WIDTH` numbers each: what to do, the column (where its items begin in `slots` and `valid`), the
-level, and three numbers more. A level is what has a position of its own: 0 is that of the values, and each list has one for
-its items. Each column has a slot of 64 bits for each item of its level, and a byte that says whether it is valid:
+level, and three numbers more. Each level has its own position: level 0 counts the values, and each list has a level that counts its items. Each column has a slot of 64 bits for each item of its level, and a byte that says whether it is valid:
 
 * numbers have their value, floating ones their bits;
 * bytes have `at << 32 | size`, where they are in `data`;
@@ -102,7 +101,7 @@ def _decimal(data: Bytes, at: Whole, size: Whole) -> tuple[Whole, np.uint64]:
 
 @inlined
 def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> None:
-    """Undo the value that is being read at these `levels`, as if nothing had been read of it."""
+    """Undo the value that is being read at these `levels`, as if its reading had never begun."""
     for column in range(columns.size // 3):
         begin, level, room = columns[3 * column], columns[3 * column + 1], columns[3 * column + 2]
         for item in range(levels[3 * level + 1], min(levels[3 * level] + 1, room)):
@@ -153,7 +152,7 @@ def read_values(
     than the step that could not be done, and how many bytes into the value that step begins; within a list, those of the
     outermost list's LIST, and for a value of more than `largest` bytes -1 and 0. Of others it keeps what it had.
 
-    Returns the number of values, or that of one for which a level's room is not enough: give it more, and go on there.
+    Returns the number of values, or the index of the value for which a level has too little room: provide more, and continue there.
     """
     count = levels.size // 3
     for row in range(first, sizes.size):

@@ -22,7 +22,7 @@ BAD: Final = -1
 ESCAPED, LONE = 1, 2
 """Flags of a text: it has escapes; it has an escape for half of a surrogate pair."""
 READ, LATER = 0, 1
-"""State of a number: it was read; it has to be read later, with all of its digits."""
+"""State of a number: read, or still to be read with all of its digits."""
 
 _ONES = np.uint64(0x0101010101010101)
 _HIGH = np.uint64(0x8080808080808080)
@@ -61,8 +61,7 @@ def _hex4(data: Bytes, at: Whole) -> Whole:
 
 @inlined
 def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Return the position of the first quote, backslash or control character from `at` on; `end` or more if there is
-    none before."""
+    """Return the position of the first quote, backslash or control character at or after `at`; at least `end` if there is none before `end`."""
     while at < end:
         word = load64(data, at)
         quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES

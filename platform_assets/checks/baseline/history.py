@@ -150,7 +150,7 @@ class History:
 
     @cached_property
     def rows_inside(self) -> Mask:
-        """True if no partition has more rows than offsets, and its first and last row lie in its range."""
+        """True if no partition has more rows than offsets, and the first and last row of each are within its range."""
         rows, first, last = (self.by_partition(name) for name in ("rows", "first_offset", "last_offset"))
         fit = (rows >= 0) & (rows <= self.end - self.start)
         within = (rows == 0) | ((first >= self.start) & (last < self.end))

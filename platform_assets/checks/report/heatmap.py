@@ -1,7 +1,7 @@
 """A heatmap of a topic, as an SVG image of one or two kilobytes, which Markdown takes as a data URI.
 
 It has no background and brings its own mid-tones, so that it can be read on a light and on a dark page: an image
-cannot learn the page's theme. No state is shown by color alone: each has a letter or a shape of its own.
+cannot learn the page's theme. No state is shown by color alone: each has its own letter or shape.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Row:
 class Heatmap:
     """The picture of one table, as a value.
 
-    Each column stands for `windows_per_column` windows, the first one for what is left over. `first` and `last` are
+    Each column stands for `windows_per_column` windows; the first one stands for the remainder. `first` and `last` are
     window keys, both inclusive. `counts` says how many windows are in which state, by the gravest of their partitions.
     `older` windows, all in order, are not shown.
     """

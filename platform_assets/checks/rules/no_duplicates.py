@@ -1,7 +1,7 @@
 """`no_duplicates`: no (topic id, partition, offset) is in the table twice, within a window or across windows.
 
 A window whose files are those of its load was proved free of duplicates by the load, from the digest of its offsets;
-windows share no offset, since their ranges tile and their rows lie inside. So only windows whose files changed are
+windows share no offsets, because their ranges tile and their rows are within these ranges. So only windows whose files changed are
 read.
 """
 

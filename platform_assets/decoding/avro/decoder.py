@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 def columns_of(plan: Struct, read: pa.StructArray) -> list[pa.Array]:
-    """Return the reader's columns, in its order: null in each row that is null in `read`, whose type is that of
-    `plan`."""
+    """Return the reader's columns, in its order. Rows that are null in `read`, which has the type of `plan`, are null in each column."""
     return _outputs(plan, read, read.flatten())
 
 

@@ -1,6 +1,6 @@
 """The exact path: one value at a time, in plain Python. Its errors become the texts of dead letters.
 
-It recurses into nested types, of which a schema has at most `MOST_LEVELS`, whatever a value contains.
+It recurses into nested types. A schema has at most `MOST_LEVELS` of them, whatever a value contains.
 """
 
 from __future__ import annotations

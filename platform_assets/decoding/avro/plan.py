@@ -43,7 +43,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A symbol; None if the reader lacks it. `name` is that of the enum."""
+    """A symbol; None if the reader lacks it. `name` is the name of the enum."""
 
     name: str
     symbols: tuple[str, ...]

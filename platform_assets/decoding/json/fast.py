@@ -63,8 +63,7 @@ _LONGS: Final = np.iinfo(np.int64)
 class Program:
     """The fields of one object, or with `bare` one value, in the form that `find_fields` needs.
 
-    `inner` are the programs of its objects, of its lists' elements and of its maps' values; `keys` those of its maps'
-    keys.
+    `inner` has the programs for its objects, its lists' elements and its maps' values; `keys` has the programs for its maps' keys.
 
     `slots` has the index of each field among the columns of its storage kind (numbers, doubles, places), and
     `columns` the number of columns of each storage kind.

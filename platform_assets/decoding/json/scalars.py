@@ -106,7 +106,7 @@ def _whole(value: object, name: str, low: int, high: int) -> int:
 
 
 def _scaled(value: Any, scale: int, name: str) -> int:
-    """Return a number times 10 to the power of `scale`, if that is whole."""
+    """Return a number times 10 to the power of `scale`, if the result is an integer."""
     if type(value) is int:
         number: int = value * 10**scale
         return number

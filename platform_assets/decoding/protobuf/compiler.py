@@ -26,7 +26,7 @@ MOST_NAME: Final = 200
 MAIN: Final = "registered.proto"
 """Name of the schema's own file, also in errors; no reference may have this name."""
 OWN_TYPES: Final = "google/protobuf/"
-"""Prefix of Protobuf's own files: the compiler's are used, whatever a registry has under their names."""
+"""Prefix of Protobuf's own files: the compiler's copies are used, whatever a registry has under these names."""
 WAIT_SECONDS: Final = 120.0
 """Wall-clock limit, far above the limit of processor time, so that only a stalled machine reaches it."""
 _SECONDS, _MEMORY = 20, 2 << 30

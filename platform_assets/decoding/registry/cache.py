@@ -82,10 +82,10 @@ class KeptFiles(Protocol):
     """The files of one folder, on a file system or in an object store. Failures raise OSErrors."""
 
     def files(self, below: str) -> list[str]:
-        """Return the names of the files in a folder below this one, "" for this one; none if it is missing."""
+        """Return the names of the files in a subfolder, or in this folder for ""; empty if it is missing."""
 
     def folders(self, below: str) -> list[str]:
-        """Return the names of the folders in a folder below this one; none if it is missing."""
+        """Return the names of the folders in a subfolder; empty if it is missing."""
 
     def remove_files(self, names: Iterable[str]) -> None:
         """Delete files; missing ones are ignored."""
@@ -128,7 +128,7 @@ class SchemaCache:
         return _read(self._schemas, self._digest, number)
 
     def elsewhere(self, number: int | str) -> Known | None:
-        """Return the id's meaning in another registry from which this lake has read it; None if there is none.
+        """Return the schema that this id has in another registry from which this lake has read it; None if there is none.
 
         Raises LakeNotWritableError and LakeUnavailableError.
         """

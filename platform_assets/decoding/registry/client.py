@@ -31,7 +31,7 @@ MOST_BYTES: Final = 4 << 20
 MOST_REFERENCES: Final = 100
 """Maximum number of references of one schema, including indirect ones."""
 ANSWER_SECONDS: Final = 20.0
-"""Time limit of one whole answer, even if it arrives slowly."""
+"""Time limit for one complete answer, even if it arrives slowly."""
 TRIES: Final = 5
 UNKNOWN_SCHEMA: Final = 40403
 UNKNOWN_SUBJECT_VERSION: Final = (40401, 40402, UNKNOWN_SCHEMA)

@@ -51,7 +51,7 @@ class _Readable:
 class RegistryDecoder:
     """Groups a block's values by the ids with which they begin, and decodes each group with its schema.
 
-    `schemas` returns the files in which schemas are stored; with None, none is stored. The registry is queried once
+    `schemas` returns the files in which schemas are stored; if it is None, schemas are not stored. The registry is queried once
     for each id and object, even for stored ones: if it returns another schema, nothing is decoded
     (RegistryChangedError); if it does not answer, the stored schema is used. Settings come from the environment of
     the decoding process; none of them is part of this object except `url`, which is used if that environment has no

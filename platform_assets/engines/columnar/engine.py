@@ -67,8 +67,7 @@ class Plan:
 
         `folder` returns the path of a table on the workers.
 
-        `parallelism` returns the number of tasks that run at once; it is called only for large windows, since the
-        call takes as long as loading a small one.
+        `parallelism` returns the number of tasks that run in parallel. It is called only for large windows, because the call takes as long as loading a small one.
         """
         found: list[Share] = []
         owners: list[int] = []

@@ -24,7 +24,7 @@ def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int
     """Divide the offsets of `ranges` (by partition, ascending and disjoint) into shares of equal size, one for each
     task.
 
-    Returns at most `most` shares, none with fewer than `smallest` offsets unless that is all there is;
+    Returns at most `most` shares, each with at least `smallest` offsets unless there are fewer in all;
     pieces and shares are in order of partition and offset. Several tasks read a large partition, and small ones
     share a task. Empty ranges are omitted; without offsets, there are no shares.
     """

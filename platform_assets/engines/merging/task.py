@@ -1,7 +1,6 @@
 """Code that merges files, inside Spark's Python workers or in this process: it runs some shares of a job.
 
-Rows stay Arrow columns, and memory is bounded by a few blocks, however large the files are. The new file is read
-again, so its digests are those of what readers find.
+Rows stay Arrow columns, and memory is bounded by a few blocks, however large the files are. The new file is read again, so its digests cover what readers will find.
 """
 
 from __future__ import annotations

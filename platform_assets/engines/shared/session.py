@@ -167,8 +167,7 @@ def _is_at(spark: SparkSession, remote: str) -> bool:
 def configure_codegen(spark: SparkSession, records: int) -> None:
     """Make Spark interpret the following queries for few `records`, and compile them for many.
 
-    Spark compiles code for each new session and reuses none of it for the next one, which takes longer than reading
-    and writing a small window.
+    Spark compiles code for each new session without reusing it in the next one; this takes longer than reading and writing a small window.
     """
     for name, value in _INTERPRETED.items():
         if records < COMPILED_FROM:

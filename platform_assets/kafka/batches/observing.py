@@ -96,7 +96,7 @@ class OpenTransaction:
 
     @property
     def since(self) -> datetime:
-        """Start of the transaction if known; otherwise the time of its last write."""
+        """Start time of the transaction if known; otherwise the time of its last write."""
         return self.written_at if self.coordinated is None else self.coordinated.began
 
 

@@ -46,7 +46,7 @@ CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 ABORT, COMMIT = 0, 1
 """Types of a control record that ends a transaction."""
 NO_SETTINGS: Final = BatchLimits()
-"""Limits if none are set."""
+"""Default limits."""
 NO_END: Final = 1 << 63
 """An offset that no batch has."""
 

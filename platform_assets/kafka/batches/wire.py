@@ -128,7 +128,7 @@ def _trusting(location: str, check_hostname: bool) -> ssl.SSLContext:
 
 
 class Connection:
-    """A connection that is ready for requests. Not for use by two threads at once. All methods raise OSError if the
+    """A connection that is ready for requests. Not thread-safe. All methods raise OSError if the
     broker is unreachable or sends invalid data, Stopped if `stopped()` became true in the meantime, and
     BrokerRefusedError if the broker refuses this client. After any of these, close it. The constructor also raises
     ConfigurationError if the login would leave this machine unencrypted.
@@ -248,9 +248,7 @@ class Connection:
             until = max(until, time.monotonic() + self._timeout)  # an answer that keeps arriving is in time
 
     def _refuse_another_machine(self) -> None:
-        """Decide by the address in use, because brokers advertise other addresses than the settings, and names can lead
-        anywhere.
-        """
+        """Decide by the address in use, because brokers may advertise addresses that are not in the settings, and names may resolve to any address."""
         peer = self._socket.getpeername()[0]
         if not cleartext.is_loopback(peer):
             raise ConfigurationError(
