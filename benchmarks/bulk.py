@@ -107,7 +107,7 @@ class Bulk:
         return cls(bootstrap, spark, root, records, topic, state.topic_id, ranges)
 
     def contenders(self) -> Mapping[str, Callable[[], object]]:
-        """By name; each goes through all records, and fails where it did not get them all."""
+        """Ways to read, by name; each reads all records, and fails if any are missing."""
         return {
             LOAD: self.load,
             COLUMNAR: lambda: self.load("columnar"),
@@ -160,8 +160,8 @@ class Bulk:
         options: Mapping[str, str] = MappingProxyType({}),
         made: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     ) -> None:
-        """Kafka's columns, or what is `made` of them, into a Delta table, with the options that the source has by default, or with
-        the client tuned like ours; and with `options` in addition."""
+        """Kafka's columns, or what is `made` of them, into a Delta table, with the options that the source has by
+        default, or with the client tuned like ours; and with `options` in addition."""
         folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
         frame = (
             self.spark.readStream.format("kafka")

@@ -203,7 +203,10 @@ def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[st
     files = [f"{path}/{name}" for name in names]
 
     def by_duckdb(start: int, end: int) -> int:
-        query = "SELECT count(*), sum(octet_length(value)) FROM read_parquet(?) WHERE kafka_offset >= ? AND kafka_offset < ?"
+        query = (
+            "SELECT count(*), sum(octet_length(value)) FROM read_parquet(?) WHERE kafka_offset >= ? AND "
+            "kafka_offset < ?"
+        )
         found = duckdb.execute(query, [files, start, end]).fetchone()
         assert found is not None
         return int(found[0])
@@ -219,7 +222,8 @@ def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[st
 
 
 def _seconds(read: Callable[[], int], clock: Callable[[], float], rows: int) -> float:
-    """Return the lowest of three, which is the least disturbed. Raises if a reader returns wrong rows."""
+    """Return the lowest of three timings, the one least affected by other work. Raises if a reader returns wrong
+    rows."""
     taken = []
     for _ in range(3):
         began = clock()

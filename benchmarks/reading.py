@@ -1,5 +1,5 @@
-"""A flat table of many small windows, as other readers see it before and after upkeep, next to the same rows in files of
-an ideal size; upkeep's rows per second; and the time to replace a window in a merged file."""
+"""A flat table of many small windows, as other readers see it before and after upkeep, next to the same rows in files
+of an ideal size; upkeep's rows per second; and the time to replace a window in a merged file."""
 
 from __future__ import annotations
 
@@ -260,7 +260,8 @@ def _timed(run_: Callable[[], object]) -> float:
 
 
 def _replace(small: Small, rounds: int) -> tuple[list[float], int]:
-    """Replace windows in the middle of merged files; return the seconds of each, and the size of the largest of the files.
+    """Replace windows in the middle of merged files; return the seconds of each, and the size of the largest of the
+    files.
 
     Each is the first one in its file. The rows of the other windows are compared with polars.
     """

@@ -8,8 +8,8 @@ Three mix-ins tell a caller what it may do, and nothing else decides that:
   platform is an overwrite keyed by offsets or a compare-and-set.
 
 Each message names the value, the place and the next step. No message holds a client setting's value: those may be
-secrets. Messages quote records, brokers and registries, and Dagster and Spark log them: `str` shows control characters as
-escapes.
+secrets. Messages quote records, brokers and registries, and Dagster and Spark log them: `str` shows control characters
+as escapes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any, ClassVar, Final
 def printable(text: object) -> str:
     """Return `text` in one line, with whatever is not printable as an escape.
 
-    That is control characters, ESC and line ends among them, and marks that change the direction of text or have no width.
+    That is control characters, ESC and line ends among them, and marks that change the direction of text or have no
+    width.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
@@ -366,7 +367,8 @@ class DamagedBatchError(Terminal):
         return DamagedBatchError(self.topic, self.partition, self.offset, self.reason, window)
 
     def of_loaded_window(self) -> DamagedBatchError:
-        """The same error of a window that is loaded: the table's rows, or those of its past versions, are kept first."""
+        """The same error of a window that is loaded: the table's rows, or those of its past versions, are kept
+        first."""
         return self.of_window("")
 
 
@@ -391,7 +393,8 @@ class BatchTooLargeError(Terminal):
         return BatchTooLargeError(self.topic, self.partition, self.start, self.end, self.reason, self.variable, window)
 
     def of_loaded_window(self) -> BatchTooLargeError:
-        """Return this error for a window with rows in the table: a loss that a higher limit prevents is not accepted."""
+        """Return this error for a window with rows in the table: a loss that a higher limit prevents is not
+        accepted."""
         return self.of_window("")
 
 
@@ -590,7 +593,8 @@ class FilesLostError(LoadError):
 class LostForGoodError(LoadError):
     """Neither Kafka nor any data file that can still be read has `lost` rows of a damaged window.
 
-    `gone` are `(partition, start, end)` ranges of the window without a row; some of these offsets may never have had one.
+    `gone` are `(partition, start, end)` ranges of the window without a row; some of these offsets may never have had
+    one.
     """
 
     def __init__(
@@ -636,10 +640,11 @@ class UnprovedRowsError(LoadError):
 
 
 class UnrecordedLoadError(UnprovedRowsError):
-    """A rebuilt ledger found a window's rows without their load, and Kafka has more records, or the rows are damaged now.
+    """A rebuilt ledger found a window's rows without their load, and Kafka has more records, or the rows are damaged
+    now.
 
-    `kafka` describes what Kafka has of the window. `new` are `(partition, start, end)` ranges that Kafka has and the table lacks,
-    given if the table has all rows that the ledger found.
+    `kafka` describes what Kafka has of the window. `new` are `(partition, start, end)` ranges that Kafka has and the
+    table lacks, given if the table has all rows that the ledger found.
     """
 
     def __init__(
@@ -681,7 +686,8 @@ class UnrecordedLoadError(UnprovedRowsError):
 
 
 class DamagedRowsError(UnprovedRowsError):
-    """Kafka and the data files have as many rows of a damaged window as were loaded, or more, but not provably the same."""
+    """Kafka and the data files have as many rows of a damaged window as were loaded, or more, but not provably the
+    same."""
 
     def __init__(self, table: str, window: str, rows: int, found: int, cause: str) -> None:
         self.table, self.window, self.held, self.found = table, window, rows, found

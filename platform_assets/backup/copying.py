@@ -185,8 +185,8 @@ def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
 
 
 def home_files(home: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the files of Dagster's home, and whether each is an SQLite database, which includes SQLite's own files next
-    to it.
+    """Yield each file of Dagster's home, and whether it is an SQLite database; SQLite's own files next to it belong to
+    the database.
     """
     for folder, _, names in sorted(os.walk(home)):
         for name in sorted(names):
@@ -221,7 +221,8 @@ def _is_database(file: Path) -> bool:
 
 
 def _source_of_database(origin: Path) -> str | None:
-    """Return a stamp of a database, which each write changes, whether it is in the database file or in the write-ahead file next to it."""
+    """Return a stamp of a database, which each write changes, whether it is in the database file or in the write-ahead
+    file next to it."""
     found = []
     for file in (origin, origin.with_name(f"{origin.name}-wal")):
         with failures.reading(file):

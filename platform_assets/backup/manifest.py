@@ -64,7 +64,8 @@ class BackedUpFile:
 class Manifest:
     """Contents of a backup.
 
-    `tables` are the versions of all Delta tables, by path below the lake root. `left_out` lists other files there that were not backed up. `at` is the start time: all data of that time is included.
+    `tables` are the versions of all Delta tables, by path below the lake root. `left_out` lists other files there that
+    were not backed up. `at` is the start time: all data of that time is included.
     """
 
     at: datetime

@@ -61,7 +61,8 @@ NOT_COMPARED: Final = Compared()
 
 
 def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | None = None) -> Compared:
-    """Compare a sample of the rows of `receipts`, chosen by `rng`. Windows that Kafka no longer has in full are left out."""
+    """Compare a sample of the rows of `receipts`, chosen by `rng`. Windows that Kafka no longer has in full are left
+    out."""
     if e.engine_by_name is None:
         return NOT_COMPARED
     rng = rng or random.Random()

@@ -47,7 +47,8 @@ _MOST_RANGES: Final = 500_000
 class Recorded:
     """The newest receipt of one window, as far as checks need it; offsets of `ranges` are half-open.
 
-    `holes` are offsets without a row by kind; None while nobody has accounted for them. `engine` is None if no engine read Kafka for it, or if the engine was not recorded.
+    `holes` are offsets without a row by kind; None while nobody has accounted for them. `engine` is None if no engine
+    read Kafka for it, or if the engine was not recorded.
     """
 
     key: str
@@ -77,16 +78,18 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One table at one moment. `windows` are the sealed ones, in order of their edges, by key; `generations` has the generation of each window after the first generation: offsets of two generations are unrelated.
+    """One table at one moment. `windows` are the sealed ones, in order of their edges, by key; `generations` has the
+    generation of each window after the first generation: offsets of two generations are unrelated.
 
     `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the
     sensor asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that
     nobody has asked to load: a manual load of a later one sealed them on its way; `parked` ones an operator has set
     aside. Windows whose files are not those of their receipt were read: `rewritten` ones hold just the offsets that
     were loaded, as after OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger does not
-    know. `unreadable` has the reason why a window could not be read. `not_held` are changed windows whose rows were not kept, because there were too many for memory; `unread` are those that should not be read. `older` are windows that are only counted and that
-    nothing else here concerns, and `baseline` is what is kept of them. `entries` are the rows of the ledger that
-    `recorded` is from.
+    know. `unreadable` has the reason why a window could not be read. `not_held` are changed windows whose rows were not
+    kept, because there were too many for memory; `unread` are those that should not be read. `older` are windows that
+    are only counted and that nothing else here concerns, and `baseline` is what is kept of them. `entries` are the rows
+    of the ledger that `recorded` is from.
     """
 
     table: TableRef
@@ -167,8 +170,8 @@ def collect(
 ) -> Facts:
     """Gather the facts of `table`; older windows are only counted where each of `counting` allows it.
 
-    The selection is stored next to the ledger, so that the next evaluation reads only new entries. Without `counting`, every
-    window is in the facts. Unless `reads`, windows whose files have to be read are only named.
+    The selection is stored next to the ledger, so that the next evaluation reads only new entries. Without `counting`,
+    every window is in the facts. Unless `reads`, windows whose files have to be read are only named.
     """
     known = orchestration or Orchestration()
     if not counting or not load_log.exists(ledger.lake.table(table)):

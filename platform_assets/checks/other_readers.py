@@ -107,7 +107,8 @@ def difference(
     """Return the first column of a decoded row for which another reader gives a different value, as text; None if there
     is none.
 
-    There is no comparison if the value's schema is not known for certain, or if fastavro does not accept a schema. Columns that have a default of Avro, which is not in the value, are not compared. An Avro row has
+    There is no comparison if the value's schema is not known for certain, or if fastavro does not accept a schema.
+    Columns that have a default of Avro, which is not in the value, are not compared. An Avro row has
     instants as microseconds and dates as days since 1970, because Python has no dates after the year 9999.
     """
     reader = FORMATS[spec.format].other_reader

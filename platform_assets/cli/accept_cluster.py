@@ -30,7 +30,7 @@ def accept_cluster(topic: str, reason: str | None, by: str | None, dry_run: bool
     If offsets differ, use `accept-generation`, which continues with the new log from its start.
 
     Loaded windows stay. Waiting windows are loaded from the new cluster; if the topic has another id there, they are
-    loaded together with the next window. The command refuses a log that has less than was sealed.
+    loaded together with the next window. The command refuses a log that has fewer offsets than were sealed.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author

@@ -26,9 +26,9 @@ JSON_VERSION = 1
 def accept_generation(topic: str, reason: str | None, by: str | None, dry_run: bool, as_json: bool, yes: bool) -> None:
     """Continue with the present log of TOPIC after it was re-created or permanently truncated.
 
-    TOPIC is the topic's name, or raw/<topic>. Rows loaded from the previous log stay. Sealed but unloaded offsets that no
-    longer exist are named and become an accepted loss. Windows are sealed from the new log from the next boundary on.
-    The first one starts at the log start of a re-created topic, or where a truncated log was cut off.
+    TOPIC is the topic's name, or raw/<topic>. Rows loaded from the previous log stay. Sealed but unloaded offsets that
+    no longer exist are named and become an accepted loss. Windows are sealed from the new log from the next boundary
+    on. The first one starts at the log start of a re-created topic, or where a truncated log was cut off.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author

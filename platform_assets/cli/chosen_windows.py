@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Windows as a user gives them: `named` are keys or ranges A..B; without any, all windows. Each option narrows the choice."""
+    """Windows as a user gives them: `named` are keys or ranges A..B; without any, all windows. Each option narrows the
+    choice."""
 
     named: tuple[str, ...]
     stale: bool = False
@@ -127,7 +128,8 @@ def _failed(
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoad:
-    """A window to load, and the numbers of rows and dead letters that the tables now have for it; None if they do not have the window."""
+    """A window to load, and the numbers of rows and dead letters that the tables now have for it; None if they do not
+    have the window."""
 
     window: str
     rows: int | None

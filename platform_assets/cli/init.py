@@ -29,7 +29,8 @@ load_from:
 """
 
 _ENVIRONMENT: Final = """\
-# Copy this file to .env: `platform-assets`, run in this folder, and `dagster` read it. Variables of the shell take precedence.
+# Copy this file to .env: `platform-assets`, run in this folder, and `dagster` read it. Variables of the shell take
+# precedence.
 # If a variable is unset, `platform-assets up` starts that service on this machine.
 # KAFKA_BOOTSTRAP_SERVERS=broker.example:9092
 # KAFKA_SECURITY_PROTOCOL=SASL_SSL

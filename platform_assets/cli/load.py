@@ -57,8 +57,8 @@ def load(
 
     Instead of a WINDOW, options can choose the windows, oldest first; with WINDOW, only among these. Several options
     choose the windows that match all of them. --stale and --dead-letters are for decoded/<topic>: after a change of
-    `decode:`, windows are decoded again with the new declaration. --failed leaves out parked windows, and windows that a
-    run is loading. You can stop at any time; with --stale or --failed, run it again to continue with the remaining
+    `decode:`, windows are decoded again with the new declaration. --failed leaves out parked windows, and windows that
+    a run is loading. You can stop at any time; with --stale or --failed, run it again to continue with the remaining
     windows.
 
     Exits 0 if every window is loaded and every check passes, 1 if not, 3 if a retry may succeed.

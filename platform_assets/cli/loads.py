@@ -147,7 +147,8 @@ def load_windows(
 
 
 def _fails(outcome: EvaluatedCheck) -> bool:
-    """Return True if the check counts as failed: checks of the raw table must pass, those of decoded tables may warn."""
+    """Return True if the check counts as failed: checks of the raw table must pass, those of decoded tables may
+    warn."""
     from dagster import AssetCheckSeverity
 
     if outcome.check_result is not None:

@@ -119,7 +119,8 @@ def _selection(
     since: datetime | None,
     until: datetime | None,
 ) -> Selection:
-    """Return the range that the arguments select. Raises click.UsageError unless exactly one of the three ways is used."""
+    """Return the range that the arguments select. Raises click.UsageError unless exactly one of the three ways is
+    used."""
     from platform_assets.model.offsets import OffsetRange
     from platform_assets.windows.replay.replaying import ByKeys, ByOffsets, ByTimestamps
 

@@ -44,7 +44,8 @@ def status(as_json: bool, every: float | None) -> None:
     "overtaken in" is the earliest time when retention may delete records that are not loaded. The row of a decoded
     table counts windows of the raw table, and records that have become rows.
 
-    With --watch, a terminal shows the newest status in place; otherwise each status is printed below the previous one; with --json, each is one line. Ctrl-C ends it with the exit code of the last status.
+    With --watch, a terminal shows the newest status in place; otherwise each status is printed below the previous one;
+    with --json, each is one line. Ctrl-C ends it with the exit code of the last status.
     """
     from platform_assets.cli.status_table import print_status
 

@@ -77,7 +77,8 @@ def _document(found: Status | PlatformError) -> dict[str, object]:
 
 
 def _screen(found: Status | PlatformError, every: float, console: Console) -> Text:
-    """Return what fits the terminal. If not everything does, problems come before rows, and a line says what was cut."""
+    """Return what fits the terminal. If not everything does, problems come before rows, and a line says what was
+    cut."""
     # Not on the console itself, which redraws the live display around each output.
     printed = io.StringIO()
     page = console_of(file=printed, force_terminal=True, width=console.width, color_system="standard")

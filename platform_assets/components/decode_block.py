@@ -265,8 +265,8 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
     if not binary and _takes_bytes(spec):
         head = ", with the five bytes of the schema id first" if spec.options.get("registry") else ""
         raise ConfigurationError(
-            f"{place} has `value`, which is text, and a value of format {spec.format!r} is bytes{head}: give those "
-            "as `base64: …` instead, as the command base64 prints them"
+            f"{place} has `value`, which is text, but a value of format {spec.format!r} is bytes{head}: give it as "
+            "`base64: …` instead, as printed by the command base64"
         )
     try:
         content = base64.b64decode(value, validate=True) if binary else b""

@@ -92,7 +92,8 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Declarations of a definitions folder, its mistakes, and topics that are left out so that all others are defined."""
+    """Declarations of a definitions folder, its mistakes, and topics that are left out so that all others are
+    defined."""
 
     declared: tuple[Declared, ...]
     mistakes: tuple[Mistake, ...]
@@ -169,7 +170,7 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
         return
     if file.name not in NAMES:
         if any(isinstance(d.value, dict) and d.value.get("type") in (TOPIC_TABLE, TOPIC_TABLES) for d in documents):
-            yield Mistake(file, 1, f"Dagster reads {NAMES[0]} alone: move it to {file.with_suffix('')}/{NAMES[0]}")
+            yield Mistake(file, 1, f"Dagster reads only {NAMES[0]}: move it to {file.with_suffix('')}/{NAMES[0]}")
         return
     if shadow := _shadow(file, folder):
         yield Mistake(

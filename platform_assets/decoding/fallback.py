@@ -24,8 +24,9 @@ def with_fallback(
 ) -> Decoded:
     """Return `columns` of the fast path, with the result of `decoder`'s exact path for the `undecided` rows.
 
-    The content of `columns` in those rows does not matter, unless they are `voided`. Then `columns` and `rescued` are null there, so that nothing is copied if all of these rows are dead letters. `dead` has, in ascending order, the dead
-    letters that the fast path itself found in other rows; in these, `columns` and `rescued` are null.
+    The content of `columns` in those rows does not matter, unless they are `voided`. Then `columns` and `rescued` are
+    null there, so that nothing is copied if all of these rows are dead letters. `dead` has, in ascending order, the
+    dead letters that the fast path itself found in other rows; in these, `columns` and `rescued` are null.
     """
     if rescued is None:
         rescued = pa.nulls(len(values), pa.string())

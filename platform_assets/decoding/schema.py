@@ -1,7 +1,7 @@
 """Declared columns: Spark DDL to and from Arrow, and a subset of JSON Schema to Arrow. Pure.
 
-This parser is used instead of an SQL library because types that are not in docs/json-dialect.md must be refused, with their place,
-and a general parser accepts nearly any word as a type.
+This parser is used instead of an SQL library because types that are not in docs/json-dialect.md must be refused, with
+their place, and a general parser accepts nearly any word as a type.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def schema_of_json_schema(document: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
-    """Return the columns of a JSON Schema's properties (see docs/json-dialect.md); `renamed` has column names by property.
+    """Return the columns of a JSON Schema's properties (see docs/json-dialect.md); `renamed` has column names by
+    property.
 
     Raises ConfigurationError, which names the path.
     """
@@ -111,7 +112,8 @@ def schema_of_json_schema(document: Any, renamed: Mapping[str, str] = MappingPro
 
 
 def checked(schema: pa.Schema, option: str) -> pa.Schema:
-    """Return `schema`, after checking that a decoded table can have its columns. Raises ConfigurationError, which names `option`."""
+    """Return `schema`, after checking that a decoded table can have its columns. Raises ConfigurationError, which
+    names `option`."""
     if not len(schema):
         raise ConfigurationError(f"{option}: there are no columns; a table needs at least one")
     _check_names(list(schema), option, "")

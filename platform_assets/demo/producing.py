@@ -1,9 +1,9 @@
 """Streams the demo's rows into its topics, each row once, however often it is interrupted and started again.
 
 The rows left to send are those whose numbers are missing from the topic's committed records. `flights` uses a
-transactional producer, whose stable transactional id fences an earlier process and aborts its open transaction before the
-topic is read. `weather` and `planes` use idempotent producers, which have no such fence. But the broker accepts data
-that a killed process has sent within milliseconds, long before the next process reads the topic, and
+transactional producer, whose stable transactional id fences an earlier process and aborts its open transaction before
+the topic is read. `weather` and `planes` use idempotent producers, which have no such fence. But the broker accepts
+data that a killed process has sent within milliseconds, long before the next process reads the topic, and
 `state.exclusive_demo` prevents two processes at once.
 """
 
@@ -50,8 +50,8 @@ class Outlet:
     """Sends rows of a dataset to the topic with its name, and reports when they are there.
 
     With a transactional id, rows are sent between `begin` and `commit` or `abort`; creating the outlet fences every
-    previous holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for the
-    sent rows: each row is in the topic once, but an earlier process cannot be fenced.
+    previous holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for
+    the sent rows: each row is in the topic once, but an earlier process cannot be fenced.
     """
 
     def __init__(self, client: ClientSettings, dataset: Dataset, transactional_id: str | None) -> None:

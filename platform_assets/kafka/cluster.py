@@ -49,8 +49,8 @@ _ANOTHER_LEADER = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
-"""Codes of a broker that answers but does not lead: the leader is then looked up, which librdkafka's admin client
-leaves to its caller.
+"""Error codes of a broker that is not the leader. The leader is then looked up, because librdkafka's admin client does
+not do that.
 """
 _PARTITION_OUT_OF_REACH = (
     _UNREACHABLE
@@ -90,7 +90,8 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """An offset that a look-up found; `timestamp` is the timestamp of the record at that offset in ms, -1 without a record."""
+    """An offset that a look-up found; `timestamp` is the timestamp of the record at that offset in ms, -1 without a
+    record."""
 
     offset: int
     leader_epoch: int | None
@@ -298,7 +299,8 @@ class Cluster:
         return found, failed
 
     def _left(self) -> float:
-        """Return the seconds that a call begun now may take; zero or less if the time limit of all calls was reached."""
+        """Return the seconds that a call begun now may take; zero or less if the time limit of all calls was
+        reached."""
         return self._timeout if self._deadline is None else min(self._timeout, self._deadline - time.monotonic())
 
     def _remaining(self, doing: str) -> float:

@@ -20,7 +20,8 @@ _NUMBER: Final = 4711
 
 
 def likely_cause(settings: ClientSettings) -> str:
-    """Return the likely cause at each of the first bootstrap servers, and the next step; takes at most a few seconds."""
+    """Return the likely cause at each of the first bootstrap servers, and the next step; takes at most a few
+    seconds."""
     servers = [s.strip() for s in settings.bootstrap_servers.split(",") if s.strip()]
     return "; ".join(dict.fromkeys(_cause(s, settings) for s in servers[:_SERVERS]))
 

@@ -225,7 +225,8 @@ class Outbox:
 
 @contextmanager
 def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
-    """Context of a block that sends: errors of the client become the platform's; `failures` has more specific messages."""
+    """Context of a block that sends: errors of the client become the platform's; `failures` has more specific
+    messages."""
     try:
         yield
     except KafkaException as e:

@@ -1,9 +1,9 @@
 """Client settings for the three Kafka clients in use, from the environment alone.
 
-`KAFKA_SECURITY_PROTOCOL=SASL_SSL` means `security.protocol=SASL_SSL`: the name in upper case, dots as underscores. A secret may
-also be in a file: `KAFKA_SASL_PASSWORD_FILE` names it.
-Only the settings listed here are accepted, because some others make a client fetch addresses or load classes
-(CVE-2025-27817, CVE-2025-27818). Values never appear in a message, a repr or a log.
+`KAFKA_SECURITY_PROTOCOL=SASL_SSL` means `security.protocol=SASL_SSL`: the name in upper case, dots as underscores. A
+secret may also be in a file: `KAFKA_SASL_PASSWORD_FILE` names it. Only the settings listed here are accepted, because
+some others make a client fetch addresses or load classes (CVE-2025-27817, CVE-2025-27818). Values never appear in a
+message, a repr or a log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Reading a block of Avro values by a program that a schema was compiled to.
 
-A program is a table of steps, `WIDTH` numbers each: what to do, the column (where its items begin in `slots` and `valid`), the
-level, and three numbers more. Each level has its own position: level 0 counts the values, and each list has a level that counts its items. Each column has a slot of 64 bits for each item of its level, and a byte that says whether it is valid:
+A program is a table of steps, `WIDTH` numbers each: what to do, the column (where its items begin in `slots` and
+`valid`), the level, and three numbers more. Each level has its own position: level 0 counts the values, and each list
+has a level that counts its items. Each column has a slot of 64 bits for each item of its level, and a byte that says
+whether it is
+valid:
 
 * numbers have their value, floating ones their bits;
 * bytes have `at << 32 | size`, where they are in `data`;
@@ -40,13 +43,14 @@ WIDTH = 6
     LONG, INT32, BYTES_OF_SIZE, TEXT, FIXED, DOUBLE, FLOAT, BOOLEAN, ENUM, UNION, MARK, LIST, ITEMS, ITEM_END, JUMP, EMPTY_ITEMS, END,
     DIVIDED,
 ) = range(18)  # fmt: skip
-"""Steps, with what their three numbers are. LONG (factor), DIVIDED (divisor), INT32 (factor), BYTES_OF_SIZE (-, limit), TEXT,
-FIXED (size, limit), DOUBLE, FLOAT, BOOLEAN: a plain value. DIVIDED is a long that is a whole multiple of its divisor. TEXT is UTF-8.
-`limit` is the first of two entries of the table, the low and the high 64 bits of the largest
-magnitude of a decimal; it is negative for other bytes. ENUM (first, count): an index into `count` entries of the table from `first`
-on, of which a negative one is refused. UNION (first, count): likewise, and the entry is the next step. MARK: a struct is there. LIST
-(level of its items): begins one, and ITEMS (level of its items, least size of one, step behind the list) comes next; ITEM_END (level
-of the items, step of ITEMS) ends each. JUMP (step). EMPTY_ITEMS: blocks whose items take no bytes. END: of the value."""
+"""Steps, with what their three numbers are. LONG (factor), DIVIDED (divisor), INT32 (factor), BYTES_OF_SIZE (-, limit),
+TEXT, FIXED (size, limit), DOUBLE, FLOAT, BOOLEAN: a plain value. DIVIDED is a long that is a whole multiple of its
+divisor. TEXT is UTF-8. `limit` is the first of two entries of the table, the low and the high 64 bits of the largest
+magnitude of a decimal; it is negative for other bytes. ENUM (first, count): an index into `count` entries of the table
+from `first` on, of which a negative one is refused. UNION (first, count): an index into entries, as for ENUM; the entry
+is the next step. MARK: a struct is there. LIST (level of its items): begins one, and ITEMS (level of its items, least
+size of one, step behind the list) comes next; ITEM_END (level of the items, step of ITEMS) ends each. JUMP (step).
+EMPTY_ITEMS: blocks whose items take no bytes. END: of the value."""
 FRAME = 5
 """Numbers on the stack for each list being read: items left in the block, its end or -1, first item, the step that
 began the list, and the position of that step."""
@@ -57,7 +61,8 @@ _LAST_SHIFT = np.uint64(63)
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """Read a zigzag varint of 64 bits at `at`; return it and the position after it, -1 if there is none before `stop`."""
+    """Read a zigzag varint of 64 bits at `at`; return it and the position after it, -1 if there is none before
+    `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop:
@@ -146,13 +151,15 @@ def read_values(
 ) -> int:
     """Read the values `data[starts[i]:starts[i] + sizes[i]]`, from value `first` on. A negative size is a null.
 
-    `columns` has three numbers for each column: where its items begin, its level, and the room of that level. `levels` has
-    three for each level: its items so far, those before the value that is being read, its room. `slots` and `valid` are 0
-    where nothing was read. Of a value that the program cannot read, the items are taken back, and `stops` has two numbers: 1 more
-    than the step that could not be done, and how many bytes into the value that step begins; within a list, those of the
-    outermost list's LIST, and for a value of more than `largest` bytes -1 and 0. Of others it keeps what it had.
+    `columns` has three numbers for each column: where its items begin, its level, and the room of that level. `levels`
+    has three for each level: its items so far, those before the value that is being read, its room. `slots` and `valid`
+    are 0 where nothing was read. Of a value that the program cannot read, the items are taken back, and `stops` has two
+    numbers: 1 more than the step that could not be done, and how many bytes into the value that step begins; within a
+    list, those of the outermost list's LIST, and for a value of more than `largest` bytes -1 and 0. Of others it keeps
+    what it had.
 
-    Returns the number of values, or the index of the value for which a level has too little room: provide more, and continue there.
+    Returns the number of values, or the index of the value for which a level has too little room: provide more, and
+    continue there.
     """
     count = levels.size // 3
     for row in range(first, sizes.size):

@@ -61,7 +61,8 @@ def _hex4(data: Bytes, at: Whole) -> Whole:
 
 @inlined
 def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Return the position of the first quote, backslash or control character at or after `at`; at least `end` if there is none before `end`."""
+    """Return the position of the first quote, backslash or control character at or after `at`; at least `end` if there
+    is none before `end`."""
     while at < end:
         word = load64(data, at)
         quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
@@ -233,7 +234,8 @@ def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -
 
 @inlined
 def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole, Whole]:
-    """Return the number at `at` times 10 to the power of `scale`, if that is a whole number of 64 bits; and its end, or BAD.
+    """Return the number at `at` times 10 to the power of `scale`, if that is a whole number of 64 bits; and its end,
+    or BAD.
 
     `value` holds 19 digits (10^19 - 1 < 2^64); it wraps with more, so the digits are counted before it is used.
     """

@@ -45,7 +45,8 @@ class Files(Protocol):
         """Return a stamp that changes when the content under this name changes. Raises FileNotFoundError."""
 
     def stamps(self, below: str) -> dict[str, str]:
-        """Return the stamps of all files below the folder `below`, by name; the same content may have the same stamp."""
+        """Return the stamps of all files below the folder `below`, by name; the same content may have the same
+        stamp."""
 
     def files(self, below: str) -> list[str]:
         """Return the names of the files directly in the folder `below`, in no order; none if it does not exist."""

@@ -81,8 +81,9 @@ class Folder:
     def delta(self, version: int | None = None) -> DeltaTable:
         """Open the Delta table in it, at its newest version or at `version`.
 
-        Raises the errors of `failures`: TableUnsupportedError for a table with a feature that the platform does not support,
-        VersionGoneError if the log no longer has `version`. Later calls on the table must be inside `reading` or `writing`.
+        Raises the errors of `failures`: TableUnsupportedError for a table with a feature that the platform does not
+        support, VersionGoneError if the log no longer has `version`. Later calls on the table must be inside `reading`
+        or `writing`.
         """
         with self.reading():
             try:
@@ -159,7 +160,8 @@ class Folder:
         return self.size(name) is not None
 
     def read(self, name: str) -> bytes | None:
-        """Return the file's content; None if it does not exist. Raises LakeNotReadableError and LakeUnavailableError."""
+        """Return the file's content; None if it does not exist. Raises LakeNotReadableError and
+        LakeUnavailableError."""
         with self.reading():
             try:
                 return self.content.read(name)
@@ -198,7 +200,8 @@ class Folder:
             return self.content.stamps("")
 
     def keeps_versions(self) -> bool:
-        """Return True if its store keeps overwritten or deleted files. Raises LakeNotWritableError: it writes a file to find out."""
+        """Return True if its store keeps overwritten or deleted files. Raises LakeNotWritableError: it writes a file
+        to find out."""
         with self.writing():
             return self.content.keeps_versions()
 
@@ -213,7 +216,8 @@ class Folder:
             self.content.make()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically: a reader sees either the previous content or this one. Raises LakeNotWritableError."""
+        """Write a file atomically: a reader sees either the previous content or this one. Raises
+        LakeNotWritableError."""
         self.make()
         with self.writing():
             self.content.write(name, content)
@@ -263,15 +267,16 @@ class Lake:
     def at(cls, root: str | Path) -> Lake:
         """Return the lake at an absolute local path, also as `file://…`, or at `s3://bucket/prefix`.
 
-        Raises ConfigurationError for any other address, if the environment lacks settings of the store, or if its settings let
-        commits overwrite one another.
+        Raises ConfigurationError for any other address, if the environment lacks settings of the store, or if its
+        settings let commits overwrite one another.
         """
         if str(root).startswith(STORES):
             return cls(Folder(object_files.checked(str(root), os.environ)))
         path = Path(str(root).removeprefix("file://"))
         if "://" in str(path) or not path.is_absolute():
             raise ConfigurationError(
-                f"LAKE_ROOT must be an absolute path of a local or mounted folder, or s3://bucket/prefix, not {str(root)!r}"
+                "LAKE_ROOT must be an absolute path of a local or mounted folder, or s3://bucket/prefix, not "
+                f"{str(root)!r}"
             )
         return cls(Folder(str(path)))
 
@@ -283,7 +288,8 @@ class Lake:
         return self.root / table.kind / table.topic
 
     def tables(self) -> list[TableRef]:
-        """Return its tables, in order of their names. A folder that cannot be a topic's is not a table of the platform."""
+        """Return its tables, in order of their names. A folder that cannot be a topic's is not a table of the
+        platform."""
         found = [TableRef(kind, topic) for kind in KINDS for topic in (self.root / kind).folders() if is_topic(topic)]
         return sorted((t for t in found if self.table(t).has_delta_log()), key=lambda t: t.name)
 
@@ -359,7 +365,8 @@ class Lake:
 
     @property
     def audits(self) -> Folder:
-        """Results of the newest deep audits, one file per topic; without it, an idle topic shows none until the next audit."""
+        """Results of the newest deep audits, one file per topic; without it, an idle topic shows none until the next
+        audit."""
         return self.root / "_ledger" / "audits"
 
 
@@ -381,7 +388,8 @@ def load_folder(window: str, load_id: str) -> str:
 
 
 def shared_folder(first: str, last: str, since: int, unique: str) -> str:
-    """Return a folder for files with rows of windows from `first` to `last`, relative to the table's folder; see `shared_span`.
+    """Return a folder for files with rows of windows from `first` to `last`, relative to the table's folder; see
+    `shared_span`.
 
     The rows are those of version `since` of the table or of a later one; see `shared_since`.
     """
@@ -389,7 +397,8 @@ def shared_folder(first: str, last: str, since: int, unique: str) -> str:
 
 
 def shared_span(path: str) -> tuple[str, str] | None:
-    """Return the first and last window in the folder of a file's path, which is not percent-encoded; None for other folders."""
+    """Return the first and last window in the folder of a file's path, which is not percent-encoded; None for other
+    folders."""
     found = _SPAN.match(path)
     return None if found is None else (f"{found[1]}:{found[2]}", f"{found[3]}:{found[4]}")
 
@@ -406,10 +415,12 @@ def begun_loads(table: Folder, window: str) -> frozenset[str]:
 
 
 def window_folders(window: str) -> tuple[str, ...]:
-    """Return all folders that may hold files of a window from any writer: the one above, and other encodings of a colon."""
+    """Return all folders that may hold files of a window from any writer: the one above, and other encodings of a
+    colon."""
     return window_folder(window), f"window={window}", f"window={window.replace(':', '%253A')}"
 
 
 def window_folder(window: str) -> str:
-    """Return the common prefix of the folders of a window's loads. A colon is encoded like Spark does, which cannot read one."""
+    """Return the common prefix of the folders of a window's loads. A colon is encoded like Spark does, which cannot
+    read one."""
     return f"window={window.replace(':', '%3A')}"

@@ -21,8 +21,8 @@ from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
 
 CutMethod = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt", "accepted"]
-"""Source of a cut's offset; "carried" if the partition was unreachable, "accepted" if an operator has accepted that a new
-generation continues from there."""
+"""Source of a cut's offset; "carried" if the partition was unreachable, "accepted" if an operator has accepted that a
+new generation continues from there."""
 
 ACCEPTED_LOSS: Final = "accepted loss"
 ERASED: Final = "erased"
@@ -139,11 +139,11 @@ class PartitionReceipt:
 class Receipt:
     """Result of one load of one window. `bytes` is the size of its files, `seconds` its duration.
 
-    It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, if `made_from` is set, from
-    the load of those offsets into another table. `engine` is None if no engine read it, or if it was not recorded.
-    `confirmed_by` is the other engine, if it has read the same rows. `figures` are the results of the expectations at the last
-    measurement; None without expectations. `table_id` is Delta's id of the table: versions of a table that was created again
-    start over.
+    It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, if `made_from` is set,
+    from the load of those offsets into another table. `engine` is None if no engine read it, or if it was not recorded.
+    `confirmed_by` is the other engine, if it has read the same rows. `figures` are the results of the expectations at
+    the last measurement; None without expectations. `table_id` is Delta's id of the table: versions of a table that was
+    created again start over.
     """
 
     table: TableRef
@@ -357,7 +357,8 @@ IN_ORDER: Final = (("life", "ascending"), ("version", "ascending"), ("recorded_a
 
 
 def ranked(rows: pa.Table) -> pa.Table:
-    """Return `rows` with the columns `life`, the time of the window's newest entry for the same table id, and `version`.
+    """Return `rows` with the columns `life`, the time of the window's newest entry for the same table id, and
+    `version`.
 
     A table that was moved away and created again starts at version 0, and its entries take precedence over those of
     its former life. Releases that do not know the table's id leave it empty, and may write between and after entries
@@ -377,7 +378,8 @@ def ranked(rows: pa.Table) -> pa.Table:
 
 
 def _filled(rows: pa.Table) -> pa.Table:
-    """Return `rows`, sorted, with the column `of`: the table id of the entry, or of the last entry of the window before it."""
+    """Return `rows`, sorted, with the column `of`: the table id of the entry, or of the last entry of the window
+    before it."""
     ordered = rows.sort_by([("window", "ascending"), ("recorded_at", "ascending")]).combine_chunks()
     windows, ids = ordered["window"], ordered["table_id"]
     begins = pa.concat_arrays([pa.array([True]), *pc.not_equal(windows[1:], windows[:-1]).chunks])
@@ -386,7 +388,8 @@ def _filled(rows: pa.Table) -> pa.Table:
 
 
 def newest_entries(rows: pa.Table) -> pa.Table:
-    """Return, for each window, the entry with the highest version of the table's newest life; of equal ones, the latest.
+    """Return, for each window, the entry with the highest version of the table's newest life; of equal ones, the
+    latest.
 
     One load may be recorded twice: by its run, and by a run that found no receipt and added it.
     """

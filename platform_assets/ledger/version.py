@@ -22,7 +22,8 @@ VERSION: Final = 1
 FILE: Final = "version.json"
 
 _STEPS: Final[Mapping[int, Callable[[Lake], None]]] = {}
-"""Steps that upgrade a ledger to a version from the one before. Each may be run again if interrupted, and by two at once."""
+"""Steps that upgrade a ledger to a version from the one before. Each may be run again if interrupted, and by two at
+once."""
 
 
 def check(lake: Lake) -> None:

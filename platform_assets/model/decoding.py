@@ -60,10 +60,11 @@ class Repair:
 class DecodeDeclaration:
     """Declaration of how a topic's records are decoded. Without `key`, keys are left out of the table.
 
-    `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning or an
-    error of the check. A higher `revision` has windows decoded again although nothing else has changed; `replaces` is the
-    fingerprint of a table's columns that are to make room for those declared here, also if rows of earlier windows are lost by that
-    where it `loses_rows`. What is in `expect` decides no row. Upkeep sorts the rows in merged files by the columns `cluster_by`.
+    `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning
+    or an error of the check. A higher `revision` has windows decoded again although nothing else has changed;
+    `replaces` is the fingerprint of a table's columns that are to make room for those declared here, also if rows of
+    earlier windows are lost by that where it `loses_rows`. What is in `expect` decides no row. Upkeep sorts the rows in
+    merged files by the columns `cluster_by`.
     """
 
     value: FormatSpec
@@ -80,8 +81,8 @@ class DecodeDeclaration:
     def __post_init__(self) -> None:
         if not 0 <= self.warn_share <= self.fail_share <= 1:
             raise ConfigurationError(
-                f"dead_letters: warn ({self.warn_share:g}) and fail ({self.fail_share:g}) are shares of a window's records: "
-                "0 ≤ warn ≤ fail ≤ 1"
+                f"dead_letters: warn ({self.warn_share:g}) and fail ({self.fail_share:g}) are shares of a window's "
+                "records: 0 ≤ warn ≤ fail ≤ 1"
             )
 
     @property

@@ -14,7 +14,8 @@ TableKind = Literal["raw", "decoded", "dead_letters"]
 """raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be typed."""
 
 KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
-"""Upstream first: each kind comes after those that it is made from. `test_table_kinds` checks the places that must know each kind."""
+"""Upstream first: each kind comes after those that it is made from. `test_table_kinds` checks the places that must
+know each kind."""
 RESERVED_KINDS: Final = ("state",)
 """Nothing writes these. No other name may be taken for one of them, so that they can be added."""
 

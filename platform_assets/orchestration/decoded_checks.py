@@ -238,7 +238,8 @@ def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) ->
 
 
 def expectation_result(declaration: TopicDeclaration, result: ExpectationResult) -> dg.AssetCheckResult:
-    """Return the result for one expectation: failing windows, numbers of rows, the first failing rows, and the remedy."""
+    """Return the result for one expectation: failing windows, numbers of rows, the first failing rows, and the
+    remedy."""
     figures = result.figures
     values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": line(result.expectation)}
     if wrong := [each for each in result.windows if each.figures is None or each.figures.failing]:

@@ -1,4 +1,5 @@
-"""Rows of `platform-assets status` for the two tables that a topic is decoded into, from the ledger and the orchestrator."""
+"""Rows of `platform-assets status` for the two tables that a topic is decoded into, from the ledger and the
+orchestrator."""
 
 from __future__ import annotations
 
@@ -117,10 +118,11 @@ def collect(
 
 
 def stale_windows(declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger) -> list[str]:
-    """Return the keys of windows to decode again, in order: those that another declaration decoded, or whose rows the table has
-    lost.
+    """Return the keys of windows to decode again, in order: those that another declaration decoded, or whose rows the
+    table has lost.
 
-    Windows that were never decoded are excluded, because the sensor requests them. Raises what reading the ledger raises.
+    Windows that were never decoded are excluded, because the sensor requests them. Raises what reading the ledger
+    raises.
     """
     rows = ledger.commit_rows(declaration.decoded_table, columns=["rows", "made_from"])
     lost = _without_files(ledger.lake.table(declaration.decoded_table), rows)
@@ -145,7 +147,8 @@ def _problems(
 
 
 def _without_files(folder: Folder, rows: pa.Table) -> pa.Array:
-    """Return the windows that have rows by their receipts but no file in the table, because the table was recreated or emptied."""
+    """Return the windows that have rows by their receipts but no file in the table, because the table was recreated or
+    emptied."""
     with_rows = pc.unique(rows.filter(pc.greater(rows["rows"], 0))["window"])
     if not len(with_rows) or not load_log.exists(folder):
         return with_rows

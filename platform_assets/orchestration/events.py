@@ -252,8 +252,8 @@ def missing_events(
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield an event for each sealed or loaded window for which Dagster has no up-to-date event.
 
-    Use it after Dagster's store was lost or restored. The topic's windows come first, then the raw table's. Windows that a run in
-    progress will load are left out.
+    Use it after Dagster's store was lost or restored. The topic's windows come first, then the raw table's. Windows
+    that a run in progress will load are left out.
     """
     reported = instance.get_materialized_partitions(topic_key(declaration.topic))
     for window in ledger.windows(declaration.topic):
@@ -282,8 +282,8 @@ def missing_loads(
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield an event for each window that a run of the last week loaded and did not report before it failed.
 
-    No tick requests such a window again, since it is loaded. `log` avoids a query for each topic; events in `besides` are not reported
-    twice.
+    No tick requests such a window again, since it is loaded. `log` avoids a query for each topic; events in `besides`
+    are not reported twice.
     """
     own = {(e.asset_key, e.partition) for e in besides if isinstance(e, dg.AssetMaterialization)}
     for event in _missing_loads(declaration, ledger, instance, now, log):

@@ -1,4 +1,5 @@
-"""Reasons why a table is not being loaded: failed windows, windows that need a decision, a stopped sensor, checks without a result.
+"""Reasons why a table is not being loaded: failed windows, windows that need a decision, a stopped sensor, checks
+without a result.
 
 They are gathered from the ledger and from Dagster's records; `problems` is pure and judges them.
 """
@@ -28,9 +29,9 @@ from platform_assets.orchestration.names import table_key
 from platform_assets.orchestration.planning import tries_of
 
 State = Literal["under way", "to be asked for", "failed", "waits for somebody", "parked"]
-"""State of a window that is not loaded. to be asked for: a coming tick will request it; failed: its last run failed, and it will be
-requested again; waits for somebody: the error of its last run says what to decide; parked: an operator parked it, and `error`
-says who and why."""
+"""State of a window that is not loaded. to be asked for: a coming tick will request it; failed: its last run failed,
+and it will be requested again; waits for somebody: the error of its last run says what to decide; parked: an operator
+parked it, and `error` says who and why."""
 
 _LONGEST: Final = 1_500
 """Maximum number of characters shown of an error. The remedy comes last, so errors of the platform must be shorter."""
@@ -173,8 +174,9 @@ def backlog(
     loaded: Iterable[tuple[datetime, datetime]],
     now: datetime,
 ) -> Backlog | None:
-    """Return the backlog at `now` and a few windows earlier; None if nothing waits. It is computed from the ends of windows that
-    are not loaded, and the ends and recording times of loaded ones. A window counts from its end, whenever it was sealed."""
+    """Return the backlog at `now` and a few windows earlier; None if nothing waits. It is computed from the ends of
+    windows that are not loaded, and the ends and recording times of loaded ones. A window counts from its end, whenever
+    it was sealed."""
     if not waiting:
         return None
     over = max(_KEEPING_UP * _length(declaration), patience(declaration))

@@ -302,8 +302,8 @@ def grouped(
 ) -> Iterator[LoadRequest]:
     """Return runs for `windows` (ascending) except those in `loaded`.
 
-    `tries` has the failed runs by window key. `asked_before` names windows that an earlier tick has requested and that
-    have no known failed run, with the run that preceded the request.
+    `tries` has the failed runs by window key. `asked_before` lists windows that an earlier tick has requested and that
+    have no known failed run, each with the run that preceded the request.
 
     A run contains adjacent windows only, since Dagster names a run's windows by the first and the last one; the
     current `schedule` determines the windows in between. Windows of an earlier schedule may not start at its edges,
@@ -440,8 +440,8 @@ def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
     span = (now - declaration.first_edge) * (WINDOW_LIMIT / 2 / number)
     later = (now - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return (
-        f"start: {number:,} windows from there to today, but Dagster's UI supports up to {WINDOW_LIMIT:,}. Take a later start, "
-        f"such as {later:%Y-%m-%dT%H:%MZ} (older records are in the first window), or a longer `window`"
+        f"start: {number:,} windows from there to today, but Dagster's UI supports up to {WINDOW_LIMIT:,}. Take a "
+        f"later start, such as {later:%Y-%m-%dT%H:%MZ} (older records are in the first window), or a longer `window`"
     )
 
 

@@ -51,8 +51,8 @@ class PartitionStatus:
     `committed` is the end of the gap-free loaded range; `sealed` the newest cut; `end` the last stable offset now;
     `lag` counts the offsets from `committed` to `end`, before the first load those from the start of the first
     window. `high_watermark` is the end including open transactions, `lag_to_high_watermark` the lag to it.
-    `hours_left` are the hours until retention may remove the first offset that is not loaded; None also if that is
-    not expected.
+    `hours_left` are the hours until retention may remove the first offset that is not loaded; None if they are
+    unknown, or if no removal is expected.
     """
 
     partition: int
@@ -127,7 +127,8 @@ class Status:
 
     @property
     def healthy(self) -> bool:
-        """True if every table and its topic could be read, nothing prevents loading and decoding, and no check fails."""
+        """True if every table and its topic could be read, nothing prevents loading and decoding, and no check
+        fails."""
         return (
             self.spark_error is None
             and not self.left_out

@@ -55,7 +55,8 @@ storage:
 
 _STORAGE_FILE: Final = f"""
 storage:
-  # Runs, events and ticks are in PostgreSQL. {POSTGRES_VARIABLE}{SUFFIX} names the file with the address, password included.
+  # Runs, events and ticks are in PostgreSQL. {POSTGRES_VARIABLE}{SUFFIX} names the file with the address, password
+  # included.
   custom:
     module: platform_assets.services.postgres_storage
     class: PostgresStorage
@@ -72,16 +73,18 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
 
     In settings of an earlier release, the modules of `infra` get their present names.
 
-    The storage is created here because the UI and the daemon, started at the same time, would both try to create it, and one
-    would die.
+    The storage is created here because the UI and the daemon, started at the same time, would both try to create it,
+    and one would die.
 
     Args:
         home: whose.
-        environ: the environment to read; the process's own by default. With `DAGSTER_POSTGRES_URL` in it, settings that are
+        environ: the environment to read; the process's own by default. With `DAGSTER_POSTGRES_URL` in it, settings
+        that are
             created name that variable as the storage.
 
     Raises:
-        ConfigurationError: the folder cannot be written, or Dagster does not accept its settings or does not reach its storage.
+        ConfigurationError: the folder cannot be written, or Dagster does not accept its settings or does not reach its
+        storage.
     """
     env = os.environ if environ is None else environ
     settings, url = home.dagster / "dagster.yaml", secret(env, POSTGRES_VARIABLE)
@@ -221,7 +224,8 @@ def reload(address: str) -> None:
         address: of the UI, `http://host:port`.
 
     Raises:
-        ConfigurationError: the UI did not answer, or the code cannot be loaded; the services continue with the previous code.
+        ConfigurationError: the UI did not answer, or the code cannot be loaded; the services continue with the
+        previous code.
     """
     body = json.dumps({"query": _RELOAD}).encode()
     request = urllib.request.Request(f"{address}/graphql", body, {"Content-Type": "application/json"})

@@ -66,7 +66,8 @@ def _pieces(source: int) -> Iterator[bytes]:
 
 
 def keep(source: int, log: Path, most_bytes: int) -> None:
-    """Copy `source` to `log`, made printable, until it ends. Text that a full disk cannot take is dropped, so no writer waits."""
+    """Copy `source` to `log`, made printable, until it ends. Text that a full disk cannot take is dropped, so no
+    writer waits."""
     target, size = created(log), 0
     for piece in _pieces(source):
         try:

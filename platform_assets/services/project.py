@@ -1,4 +1,5 @@
-"""The project in the current folder, as `platform-assets init` makes it: its declarations, its settings and its data folder."""
+"""The project in the current folder, as created by `platform-assets init`: its declarations, its settings and its data
+folder."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ _REMEDY: Final = (
 
 
 class PreloadedRunLauncher(DefaultRunLauncher):
-    """Starts runs itself if their code has this process's interpreter and environment; leaves others to the code server.
+    """Starts runs itself if their code has this process's interpreter and environment; leaves others to the code
+    server.
 
     Unlike the default, it knows whether the process of a run is alive, so run monitoring finds one that was killed.
     """
@@ -186,7 +187,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
 @functools.cache
 def _can_answer_monitoring() -> bool:
-    """Return True if run monitoring can be answered. Called in each monitoring round; warns only once."""
+    """Return True if run monitoring can get an answer. Called in each monitoring round; warns only once."""
     try:
         _health(alive=True)
     except _MOVED as moved:

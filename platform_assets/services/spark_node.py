@@ -1,11 +1,12 @@
 """One process of a standalone Spark cluster, in the foreground, as a container runs it.
 
     python -m platform_assets.services.spark_node master --host 10.0.0.5 --recovery /var/lib/spark
-    python -m platform_assets.services.spark_node worker --host 10.0.0.6 --master spark://spark-master:7077 --cores 2 --memory 2g
+    python -m platform_assets.services.spark_node worker --host 10.0.0.6 --master spark://spark-master:7077 --cores 2
+    --memory 2g
     python -m platform_assets.services.spark_node connect --host 10.0.0.7 --master spark://spark-master:7077
 
-With a secret in `_SPARK_AUTH_SECRET`, Spark's own variable, they communicate encrypted, and only with processes that know it. The
-process is replaced by Java, so a signal to it is a signal to Spark.
+With a secret in `_SPARK_AUTH_SECRET`, Spark's own variable, they communicate encrypted, and only with processes that
+know it. The process is replaced by Java, so a signal to it is a signal to Spark.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def daemon_environment(java: Java) -> dict[str, str | None]:
 
 
 def guarding(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return settings with which a Spark process communicates only with processes that know its environment's secret, if any."""
+    """Return settings with which a Spark process communicates only with processes that know its environment's secret,
+    if any."""
     if not environ.get(AUTH_VARIABLE):
         return {}
     return dict(GUARDED)

@@ -52,7 +52,8 @@ class AllowedHosts:
 
     Attributes:
         names: host names without a port, in lower case, which `Host` may have; the port does not matter.
-        origins: `host` or `host:port` of pages that may call although their `Host` differs, as behind a proxy that changes it.
+        origins: `host` or `host:port` of pages that may call although their `Host` differs, as behind a proxy that
+        changes it.
     """
 
     names: frozenset[str]

@@ -76,7 +76,8 @@ def findings(found: Audit) -> list[Finding]:
     return [finding for check in found.checks for finding in check.findings]
 
 
-# --- OPTIMIZE -----------------------------------------------------------------------------------------------------------
+# --- OPTIMIZE
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("partitioned")
@@ -157,7 +158,8 @@ def test_a_tick_reads_no_files_and_tells_what_the_last_run_found(topic: DecodedT
         assert not conservation.passed
 
 
-# --- the audit ----------------------------------------------------------------------------------------------------------
+# --- the audit
+# ----------------------------------------------------------------------------------------------------------
 
 
 def outcomes(found: Audit) -> dict[str, str]:

@@ -259,7 +259,8 @@ def test_a_caller_that_stops_leaves_no_file_and_what_is_committed_is_recorded(to
 
 
 def test_what_another_declaration_has_decoded_meanwhile_stays(topic: DecodedTopic) -> None:
-    """Nothing shows which declaration is newer, so that window fails; a window decoded with the same one is compared."""
+    """Nothing shows which declaration is newer, so that window fails; a window decoded with the same one is
+    compared."""
     keys = keys_of(topic)
     other = DecodedTopic(topic.root, "orders", replace(DECLARED, repairs=(Repair(keys[3], 0, 3, '{"id": 1}'),)))
     other.windows = topic.windows
@@ -308,7 +309,7 @@ def test_receipts_are_recorded_together_and_an_error_is_that_of_all_of_them(
 def test_ids_that_a_registry_lacks_in_one_window_do_not_count_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decoder asks only for a limited number of ids."""
+    """A decoder looks up only a limited number of ids."""
     schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
 
     def answer(self: RegistryClient, number: int, kind: str = AVRO) -> Registered:

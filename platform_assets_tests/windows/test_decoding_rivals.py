@@ -186,7 +186,8 @@ def test_a_run_that_was_overtaken_by_its_own_declaration_compares(tmp_path: Path
 def test_a_check_calls_no_window_wrong_that_another_load_replaces(
     tmp_path: Path, seen: tuple[str, str], known: bool, found: list[str]
 ) -> None:
-    """The check reads when the other load has reached each of the two steps `seen`; `known`: Dagster knows the load's run."""
+    """The check reads when the other load has reached each of the two steps `seen`; `known`: Dagster knows the load's
+    run."""
     topic = DecodedTopic(tmp_path, "orders")
     first, _ = topic.load([order(1), b"broken"], [order(2)])
     topic.decode()

@@ -1,6 +1,7 @@
 """The guide's steps for a topic that moves to another cluster or to another name, between two real clusters.
 
-Loads read from the brokers by the columnar engine's own code, in this process. Results are compared with those of a plain consumer.
+Loads read from the brokers by the columnar engine's own code, in this process. Results are compared with those of a
+plain consumer.
 """
 
 from __future__ import annotations

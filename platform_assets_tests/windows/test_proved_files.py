@@ -420,7 +420,7 @@ def found_by(topic: MadeTopic) -> tuple[object, ...]:
 
 
 def test_a_lost_file_that_leaves_the_table_with_another_window_is_named(topic: MadeTopic) -> None:
-    """A window is healed that a lost file might hold: the commit removes that file, and says so."""
+    """A window that a lost file might hold is repaired: the commit removes that file, and reports it."""
     window = topic.ledger.windows(topic.topic)[4]
     everything = table(topic).to_pyarrow_table()
     others = everything.filter(pc.not_equal(everything["window"], window.key))

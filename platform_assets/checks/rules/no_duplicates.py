@@ -1,8 +1,8 @@
 """`no_duplicates`: no (topic id, partition, offset) is in the table twice, within a window or across windows.
 
 A window whose files are those of its load was proved free of duplicates by the load, from the digest of its offsets;
-windows share no offsets, because their ranges tile and their rows are within these ranges. So only windows whose files changed are
-read.
+windows share no offsets, because their ranges tile and their rows are within these ranges. So only windows whose files
+changed are read.
 """
 
 from __future__ import annotations

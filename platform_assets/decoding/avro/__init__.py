@@ -1,7 +1,7 @@
 """Format `avro`: raw data without a header, written with a declared schema.
 
-Options: `schema` (Avro's JSON, which defines the columns), `writer_schema` (if records were written with another schema), `maps`,
-`max_bytes`.
+Options: `schema` (Avro's JSON, which defines the columns), `writer_schema` (if records were written with another
+schema), `maps`, `max_bytes`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ TIMESTAMP: Final = pa.timestamp("us", "UTC")
 SINGLE: Final = "value"
 """Name of the only column of values that are not records."""
 MOST_PARTS: Final = 10_000
-"""Maximum number of parts of a schema after each name is replaced by its definition: a few lines could define billions of parts."""
+"""Maximum number of parts of a schema after each name is replaced by its definition: a few lines could define billions
+of parts."""
 LARGEST_PRECISION: Final = 38
 
 _PLAIN: Final[Mapping[PlainKind, pa.DataType]] = {

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 def columns_of(plan: Struct, read: pa.StructArray) -> list[pa.Array]:
-    """Return the reader's columns, in its order. Rows that are null in `read`, which has the type of `plan`, are null in each column."""
+    """Return the reader's columns, in its order. Rows that are null in `read`, which has the type of `plan`, are null
+    in each column."""
     return _outputs(plan, read, read.flatten())
 
 

@@ -217,7 +217,8 @@ class _Reader:
         return symbol
 
     def structure(self, node: Struct) -> dict[str, Any]:
-        """Read a record. Short numbers and texts of nullable columns are read inline, since most of a value consists of those."""
+        """Read a record. Short numbers and texts of nullable columns are read inline, since most of a value consists
+        of those."""
         found: dict[str, Any] = {}
         data, end = self.data, len(self.data)
         for name, part in node.parts:

@@ -98,7 +98,8 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Blocks of items of at least `least` bytes each. With `is_map_column` they are entries of a MAP, with unique keys."""
+    """Blocks of items of at least `least` bytes each. With `is_map_column` they are entries of a MAP, with unique
+    keys."""
 
     item: Node
     least: int

@@ -66,8 +66,8 @@ _PROMOTIONS: Final[frozenset[tuple[PlainKind, PlainKind]]] = frozenset(
 
 
 def plan_of(writer: AvroType, reader: AvroType) -> Struct:
-    """Return the plan that turns what `writer` wrote into the columns of `reader`. Raises BadSchema if it cannot, OtherRecord for
-    another record."""
+    """Return the plan that turns what `writer` wrote into the columns of `reader`. Raises BadSchema if it cannot,
+    OtherRecord for another record."""
     if isinstance(reader, Record):
         if isinstance(writer, Record) and not _same_name(writer, reader):
             raise OtherRecord("$", _other_record(writer, reader))

@@ -84,7 +84,8 @@ class Enum:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """An array; or a map, which is written as an array of pairs. `is_map_column` is true if the declared column is a MAP."""
+    """An array; or a map, which is written as an array of pairs. `is_map_column` is true if the declared column is a
+    MAP."""
 
     item: AvroType
     is_map: bool
@@ -269,7 +270,8 @@ class _Parser:
 
 
 def _logical(document: Mapping[str, Any], kind: str, size: int) -> Logical | None:
-    """Return the logical type; None for one that the specification lacks or that is invalid, which readers have to ignore."""
+    """Return the logical type; None for one that the specification lacks or that is invalid, which readers have to
+    ignore."""
     name = document.get("logicalType")
     if not isinstance(name, str):
         return None

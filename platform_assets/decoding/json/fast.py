@@ -63,7 +63,8 @@ _LONGS: Final = np.iinfo(np.int64)
 class Program:
     """The fields of one object, or with `bare` one value, in the form that `find_fields` needs.
 
-    `inner` has the programs for its objects, its lists' elements and its maps' values; `keys` has the programs for its maps' keys.
+    `inner` has the programs for its objects, its lists' elements and its maps' values; `keys` has the programs for its
+    maps' keys.
 
     `slots` has the index of each field among the columns of its storage kind (numbers, doubles, places), and
     `columns` the number of columns of each storage kind.
@@ -218,7 +219,8 @@ def find(values: pa.BinaryArray, dialect: Dialect) -> DecodedBlock:
 
 
 def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
-    """Return the values of a block, copied one after another with padding: reading past an Arrow buffer is not allowed."""
+    """Return the values of a block, copied one after another with padding: reading past an Arrow buffer is not
+    allowed."""
     _, offset_buffer, data_buffer = values.buffers()
     count = len(values)
     offsets = np.frombuffer(offset_buffer, np.int32, count + 1, 4 * values.offset) if count else np.zeros(1, np.int32)

@@ -1,7 +1,7 @@
 """Format `protobuf`: a value is one message, of a type in a set of descriptors.
 
-Options: `descriptor_set` (the output of `protoc --include_imports --descriptor_set_out` in base64), `message` (its full name),
-`maps`, `max_bytes`. The library's C core reads values one by one: there is no vectorized path.
+Options: `descriptor_set` (the output of `protoc --include_imports --descriptor_set_out` in base64), `message` (its full
+name), `maps`, `max_bytes`. The library's C core reads values one by one: there is no vectorized path.
 """
 
 from __future__ import annotations
@@ -226,7 +226,8 @@ def symbol_of(field: FieldDescriptor, number: int) -> str:
 
 
 def text_of(value: str | bytes) -> str:
-    """Return a text. Raises DecodeFault if it is not UTF-8, which the older syntax allows: the library then returns bytes."""
+    """Return a text. Raises DecodeFault if it is not UTF-8, which the older syntax allows: the library then returns
+    bytes."""
     if isinstance(value, bytes):
         raise DecodeFault("malformed", "a string is not UTF-8")
     return value

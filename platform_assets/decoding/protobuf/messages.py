@@ -36,7 +36,8 @@ def is_map(field: FieldDescriptor) -> bool:
 def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
     """Return the keys of a map in ascending order, since the library has no order and rows must always be the same.
 
-    Raises DecodeFault for a key that is not UTF-8, which proto2 allows: the library returns it as bytes and cannot look it up.
+    Raises DecodeFault for a key that is not UTF-8, which proto2 allows: the library returns it as bytes and cannot
+    look it up.
     """
     keys = list(entries)
     if any(isinstance(key, bytes) for key in keys):

@@ -35,7 +35,8 @@ class Registered:
 
     @property
     def fingerprint(self) -> str:
-        """Return sixteen hexadecimal digits that identify the schema and its references, ignoring white space in JSON."""
+        """Return sixteen hexadecimal digits that identify the schema and its references, ignoring white space in
+        JSON."""
         texts = [self.text, *(part for pair in sorted(self.references.items()) for part in pair)]
         meant = [self.kind, *(_canonical(text) if self.kind != PROTOBUF else text for text in texts)]
         return hashlib.sha256(json.dumps(meant).encode()).hexdigest()[:16]
@@ -128,7 +129,8 @@ class SchemaCache:
         return _read(self._schemas, self._digest, number)
 
     def elsewhere(self, number: int | str) -> Known | None:
-        """Return the schema that this id has in another registry from which this lake has read it; None if there is none.
+        """Return the schema that this id has in another registry from which this lake has read it; None if there is
+        none.
 
         Raises LakeNotWritableError and LakeUnavailableError.
         """

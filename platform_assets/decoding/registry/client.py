@@ -260,7 +260,8 @@ class RegistryClient:
 
 
 def _in_path(part: str, name: str) -> str:
-    """Return `part` of the reference `name` as one path segment. Raises BadReferences if it would lead to another path."""
+    """Return `part` of the reference `name` as one path segment. Raises BadReferences if it would lead to another
+    path."""
     if part in ("", ".", ".."):
         raise BadReferences(
             f"its reference {name[:60]!r} names {part!r}, which would request another path of the registry"

@@ -51,10 +51,10 @@ class _Readable:
 class RegistryDecoder:
     """Groups a block's values by the ids with which they begin, and decodes each group with its schema.
 
-    `schemas` returns the files in which schemas are stored; if it is None, schemas are not stored. The registry is queried once
-    for each id and object, even for stored ones: if it returns another schema, nothing is decoded
-    (RegistryChangedError); if it does not answer, the stored schema is used. Settings come from the environment of
-    the decoding process; none of them is part of this object except `url`, which is used if that environment has no
+    `schemas` returns the files in which schemas are stored; if it is None, schemas are not stored. The registry is
+    queried once for each id and object, even for stored ones: if it returns another schema, nothing is decoded
+    (RegistryChangedError); if it does not answer, the stored schema is used. Settings come from the environment of the
+    decoding process; none of them is part of this object except `url`, which is used if that environment has no
     address.
     """
 
@@ -79,8 +79,8 @@ class RegistryDecoder:
         return {**self.__dict__, "_known": {}, "unknown": []}
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """See `Decoder.decode`. Raises RegistryUnreachableError, RegistryRefusedError, RegistryChangedError, SchemaCompilerError,
-        ConfigurationError, LakeNotWritableError, LakeUnavailableError."""
+        """See `Decoder.decode`. Raises RegistryUnreachableError, RegistryRefusedError, RegistryChangedError,
+        SchemaCompilerError, ConfigurationError, LakeNotWritableError, LakeUnavailableError."""
         return self._decoded(values, wire.heads_of(values, self.id_from), lambda decoder: decoder.decode)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
@@ -155,8 +155,8 @@ class RegistryDecoder:
     def _learn(self, heads: wire.Heads) -> None:
         """Find the decoder of each of these ids, or the reason why its values cannot be read.
 
-        The most frequent ids come first: after `MOST_UNKNOWN` unknown ids, further ones that the lake does not know are not looked
-        up, so that writers of the topic cannot cause endless requests to the registry.
+        The most frequent ids come first: after `MOST_UNKNOWN` unknown ids, further ones that the lake does not know are
+        not looked up, so that writers of the topic cannot cause endless requests to the registry.
         """
         numbers, rows = np.unique(heads.numbers, return_counts=True)
         ordered = [heads.key(n) for n in numbers[np.argsort(-rows, kind="stable")].tolist()]

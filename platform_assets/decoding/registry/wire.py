@@ -142,7 +142,8 @@ class Framed:
 def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: IdFrom) -> Framed:
     """Return the values with their heads; `headers` belong to their records: lists of structs of key and value.
 
-    If a record names its schema in a header although the declaration says `prefix`, its value gets no head: bytes that only look like a head would select the wrong schema.
+    If a record names its schema in a header although the declaration says `prefix`, its value gets no head: bytes that
+    only look like a head would select the wrong schema.
     """
     if id_from in ("apicurio", "apicurio_global"):
         return _framed_by_apicurio(values, headers, side)

@@ -67,7 +67,8 @@ class Plan:
 
         `folder` returns the path of a table on the workers.
 
-        `parallelism` returns the number of tasks that run in parallel. It is called only for large windows, because the call takes as long as loading a small one.
+        `parallelism` returns the number of tasks that run in parallel. It is called only for large windows, because
+        the call takes as long as loading a small one.
         """
         found: list[Share] = []
         owners: list[int] = []

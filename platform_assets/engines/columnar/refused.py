@@ -57,7 +57,8 @@ def find_refused(
 
     There is no time limit, since the time depends on the size of the window; it ends in BrokerUnreachableError if
     the brokers do not answer. If a broker itself reports a batch as corrupt, each following offset is requested
-    until the broker sends data. Raises what `gather_evidence` raises; DamagedBatchError only for damage outside of record batches, for example in a marker.
+    until the broker sends data. Raises what `gather_evidence` raises; DamagedBatchError only for damage outside of
+    record batches, for example in a marker.
     """
     found = _RefusedOffsets(most)
     brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)

@@ -75,8 +75,8 @@ class Share:
 class Work:
     """All shares of a job, and the connection to the brokers.
 
-    `options` are the names of the required client settings; their values come from the worker's own environment. `limits`
-    are those of this process. `rows_apart` is the number of rows from which a partition gets its own file.
+    `options` are the names of the required client settings; their values come from the worker's own environment.
+    `limits` are those of this process. `rows_apart` is the number of rows from which a partition gets its own file.
     """
 
     bootstrap: str

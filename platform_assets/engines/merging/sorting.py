@@ -38,7 +38,8 @@ def order_of(rows: pa.Table, by: Sequence[str]) -> pa.Array:
 
 
 def _keys(rows: pa.Table | pa.RecordBatch, by: Sequence[str]) -> pa.Table:
-    """Return the columns `by`. Dictionary columns become plain values, because Arrow cannot sort a table by a dictionary column."""
+    """Return the columns `by`. Dictionary columns become plain values, because Arrow cannot sort a table by a
+    dictionary column."""
     columns = {name: rows[name] for name in by}
     return pa.table({n: c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for n, c in columns.items()})
 

@@ -1,6 +1,7 @@
 """Code that merges files, inside Spark's Python workers or in this process: it runs some shares of a job.
 
-Rows stay Arrow columns, and memory is bounded by a few blocks, however large the files are. The new file is read again, so its digests cover what readers will find.
+Rows stay Arrow columns, and memory is bounded by a few blocks, however large the files are. The new file is read
+again, so its digests cover what readers will find.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 
 def _merged(work: Work, number: int, share: Share) -> Report:
-    """Write the new files of a share and read them again. Any failure is raised as an error of the platform, and no file is left."""
+    """Write the new files of a share and read them again. Any failure is raised as an error of the platform, and no
+    file is left."""
     files = files_at(work.table)
     names = list[str]()
     began = time.perf_counter()
@@ -208,6 +210,6 @@ def _named(error: Exception, work: Work) -> PlatformError:
     if isinstance(error, OSError) and error.errno is not None:
         return not_written(error, work.table)
     return LoadError(
-        f"files of {work.name} could not be merged: {type(error).__name__}: {error}. The table was not changed. Report this "
-        "as a defect."
+        f"files of {work.name} could not be merged: {type(error).__name__}: {error}. The table was not changed. "
+        "Report this as a defect."
     )

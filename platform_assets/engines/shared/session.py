@@ -134,8 +134,8 @@ def _redact(spark: SparkSession) -> None:
             spark.conf.set(name, f"(?:{given})|(?:{pattern})" if given else pattern)
         except PySparkException as e:
             raise ConfigurationError(
-                f"the Spark Connect server does not let a session set {name}, so Kafka's password could be visible in its UI and "
-                f"event log. Nothing was sent to it. Start the server with {name}={pattern}"
+                f"the Spark Connect server does not let a session set {name}, so Kafka's password could be visible "
+                f"in its UI and event log. Nothing was sent to it. Start the server with {name}={pattern}"
             ) from e
     of_server = spark.conf.get(_REDACTED_BY_SERVER, None)
     if of_server is not None and not _matches(of_server, "spark.executorEnv.KAFKA_SASL_PASSWORD"):
@@ -167,7 +167,8 @@ def _is_at(spark: SparkSession, remote: str) -> bool:
 def configure_codegen(spark: SparkSession, records: int) -> None:
     """Make Spark interpret the following queries for few `records`, and compile them for many.
 
-    Spark compiles code for each new session without reusing it in the next one; this takes longer than reading and writing a small window.
+    Spark compiles code for each new session without reusing it in the next one; this takes longer than reading and
+    writing a small window.
     """
     for name, value in _INTERPRETED.items():
         if records < COMPILED_FROM:

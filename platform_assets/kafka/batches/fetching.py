@@ -81,7 +81,8 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
 
 
 class Throttled(Exception):
-    """The broker answered immediately without data: a quota is used up, and the client should send no request for `seconds`."""
+    """The broker answered immediately without data: a quota is used up, and the client should send no request for
+    `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -164,7 +164,8 @@ class ObservingBrokers(Brokers):
         )
 
     def _writing(self, partitions: Sequence[int], doing: str) -> list[tuple[int, Any]]:
-        """Return the producers with an open transaction that the partitions' leaders report, each with its partition."""
+        """Return the producers with an open transaction that the partitions' leaders report, each with its
+        partition."""
         found: list[tuple[int, Any]] = []
         of_topic = DescribeProducersRequest.TopicRequest
         for address, led in self._led(partitions).items():

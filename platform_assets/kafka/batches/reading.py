@@ -68,7 +68,8 @@ _LOCAL_ANSWERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """An answer and its batches that begin before the end. If no batch reaches the offset, there are no records before the end.
+    """An answer and its batches that begin before the end. If no batch reaches the offset, there are no records before
+    the end.
 
     If `answer.error` is set, it is OFFSET_OUT_OF_RANGE, and there are no batches.
     """

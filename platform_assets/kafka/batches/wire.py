@@ -248,7 +248,8 @@ class Connection:
             until = max(until, time.monotonic() + self._timeout)  # an answer that keeps arriving is in time
 
     def _refuse_another_machine(self) -> None:
-        """Decide by the address in use, because brokers may advertise addresses that are not in the settings, and names may resolve to any address."""
+        """Decide by the address in use, because brokers may advertise addresses that are not in the settings, and
+        names may resolve to any address."""
         peer = self._socket.getpeername()[0]
         if not cleartext.is_loopback(peer):
             raise ConfigurationError(

@@ -1,4 +1,5 @@
-"""Accepting a loss: an operator's explicit decision, recorded in the ledger, that certain offsets will not be loaded."""
+"""Accepting a loss: an operator's explicit decision, recorded in the ledger, that certain offsets will not be
+loaded."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def _losses(sealed: SealedWindow, lost: Ranges, known: Ranges, cause: str) -> li
 def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
     """Return the offsets of the window that the table has, or whose loss was accepted.
 
-    None if each offset is accounted for, if the table's rows are not those of the receipt, or if one of the two is missing.
+    None if each offset is accounted for, if the table's rows are not those of the receipt, or if one of the two is
+    missing.
     """
     table = TableRef.raw(sealed.topic)
     folder = ledger.lake.table(table)

@@ -44,7 +44,8 @@ def fields_of(ranges: Mapping[int, tuple[OffsetRange, ...]]) -> dict[str, list[l
 
 
 def carry_out(ledger: Ledger, topic: str) -> None:
-    """Complete the decisions on the log of `topic` whose cut is recorded. Cheap if nothing was decided since the last call.
+    """Complete the decisions on the log of `topic` whose cut is recorded. Cheap if nothing was decided since the last
+    call.
 
     A completed decision costs a look-up of the windows that it names, however old the table is.
     Raises what writing to the ledger and to the raw table raises; the next call continues.

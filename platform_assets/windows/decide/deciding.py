@@ -60,7 +60,8 @@ class Deciding:
     def loss(self, window: str) -> None:
         """Accept that offsets of a window will never be loaded, or are lost.
 
-        Raises UnknownWindowError, what `acceptance.find_losses` raises and, for a loaded window, what `accept_partial.find` raises.
+        Raises UnknownWindowError, what `acceptance.find_losses` raises and, for a loaded window, what
+        `accept_partial.find` raises.
         """
         topic, table = self.declaration.topic, self.declaration.raw_table
         try:

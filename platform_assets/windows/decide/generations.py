@@ -106,8 +106,8 @@ def _log(cut: RecordedCut) -> dict[str, Any]:
 def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
     """Return the current log of `topic` if it differs from the ledger's; None if it is the same.
 
-    Raises ConfigurationError for a topic without any recorded cut, BrokerUnreachableError if a partition has no leader, and what
-    describing a topic raises.
+    Raises ConfigurationError for a topic without any recorded cut, BrokerUnreachableError if a partition has no leader,
+    and what describing a topic raises.
     """
     newest = ledger.newest_cut(topic)
     if newest is None:

@@ -263,7 +263,8 @@ class _Window:
         return next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == self.key), None)
 
     def _is_changed(self) -> bool:
-        """Return True if others have changed rows of a window without a receipt (its run ended early, or the ledger was lost)."""
+        """Return True if others have changed rows of a window without a receipt (its run ended early, or the ledger
+        was lost)."""
         load = self._commit() if self.receipt is None and self.table.kind == "raw" and self.files.paths else None
         if load is None:
             return False
@@ -333,7 +334,8 @@ class _Window:
         return measure_of(self.table.kind)
 
     def _of_commit(self, began: float) -> Receipt | None:
-        """Return the receipt of a commit that removed the rows, if the ledger lacks it because a run ended between the two."""
+        """Return the receipt of a commit that removed the rows, if the ledger lacks it because a run ended between the
+        two."""
         r = self.receipt
         if r is None or r.files_digest == self.files.digest:
             return None

@@ -60,8 +60,8 @@ def rebuild(
     """Restore the entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
 
     Receipts are recorded as they are restored, so another call continues after an interruption. `progress` is called
-    with what is being read. Raises LedgerCorruptError if the table's commits contradict each other or the rest of
-    the ledger, and what reading the table raises, except for lost files.
+    with a text that says what is being read. Raises LedgerCorruptError if the table's commits contradict each other or
+    the rest of the ledger, and what reading the table raises, except for lost files.
     """
     ledger.create()
     table = ledger.lake.table(declaration.raw_table)
@@ -192,8 +192,9 @@ def _check_agree(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> Non
         m = load.metadata
         if m.window.key in windows and windows[m.window.key] != m.ranges:
             raise LedgerCorruptError(
-                f"window {m.window} of topic {topic!r}: the ledger has {windows[m.window.key].triples()}, but the table's "
-                f"commit {load.version} has {m.ranges.triples()}. Move _ledger away and rebuild from the tables alone."
+                f"window {m.window} of topic {topic!r}: the ledger has {windows[m.window.key].triples()}, but the "
+                f"table's commit {load.version} has {m.ranges.triples()}. Move _ledger away and rebuild from the "
+                "tables alone."
             )
 
 
@@ -206,7 +207,8 @@ def _receipts(
 ) -> Iterator[list[Receipt | FilesLostError]]:
     """Yield the receipt of each load, in batches of those read in one query.
 
-    Rows that OPTIMIZE has moved are read from their new files; rows that were changed since are read at the version of their load.
+    Rows that OPTIMIZE has moved are read from their new files; rows that were changed since are read at the version of
+    their load.
     """
     if not loads:
         return

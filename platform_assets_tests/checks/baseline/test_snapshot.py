@@ -258,7 +258,7 @@ def flat(flat: None, tmp_path: Path) -> list[SealedWindow]:
 def test_upkeep_leaves_older_windows_counted(
     tmp_path: Path, flat: list[SealedWindow], merged: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Upkeep has compared the rows with the receipts. Another program that writes the same commit has not."""
+    """Upkeep has compared the rows with the receipts. A commit by another program is not trusted."""
     assert facts(tmp_path).older.windows == OLDER
     (done,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).run(flat[merged].key)
     assert done.version == table_of(tmp_path).version()

@@ -524,7 +524,7 @@ def test_a_value_that_happens_to_have_a_head_is_not_read_by_a_foreign_schema(reg
 
 
 def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dead letter names the option, with which the values are read: ids from Apicurio's own API, headers before
+    """The dead letter names the option with which the values can be read: ids from Apicurio's own API, headers before
     prefixes."""
     old, new = written(OLD, {"id": 1, "name": "x"}), written(NEW, {"id": 2, "name": "y", "colour": None})
     content, glob, long = "apicurio.value.contentId", "apicurio.value.globalId", (7).to_bytes(8, "big")

@@ -99,7 +99,7 @@ def test_single_rows(rows: Rows, cuts: list[int], order: random.Random) -> None:
 @given(windows(), st.lists(st.integers(0, 25), max_size=4), st.integers(1, 30), st.sampled_from([("a",), ("a", "b"), ("s",)]),
        st.randoms())  # fmt: skip
 def test_keys(rows: Rows, cuts: list[int], at_once: int, columns: tuple[str, ...], order: random.Random) -> None:
-    """With as many passes as the memory limit requires, whatever the order of blocks."""
+    """Figures do not depend on the number of passes that the memory limit requires, or on the order of blocks."""
     parts = blocks(rows, cuts)
     order.shuffle(parts)
     e = Expectation("e", "unique", columns)

@@ -93,7 +93,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_processes_with_the_same_code_and_lake_share_warm_workers_and_others_do_not(
     spark_remote: str, tmp_path: Path
 ) -> None:
-    """A process that ends leaves the session to others; other code, as after an upgrade, never gets these workers."""
+    """When a process ends, others keep the session; a process with other code, as after an upgrade, never gets these
+    workers."""
     first, second = joined(spark_remote, tmp_path, "code"), joined(spark_remote, tmp_path, "code")
     assert first == second
     upgraded, another = joined(spark_remote, tmp_path, "newer code"), joined(spark_remote, tmp_path / "another", "code")
