@@ -41,7 +41,8 @@ def spark_problem(environment: Environment) -> str | None:
 
 
 def spark_silence(environment: Environment) -> str | None:
-    """Return why the Spark Connect server does not answer, or None. It cannot look into TLS, so it then returns None."""
+    """Return why the Spark Connect server does not answer, or None. It cannot look into TLS, so it then returns
+    None."""
     from platform_assets.engines.shared.session import address_of, check_reachable
     from platform_assets.services import connect_probe
 

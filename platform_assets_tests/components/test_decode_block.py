@@ -108,7 +108,7 @@ BYTES = {"window": "2026-01-31-14:00", "partition": 0, "offset": 17, "base64": "
 def test_a_repair_of_a_binary_value_is_given_in_base64(value: dict[str, Any]) -> None:
     text = {**BYTES, "value": '{"id": 7}'}
     del text["base64"]
-    with pytest.raises(ConfigurationError, match=r"is bytes.*: give those as `base64: …` instead") as refused:
+    with pytest.raises(ConfigurationError, match=r"is bytes.*: give it as `base64: …` instead") as refused:
         decode_declaration({"value": value, "repairs": [text]})
     assert "window 2026-01-31-14:00 partition 0 offset 17 has `value`, which is text" in str(refused.value)
     made = decode_declaration({"value": value, "repairs": [BYTES]})

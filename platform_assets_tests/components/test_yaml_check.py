@@ -119,7 +119,7 @@ def test_files_that_dagster_would_pass_over_are_named(tmp_path: Path) -> None:
     judged(tmp_path, "some: settings\n", "shop/settings.yaml")
     found = judged(tmp_path, TYPE + GOOD.replace("orders", "invoices"), "invoices.yaml")
     assert [(str(m.file.relative_to(tmp_path / "defs")), m.message.partition(",")[0]) for m in found.mistakes] == [
-        ("invoices.yaml", f"Dagster reads defs.yaml alone: move it to {tmp_path / 'defs/invoices/defs.yaml'}"),
+        ("invoices.yaml", f"Dagster reads only defs.yaml: move it to {tmp_path / 'defs/invoices/defs.yaml'}"),
         ("shop/returns/defs.yaml", "it is not loaded"),
     ]
 
