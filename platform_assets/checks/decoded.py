@@ -44,8 +44,8 @@ class Windows:
     """Ledger entries and files of some windows: their receipts in each of the three tables, and their files in two.
 
     `unknown` windows have rows in one of the two, but never existed in the raw table. `under_way` windows are being
-    replaced by a load right now, so their commits appear one by one. `missing` has, by partition, the offsets of raw rows that
-    are in neither table, of some windows whose rows are not the load's.
+    replaced by a load right now, so their commits appear one by one. `missing` has, by partition, the offsets of raw
+    rows that are in neither table, of some windows whose rows are not the load's.
     """
 
     topic: str

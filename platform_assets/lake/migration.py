@@ -1,30 +1,38 @@
 """Turn a partitioned table of windows into a flat one while it is in use: copy its rows, and then name the copies in
 one commit.
 
-Each copy is recorded in a file of its own in the folder `_migration` of the table, with the files that its rows come from and the
-digests of each window, so that a run that was killed is continued. A copy counts only while the table still has all of these files: a
-load, an erasure or somebody's OPTIMIZE that replaces one makes it stale, and its windows are copied again.
+Each copy is recorded in a file of its own in the folder `_migration` of the table, with the files that its rows come
+from and the digests of each window, so that a run that was killed is continued. A copy counts only while the table
+still has all of these files: a load, an erasure or somebody's OPTIMIZE that replaces one makes it stale, and its
+windows are copied again.
 
-**When a copy may be named, and when deleted.** A commit based on version v names a copy only if no commit up to v, since the version
-at which the copying began, loaded or fenced a window of its span, the first to the last window in the name of its folder. Before the
-table is flat, only these delete a copy:
+**When a copy may be named, and when deleted.** A commit based on version v names a copy only if no commit up to v,
+since the version at which the copying began, loaded or fenced a window of its span, the first to the last window in the
+name of its folder. Before the table is flat, only these delete a copy:
 
-* An erasure, if the copy holds rows of its window, or is half-written and has the window in its span. The copy existed when the
-  erasure listed it, before it committed, so the erasure's version c came after the copying began. If c <= v, the copy is not named. If
-  c > v, c is not v + 1, which is the migration's, so the erasure is refused: it was opened with another layout. One that is opened
+* An erasure, if the copy holds rows of its window, or is half-written and has the window in its span. The copy existed
+when the
+  erasure listed it, before it committed, so the erasure's version c came after the copying began. If c <= v, the copy
+  is not named. If
+  c > v, c is not v + 1, which is the migration's, so the erasure is refused: it was opened with another layout. One
+  that is opened
   later deletes no file that its version names.
-* A run of the migration, or `leftovers.delete_overtaken`, if such a version c has overtaken the copy. A commit based on v >= c never
-  names it; one on an earlier v is refused, since version v + 1 exists. Whatever else makes a copy stale may be undone, such as by
+* A run of the migration, or `leftovers.delete_overtaken`, if such a version c has overtaken the copy. A commit based
+on v >= c never
+  names it; one on an earlier v is refused, since version v + 1 exists. Whatever else makes a copy stale may be undone,
+  such as by
   RESTORE, or another run may count that copy instead of its own: such copies are deleted once the table is flat.
-* VACUUM, if the copy is older than the table's retention. Copies older than half of it are not named. This is checked just before the
+* VACUUM, if the copy is older than the table's retention. Copies older than half of it are not named. This is checked
+just before the
   commit, together with the sizes of the files.
 
-A later migration of a table that was restored names no copy from before the previous migration's commit, whose run may still delete
-those that no version has named.
+A later migration of a table that was restored names no copy from before the previous migration's commit, whose run may
+still delete those that no version has named.
 
-delta-rs cannot change a table's partition columns in a commit that names files, so the commit is written here: as the version after
-that whose files were copied, unless there is such a version by now. Then the other commit was first, and this one is not made. Whoever
-opened the table before this commit is refused, because its layout has changed. It changes no data, so change feeds see nothing.
+delta-rs cannot change a table's partition columns in a commit that names files, so the commit is written here: as the
+version after that whose files were copied, unless there is such a version by now. Then the other commit was first, and
+this one is not made. Whoever opened the table before this commit is refused, because its layout has changed. It changes
+no data, so change feeds see nothing.
 """
 
 from __future__ import annotations
@@ -141,7 +149,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Copies that count, those that may be deleted at once, and the groups of files that are still to be copied, each to one file."""
+    """Copies that count, those that may be deleted at once, and the groups of files that are still to be copied, each
+    to one file."""
 
     copies: tuple[Copy, ...]
     overtaken: tuple[Copy, ...]
@@ -151,8 +160,8 @@ class Plan:
 def plan(files: Sequence[DataFile], copies: Sequence[Copy], target: int, events: Sequence[Event] = ()) -> Plan:
     """Return the plan for the files of a version, the copies recorded so far, and the commits up to the version. Pure.
 
-    A window's files stay together, windows follow one another by age, and a group ends at `target` bytes. It also ends at files that
-    are copied already, so that a load of a window in between does not make the new copy stale.
+    A window's files stay together, windows follow one another by age, and a group ends at `target` bytes. It also ends
+    at files that are copied already, so that a load of a window in between does not make the new copy stale.
     """
     named = {(f.path, f.bytes) for f in files}
     good, overtaken, taken = list[Copy](), list[Copy](), set[Source]()
@@ -231,7 +240,8 @@ def check_supported(folder: Folder, handle: DeltaTable) -> None:
 
 
 def flat_columns(folder: Folder, handle: DeltaTable) -> pa.Schema:
-    """Return the columns that the flat table gets, with field ids. The ids stay the same over all runs of a migration."""
+    """Return the columns that the flat table gets, with field ids. The ids stay the same over all runs of a
+    migration."""
     now = _unpartitioned(pa.schema(handle.schema().to_arrow()))
     known = (folder / FOLDER).read(_COLUMNS)
     before = None if known is None else pa.schema(Schema.from_json(known.decode()).to_arrow())
@@ -276,8 +286,8 @@ def copied(
 ) -> Copy | None:
     """Copy the rows of `sources` to one new file, compare them, and record the copy; None if the sources have no rows.
 
-    `since` is a version that the table had by now. Raises FilesLostError if a source cannot be read, and LoadError if the copy
-    differs; no file is left then.
+    `since` is a version that the table had by now. Raises FilesLostError if a source cannot be read, and LoadError if
+    the copy differs; no file is left then.
     """
     made = row_copies.merged(folder, sources, columns, measure, since)
     if made is None:
@@ -299,7 +309,8 @@ def discard(folder: Folder, copies: Sequence[Copy]) -> None:
 
 
 def clear(folder: Folder, version: int) -> None:
-    """Delete the records, once the table is flat at `version`, its newest, and the previous copies that no version has named."""
+    """Delete the records, once the table is flat at `version`, its newest, and the previous copies that no version has
+    named."""
     copies = recorded(folder)
     events = events_since(folder, copies, version)
     for copy in copies:
@@ -312,10 +323,11 @@ def clear(folder: Folder, version: int) -> None:
 def commit(
     folder: Folder, handle: DeltaTable, files: Sequence[DataFile], copies: Sequence[Copy], columns: pa.Schema
 ) -> int | None:
-    """Put `copies` in the place of `files`, which are all files of the version of `handle`, and drop the partition column.
+    """Put `copies` in the place of `files`, which are all files of the version of `handle`, and drop the partition
+    column.
 
-    Return the new version; None if another commit came first, or if a copy is gone or too old. Raises MigrationOutcomeUnknownError,
-    after which the log may have it.
+    Return the new version; None if another commit came first, or if a copy is gone or too old. Raises
+    MigrationOutcomeUnknownError, after which the log may have it.
     """
     for copy in copies:
         # Before the commit, so that the contents are recorded for each file that the table names.

@@ -61,7 +61,7 @@ def test_rows_with_another_topic_id_are_named_and_a_load_removes_them(
     for found in (findings(topic), list(deep_audit.evaluate(evaluation_of(topic)).findings)):
         assert [(f.kind, f.window) for f in found] == [("altered value", window.key)]
         assert ("'other'" if value != "NULL" else "no topic id") in found[0].detail
-        assert f"Materialise partition {window.key}" in found[0].remedy
+        assert f"Materialize partition {window.key}" in found[0].remedy
     if layout == "flat":
         damaged = [done.damaged for done in Upkeep(topic.declaration.raw_table, topic.ledger).run(LATER)]
         assert damaged == [(window.key,)]
