@@ -18,8 +18,8 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def topic(store: ObjectStore) -> MadeTopic:
-    """Return a topic whose lake is in the store, with two windows of each table."""
+def topic(store: ObjectStore, partitioned: None) -> MadeTopic:
+    """Return a topic with partitioned tables, whose lake is in the store, with two windows of each table."""
     name = f"lake-{uuid.uuid4().hex[:12]}"
     made = MadeTopic(store.bucket / name, address=store.root(name))
     made.fill(made.seal([{0: [(b"k", b"v-%d" % w), (b"k", b"\xff")], 1: [(None, None)]} for w in range(2)]))

@@ -124,7 +124,8 @@ def files_that_may_hold(delta: DeltaTable, key: str) -> list[dict[str, Any]]:
 class History:
     """History of a topic whose windows were loaded. `notes` are the producer's: the value at each place. `erased` are the erased
     places, and `forgotten` those of them that no ledger has to know any longer. `first` is the start of the first window
-    according to the last rebuild. `met` counts the outcomes of the loads that were checked.
+    according to the last rebuild. `met` counts the outcomes of the loads that were checked. `is_lost` is true once the ledger,
+    the log's loads and all data files are lost, so that only a backup helps.
     """
 
     topic: MadeTopic
@@ -135,6 +136,7 @@ class History:
     forgotten: set[Place] = field(default_factory=set)
     first: dict[int, int] = field(default_factory=dict)
     met: Counter[str] = field(default_factory=Counter)
+    is_lost: bool = False
 
     def __post_init__(self) -> None:
         self.notes = {(r.partition, r.offset): r.value for r in self.topic.records}
@@ -143,6 +145,8 @@ class History:
 
     def happens(self) -> None:
         """Do one maintenance step, or damage one window."""
+        if self.is_lost:
+            return
         topic, rng, delta = self.topic, self.rng, table(self.topic)
         flat = not delta.metadata().partition_columns
         what, key = (
@@ -202,7 +206,12 @@ class History:
 
     def _rebuild(self) -> None:
         self.forgotten |= self.erased
-        self.first = dict(rebuilt(self.topic).first) or self.first
+        try:
+            self.first = dict(rebuilt(self.topic).first) or self.first
+        except LoadError as e:
+            if "Restore the table from a backup" not in str(e) or any(self.rows(w.key) for w in self.windows):
+                raise
+            self.is_lost = True
 
     def _erase(self, partition: int, offset: int) -> None:
         found = [
@@ -223,6 +232,8 @@ class History:
 
     def ends_well(self) -> None:
         """Load each window, follow each error's remedy to its end, and check the error and the table."""
+        if self.is_lost:
+            return
         for window in self.topic.ledger.windows(self.topic.topic):
             if window.ranges.size:
                 self._judge_load(window)
