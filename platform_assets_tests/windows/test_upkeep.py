@@ -25,6 +25,7 @@ from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Folder
 from platform_assets.lake.separating import separate
 from platform_assets.ledger.entries import SealedWindow
+from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import OffsetRange
 from platform_assets.windows.maintain.merging import MergedFiles, Upkeep
 from platform_assets.windows.proved_files import recognised
@@ -431,6 +432,24 @@ def test_a_partitioned_table_is_left_alone(tmp_path: Path) -> None:
         made = MadeTopic(tmp_path / "partitioned")
         made.fill(made.seal([{0: [(b"k", b"v")]}, {0: [(b"k", b"v")]}]), decode=False)
     assert upkeep(made) == []
+
+
+def test_a_window_whose_load_has_not_recorded_its_receipt_yet_is_no_damage(
+    topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are not those of the receipt before it."""
+    record, done = Ledger.record_receipts, list[MergedFiles]()
+
+    def late(self: Ledger, receipts: Any) -> Any:
+        monkeypatch.setattr(Ledger, "record_receipts", record)
+        done.extend(upkeep(topic))
+        return record(self, receipts)
+
+    monkeypatch.setattr(Ledger, "record_receipts", late)
+    erase(topic, windows(topic)[2])
+    assert [(d.version, d.damaged) for d in done] == [(None, ())]
+    assert [d.version is not None for d in upkeep(topic)] == [True]
+    proved(topic)
 
 
 def test_a_client_that_finds_its_own_commit_keeps_the_files_in_it(

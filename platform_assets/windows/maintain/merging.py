@@ -9,7 +9,7 @@ the others again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
@@ -187,9 +187,10 @@ class Upkeep:
                 _log.warning("%d files of %s are not merged: %s", len(group.files), self.table, report.error)
             return MergedFiles(group, None, damaged=damaged)
         try:
-            if report.odd or _differing(report.digests, receipts):
+            differing = _differing(report.digests, receipts)
+            if report.odd or differing:
                 damaged = self._damaged(group, receipts)
-                if not damaged and self._names(group):
+                if not damaged and self._names(group) and not self._pending(differing, receipts):
                     raise LoadError(
                         f"{len(group.files)} files of {self.table} were not merged: the rows would not have stayed the same in "
                         "their new file. Nothing was committed. Run it again; if this persists, check the disk."
@@ -226,7 +227,7 @@ class Upkeep:
 
     def _damaged(self, group: Group, receipts: Mapping[str, Receipt]) -> tuple[str, ...]:
         """Return the windows whose rows in the files of a group are not those of their receipts; none if another commit
-        moved them.
+        moved them, or if their load has committed and its receipt follows.
 
         The result of the read is current only if the newest version still names the files: the writer that removed
         one may have deleted it.
@@ -240,7 +241,13 @@ class Upkeep:
             except FilesLostError:
                 unread |= {key for key in group.windows if holdings.may_hold(file, key)}
         damaged = unread | _differing(found, receipts)
-        return tuple(sorted(damaged)) if self._names(group) else ()
+        return tuple(sorted(damaged - self._pending(damaged, receipts))) if self._names(group) else ()
+
+    def _pending(self, keys: Collection[str], receipts: Mapping[str, Receipt]) -> set[str]:
+        """Return those of `keys` whose newest load in the log is not that of their receipt: it has not recorded its own
+        yet."""
+        loads = load_log.newest_loads(self.folder) if keys else {}
+        return {key for key in keys if key in loads and loads[key].metadata.load_id != receipts[key].load_id}
 
     def _names(self, group: Group) -> bool:
         """Return True if the newest version still has all files of a group."""
