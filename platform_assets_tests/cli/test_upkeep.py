@@ -157,9 +157,9 @@ def test_a_table_without_files_is_refused_by_name(shell: Shell) -> None:
     assert "created by its first load" in refused.output
 
 
-def definitions(topic: MadeTopic) -> dg.Definitions:
+def definitions(topic: MadeTopic, declared: bool = True) -> dg.Definitions:
     resources = {"lake": LakeResource(root=str(topic.root)), "spark": SparkResource(remote="sc://localhost:1")}
-    found = upkeep.definitions(lambda: {topic.topic: topic.declaration})
+    found = upkeep.definitions(lambda: {topic.topic: topic.declaration} if declared else {})
     return dg.Definitions.merge(found, dg.Definitions(resources=resources))
 
 
@@ -185,8 +185,8 @@ def test_the_job_without_spark_fails_and_changes_nothing(topic: MadeTopic) -> No
     assert len(files(topic)) == WINDOWS
 
 
-def tick(of: MadeTopic, instance: dg.DagsterInstance) -> Any:
-    found = definitions(of)
+def tick(of: MadeTopic, instance: dg.DagsterInstance, declared: bool = True) -> Any:
+    found = definitions(of, declared)
     with dg.build_schedule_context(instance, resources={"lake": LakeResource(root=str(of.root))}) as context:
         return found.resolve_schedule_def("upkeep_schedule").evaluate_tick(context)
 
@@ -195,11 +195,12 @@ def test_the_schedule_is_on_and_runs_once_at_a_time_if_a_table_is_flat(topic: Ma
     (schedule,) = upkeep.definitions().schedules or ()
     assert schedule.default_status == dg.DefaultScheduleStatus.RUNNING
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
-        assert len(tick(topic, instance).run_requests) == 1
-        run = instance.create_run_for_job(
-            definitions(topic).resolve_job_def("upkeep"), status=dg.DagsterRunStatus.STARTED
-        )
+        (request,) = tick(topic, instance).run_requests
+        job = definitions(topic).resolve_job_def("upkeep")
+        run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=request.tags)
         assert "not finished" in tick(topic, instance).skip_message
+        (of_others,) = tick(topic, instance, declared=False).run_requests
+        assert of_others.tags != request.tags
         instance.report_run_canceled(run)
         assert len(tick(topic, instance).run_requests) == 1
         with new_tables_are("partitioned"):

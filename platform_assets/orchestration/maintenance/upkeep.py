@@ -4,7 +4,8 @@ table's page."""
 # No postponed annotations here: Dagster reads those of the functions below.
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
 import dagster as dg
 from pydantic import Field
@@ -25,6 +26,9 @@ from platform_assets.windows.maintain import upkeep_text
 from platform_assets.windows.maintain.last_upkeep import LastUpkeep
 from platform_assets.windows.maintain.merging import BUDGET_BYTES
 from platform_assets.windows.maintain.upkeep import QUIET, TableUpkeep
+
+TOPICS_TAG: Final = "platform/upkeep_topics"
+"""Tag of scheduled runs: identifies the topics of their code location."""
 
 Declarations = Callable[[], Mapping[str, TopicDeclaration]]
 
@@ -110,10 +114,12 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
         root = lake.lake()
         if not any(_is_flat(root, table) for table in root.tables()):
             return dg.SkipReason("The lake has no flat table, so there are no files to merge.")
-        unfinished = dg.RunsFilter(job_name=upkeep_tables.name, statuses=UNDER_WAY)
+        # Other code locations have a job of the same name. A change of topics makes two runs possible: they do no harm.
+        own = {TOPICS_TAG: sha256("\n".join(sorted(declarations())).encode()).hexdigest()[:16]}
+        unfinished = dg.RunsFilter(job_name=upkeep_tables.name, statuses=UNDER_WAY, tags=own)
         if context.instance.get_runs(unfinished, limit=1):
             return dg.SkipReason("The last run has not finished yet.")
-        return dg.RunRequest()
+        return dg.RunRequest(tags=own)
 
     return dg.Definitions(jobs=[upkeep_tables], schedules=[upkeep_schedule])
 
