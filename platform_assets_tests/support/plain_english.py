@@ -35,6 +35,9 @@ PHRASES: Final = {
     r"\bgoes on\b": "write `continues`",
     r"\b(?:is|are|has|have|does|do) no more\b(?! than)": "write `no longer`",
     r"\bfor ever\b": "write `permanently`",
+    r"\b(?:a|the) former\b": "write `previous` or `earlier`",
+    r"\bmaterialis": "write `materialize`, as Dagster does",
+    r"× ±": "put the spread in parentheses",
 }
 BEGINNINGS: Final = re.compile(r"(?:What|Whether|Where|Who|When)\b(?! to\b)")
 """Docstrings begin with an imperative or a noun phrase."""

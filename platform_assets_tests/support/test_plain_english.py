@@ -18,6 +18,9 @@ from platform_assets_tests.support.plain_english import LONGEST_LINE, findings, 
         ("Load it by hand.", "by hand"),  # plain: allow
         ("Likewise for keys.", "Likewise"),
         ("files lie beside the table", "beside"),  # plain: allow
+        ("Load it from the former cluster.", "the former"),  # plain: allow
+        ("Materialise the partition.", "Materialis"),
+        ("It takes 2.1 × ± 5 % as long.", "× ±"),  # plain: allow
     ],
 )
 def test_a_phrase_is_found_in_a_page_with_its_line(text: str, phrase: str) -> None:
