@@ -218,7 +218,7 @@ def _evaluation(lake: TopicLake) -> Evaluation:
 def table(results: Iterable[Result]) -> str:
     """Return a Markdown table of the three loaders."""
     lines = [
-        "| loader | crashes | committed records | rows | lost | more than once | what the checks said |",
+        "| loader | crashes | committed records | rows | lost | more than once | results of the checks |",
         "|---|--:|--:|--:|--:|--:|---|",
     ]
     for r in results:
@@ -235,7 +235,7 @@ def _said(r: Result) -> str:
         return "all pass"
     missed = r.lost | r.doubled
     return f"{', '.join(failed)} {'fail' if len(failed) > 1 else 'fails'}, " + (
-        f"naming these {len(missed):,} offsets and no other" if r.exact else "**and do not name just these offsets**"
+        f"naming these {len(missed):,} offsets and no others" if r.exact else "**and do not name just these offsets**"
     )
 
 
@@ -247,23 +247,24 @@ def document(crashes: Schedule, results: Sequence[Result], seed: int) -> str:
         "",
         f"`make semantics` writes this page and the README's table. It repeats this run (seed {seed}).",
         "",
-        f"A topic of {PARTITIONS} partitions is filled window by window with plain records, and with committed and aborted",
-        "transactions. Three loaders load each window after it is sealed, and go through the same crashes. A load that",
-        "crashed is run again until it succeeds, as an orchestrator would do. Finding nothing to do counts as success.",
+        f"A topic with {PARTITIONS} partitions is filled window by window with plain records and with committed and aborted",
+        "transactions. Three loaders load each window after it is sealed, and crash according to the same schedule. A load",
+        "that crashes is run again until it succeeds, as an orchestrator would do. A load that finds nothing to do counts",
+        "as successful.",
         "",
         "Two of the loaders were written for this comparison (`platform_assets_tests/support/control_loaders.py`) and work",
-        "like common sinks: they store a position, and append. The third is the platform's. All use the same Kafka, Spark",
-        "and Delta, and none of them knows about the faults.",
+        "like common sinks: they store a position and append rows. The third loader is that of the platform. All three use",
+        "the same Kafka, Spark and Delta, and none of them can foresee a crash.",
         "",
-        "*Lost* counts records that a read_committed consumer reads from the topic and the table lacks. *More than once*",
-        "counts records that the table has in several rows. Both are counted from topic and table, and match what the",
-        "crashes must have caused.",
+        "*Lost* counts the records that a read_committed consumer reads from the topic but that are not in the table. *More",
+        "than once* counts the records that are in several rows of the table. Both counts come from comparing the topic with",
+        "the table, and equal what the crashes must have caused.",
         "",
         table(results),
         "",
         "## Crashes",
         "",
-        "| window | offsets | attempts crashed |",
+        "| window | offsets | crashed attempts |",
         "|--:|---|---|",
     ]
     for number, (points, ranges) in enumerate(zip(crashes, windows, strict=True), 1):
