@@ -223,7 +223,7 @@ def _replaces(given: Any) -> tuple[str | None, bool]:
         if set(given) != {"columns", "lost_rows"} or given["lost_rows"] != "accepted":
             raise ConfigurationError(
                 "replaces: as a mapping, it must be {columns: …, lost_rows: accepted}, with the text that the "
-                "error about the changed columns shows, not {given!r}"
+                f"error about the changed columns shows, not {given!r}"
             )
         return _replaces(given["columns"])[0], True
     if given is not None and (not isinstance(given, str) or not given):

@@ -216,7 +216,7 @@ def test_a_group_that_does_not_fit_its_type_names_pattern_and_column() -> None:
             '127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" 200 -x',
             "the nearest is 'server': it matches the line, but more text follows",
         ),
-        ('127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" error -', "expected was (?P<status>"),
+        ('127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" error -', "the next part is (?P<status>"),
         ("", r"no pattern matches the line, not even its start; the first one, 'access', begins with (?P<host>\S+)"),
     ],
 )
