@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 import pyarrow as pa
@@ -137,6 +138,29 @@ def test_old_files_are_deleted_once_a_day(shell: Shell, topic: MadeTopic) -> Non
     (topic.root / "_ledger" / "upkeep").rename(topic.root / "elsewhere")
     assert "deleted 1 old file (11 bytes)" in shell.run("upkeep", "people").stdout
     assert not dead[1].exists()
+
+
+@pytest.mark.parametrize("damage", ["window = '{0}'", "window = '{0}' AND kafka_offset = {1}"])
+def test_old_files_stay_while_they_may_have_rows_that_a_window_lacks(
+    shell: Shell, topic: MadeTopic, damage: str
+) -> None:
+    table = topic.root / "raw" / "people"
+    assert shell.run("upkeep", "people").exit_code == 0
+    DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    of = topic.ledger.windows(topic.topic)[1]
+    DeltaTable(table).delete(damage.format(of.key, of.ranges.by_partition[0].start))
+    before = set(table.rglob("*.parquet"))
+    for _ in range(2):
+        (topic.root / "_ledger" / "upkeep").rename(topic.root / str(uuid4()))
+        shown = shell.run("upkeep", "raw/people")
+        assert f"kept all old files, because 1 window ({of.key}) may need them" in " ".join(shown.stdout.split())
+        assert set(table.rglob("*.parquet")) == before
+    topic.load(of)
+    done = shell.run("upkeep", "raw/people")
+    assert "old file" in done.stdout
+    assert "kept" not in done.stdout
+    assert len([file for file in table.rglob("*.parquet") if "_delta_log" not in file.parts]) == len(files(topic))
+    proved(topic)
 
 
 def test_a_partitioned_table_is_left_alone(tmp_path: Path, shell: Shell) -> None:

@@ -144,7 +144,7 @@ SCHEMA = pa.schema(
         ("headers", _HEADERS),
     ]
 )
-"""Columns of a raw table without `window`, its partition column, which is not in files."""
+"""Columns of a raw table without `window`, which is added when files of flat tables are written."""
 
 BLOCK_BYTES = 1 << 20
 """Number of unpacked bytes after which a block of compressed batches is closed, so that the output of one step is

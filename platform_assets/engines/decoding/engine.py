@@ -362,6 +362,6 @@ class DecodeEngine:
 
 
 def files_layout(layout: pa.Schema) -> pa.Schema:
-    """Return the columns of a table's files as written by tasks: all except the partition column, without comments."""
+    """Return the columns of a table's files as written by tasks: all except `window`, without comments."""
     fields = [field.remove_metadata() for field in layout if field.name != "window"]
     return pa.schema([f.with_type(_TOPIC_ID) if f.name == "topic_id" else f for f in fields])

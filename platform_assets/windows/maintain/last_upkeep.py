@@ -28,6 +28,8 @@ class LastUpkeep:
     `bytes`, and before that `files_before`. Later runs merge `left_bytes` bytes of files. `damaged` are the first
     windows whose rows are not those of their receipts, with the ids of their loads. `deleted_files` of
     `deleted_bytes` were in no version that is kept; `vacuumed_at` is the time at which such files were last deleted.
+    They were not deleted because of the windows `unproved`, of which the first are listed: their rows may be in old
+    files alone.
     """
 
     at: datetime
@@ -44,11 +46,13 @@ class LastUpkeep:
     deleted_files: int = 0
     deleted_bytes: int = 0
     vacuumed_at: datetime | None = None
+    unproved: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         vacuumed = None if self.vacuumed_at is None else self.vacuumed_at.isoformat()
-        return {**asdict(self), "at": self.at.isoformat(), "damaged": list(self.damaged), "vacuumed_at": vacuumed}
+        changed = {"damaged": list(self.damaged), "vacuumed_at": vacuumed, "unproved": list(self.unproved)}
+        return {**asdict(self), "at": self.at.isoformat(), **changed}
 
 
 def remember(lake: Lake, table: TableRef, done: LastUpkeep) -> None:
@@ -72,6 +76,7 @@ def recall(lake: Lake, table: TableRef) -> LastUpkeep | None:
                 **fields,
                 "at": datetime.fromisoformat(fields["at"]),
                 "damaged": dict(fields["damaged"]),
+                "unproved": tuple(fields.get("unproved", ())),
                 "vacuumed_at": None if vacuumed is None else datetime.fromisoformat(vacuumed),
             }
         )

@@ -247,7 +247,11 @@ class Upkeep:
         """Return those of `keys` whose newest load in the log is not that of their receipt: it has not recorded its own
         yet."""
         loads = load_log.newest_loads(self.folder) if keys else {}
-        return {key for key in keys if key in loads and loads[key].metadata.load_id != receipts[key].load_id}
+        return {
+            key
+            for key in keys
+            if key in loads and key in receipts and loads[key].metadata.load_id != receipts[key].load_id
+        }
 
     def _names(self, group: Group) -> bool:
         """Return True if the newest version still has all files of a group."""

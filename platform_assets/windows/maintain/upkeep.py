@@ -4,7 +4,8 @@ version names.
 Each step is either complete or leaves the table unchanged, so a run may end anywhere, and two runs at once do no
 harm: see `merging`. Files are deleted after the table's own retention, a week by default, on which readers of past
 versions, backups and loads in progress rely; only files that are older and that the newest version does not name are
-deleted. If a run finds a damaged window, it deletes none, because a past version may have that window's only good rows.
+deleted. No file is deleted while the rows of a window are not known to be those of its receipt: an old file may be
+the only one that holds them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from deltalake import CommitProperties
 from deltalake.exceptions import CommitFailedError
 
 from platform_assets.engines.merging.engine import MergeEngine
-from platform_assets.lake import contents
+from platform_assets.lake import contents, holdings
 from platform_assets.lake.location import Folder
 from platform_assets.lake.vacuum import Vacuumed, vacuum
 from platform_assets.ledger.store import Ledger
@@ -29,6 +30,7 @@ from platform_assets.model.declaration import DEFAULT_FILE_SIZE, TopicDeclaratio
 from platform_assets.model.logs import logger
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import key_of
+from platform_assets.windows import proved_files
 from platform_assets.windows.maintain.last_upkeep import MOST_DAMAGED, LastUpkeep, recall, remember
 from platform_assets.windows.maintain.merging import BUDGET_BYTES, MergedFiles, Plan, Upkeep
 
@@ -99,8 +101,11 @@ class TableUpkeep:
         deleted = Vacuumed(self.table, (), 0)
         damaged = sorted({key for each in merged for key in each.damaged})
         files, size = self._size()
-        if not damaged and (vacuumed is None or now - vacuumed >= VACUUM_EVERY):
-            deleted, vacuumed = vacuum(self.table, self._folder), now
+        unproved: tuple[str, ...] = ()
+        if vacuumed is None or now - vacuumed >= VACUUM_EVERY:
+            unproved = self._unproved()
+            if not unproved:
+                deleted, vacuumed = vacuum(self.table, self._folder), now
         found = LastUpkeep(
             at=datetime.now(UTC),
             seconds=round(time.monotonic() - began, 3),
@@ -116,9 +121,20 @@ class TableUpkeep:
             deleted_files=len(deleted.files),
             deleted_bytes=deleted.bytes,
             vacuumed_at=vacuumed,
+            unproved=unproved[:MOST_DAMAGED],
         )
         remember(self.ledger.lake, self.table, found)
         return found
+
+    def _unproved(self) -> tuple[str, ...]:
+        """Return the windows whose rows in the newest version are not known to be those of their receipts.
+
+        Files that other programs have rewritten are read once, if they hold several windows.
+        """
+        receipts = {key: r for key, r in self.ledger.receipts(self.table).items() if r.rows}
+        found = holdings.window_files(holdings.actions(self._folder))
+        held = proved_files.recognised(self.ledger.lake, self.table, found, receipts.values())
+        return tuple(key for key, r in sorted(receipts.items()) if key not in held or not held[key].are(r.files_digest))
 
     def _keep_bounds(self) -> None:
         """Put the columns `cluster_by` into the table's property, so that Spark skips files by their bounds.

@@ -49,7 +49,19 @@ def done_text(done: LastUpkeep) -> str:
         if done.deleted_files
         else ""
     )
-    return f"{merged}; it has {files_text(done.files, done.bytes)}{later}{deleted}"
+    kept = f"; {kept_text(done)}" if done.unproved else ""
+    return f"{merged}; it has {files_text(done.files, done.bytes)}{later}{deleted}{kept}"
+
+
+def kept_text(done: LastUpkeep) -> str:
+    """Return why no old file was deleted, and what to do."""
+    some, more = ", ".join(done.unproved[:3]), " …" if len(done.unproved) > 3 else ""
+    number = f"{MOST_DAMAGED} or more" if len(done.unproved) >= MOST_DAMAGED else f"{len(done.unproved)}"
+    noun = "window" if number == "1" else "windows"
+    return (
+        f"kept all old files, because {number} {noun} ({some}{more}) may need them: the files in the table are not known to hold "
+        "the rows that were loaded. Run the table's checks, and load the windows that they name"
+    )
 
 
 def group_text(number: int, groups: int, merged: MergedFiles) -> str:
