@@ -181,7 +181,7 @@ def test_what_a_deep_audit_found_stays_until_the_files_are_others(idle_topic: Id
     samples.loaded(idle_topic.root, damaged, holes={}, proved_by="load digest")
     result = idle_topic.tick()
     assert passed(result)[DEEP_AUDIT.name]
-    assert check_text(result, DEEP_AUDIT.name).startswith("No finding of earlier audits remains.")
+    assert check_text(result, DEEP_AUDIT.name).startswith("No finding of earlier audits remains; the audit of 20")
 
 
 def test_damaged_files_that_somebody_replaced_without_a_load_are_not_called_sound(idle_topic: IdleTopic) -> None:

@@ -145,7 +145,7 @@ class RegistryClient:
             )
         if status != 200:
             raise self._refused(
-                f"it answered with HTTP status {status} at {address.removeprefix(self._settings.url)[:200]}"
+                f"it answered with HTTP {status} at {address.removeprefix(self._settings.url)[:200]}"
             )
         try:
             return content.decode()
@@ -198,7 +198,7 @@ class RegistryClient:
         if status != 200:
             code = document.get("error_code")
             raise self._refused(
-                f"it answered with HTTP status {status}" + (f", error {code}" if isinstance(code, int) else "")
+                f"it answered with HTTP {status}" + (f", error {code}" if isinstance(code, int) else "")
             )
         return document
 
