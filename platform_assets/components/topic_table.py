@@ -47,7 +47,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     start: Annotated[
         str,
         Field(
-            description="Earliest window boundary, ISO 8601, in UTC unless it has an offset. Older records go into "
+            description="Earliest window boundary, ISO 8601, in UTC unless it has a UTC offset. Older records go into "
             "the first window. Once windows are sealed, an earlier time is refused."
         ),
     ]
@@ -59,8 +59,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         bool,
         Field(
             description="Pauses the topic: windows are sealed, loaded and decoded only on request, and `status` says so. "
-            "Retention"
-            " is still watched. Without `paused`, loading continues where it stopped."
+            "Retention is still watched. If you remove `paused`, loading continues where it stopped."
         ),
     ] = False
     tick_budget_seconds: Annotated[int, Field(description="Maximum duration of a tick, 1 to 50.")] = 20
@@ -71,7 +70,9 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     max_edges_per_tick: Annotated[
         int, Field(description="Maximum number of window boundaries that a tick seals, and of windows that it reports.")
     ] = 200
-    records_per_file: Annotated[int, Field(description="Windows smaller than this are written as one file.")] = 200_000
+    records_per_file: Annotated[
+        int, Field(description="A window with fewer records than this is written as one file.")
+    ] = 200_000
     engine: Annotated[
         EngineName,
         Field(
@@ -84,26 +85,26 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     decode: Annotated[
         dict[str, Any] | None,
         Field(
-            description="Decodes records into typed rows of decoded/<topic>: `value` and `key`, each with a "
-            "`format` and its options; `dead_letters`, the shares of a window's records above which "
-            "they are a warning (`warn`) or an error (`fail`); `expect`, expectations on column values, "
-            "each a check; `revision`, which decodes windows again when raised; `replaces`, the columns "
-            "of a table to start over; `repairs`, texts or bytes to decode instead of the values of "
-            "single records; `cluster_by`, columns that merged files are sorted by. Without it there is "
-            "only the raw table."
+            description="Decodes records into typed rows of decoded/<topic>. Without `decode`, there is only the raw "
+            "table. `value` and `key` each have a `format` and its options. `dead_letters` sets the shares of a "
+            "window's records above which dead letters are a warning (`warn`) or an error (`fail`). `expect` "
+            "contains expectations on column values, each of which becomes a check. `revision` decodes windows again "
+            "when it is raised. `replaces` lists the columns of a table that is to be started over. `repairs` "
+            "contains texts or bytes to decode instead of the values of single records. `cluster_by` lists the "
+            "columns by which merged files are sorted."
         ),
     ] = None
     publish_position: Annotated[
         bool,
         Field(
-            description="Commits the offsets up to which everything is loaded to the consumer group "
-            "`platform-assets.raw/<topic>`, for lag monitors."
+            description="Publishes the table's position for lag monitors: commits, to the consumer group "
+            "`platform-assets.raw/<topic>`, the offsets up to which everything is loaded."
         ),
     ] = True
     target_file_size: Annotated[
         str | int,
         Field(
-            description="Size to which upkeep merges small files, such as 128 MB; 1 MB to 4 GB. A number is in bytes."
+            description="Size to which upkeep merges small files, such as 128 MB: 1 MB to 4 GB, or a number of bytes."
         ),
     ] = "128 MB"
     deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"

@@ -55,8 +55,8 @@ COMMIT_COLUMNS = {
     "generation": ("integer", "generation of the topic's log"),
     "kind": (
         "string",
-        "load; empty: no offsets; rebuilt: from the table's commits; found: rebuilt, but no commit proves that these "
-        "are all rows; proof: of an older load; acceptance: of a loss or an erasure",
+        "load; empty (no offsets); rebuilt (from the table's commits); found (rebuilt, but no commit proves that these "
+        "are all rows); proof (of an older load); acceptance (of a loss or an erasure)",
     ),
     "partition": ("integer", "Kafka partition"),
     "start": ("long", "first offset of the range"),
@@ -64,8 +64,8 @@ COMMIT_COLUMNS = {
     "rows": ("long", "rows of this partition"),
     "first_offset": ("long", "lowest offset that has a row"),
     "last_offset": ("long", "highest offset that has a row"),
-    "holes": ("string", "of the whole window, JSON: offsets without a row by kind; null until the broker is queried"),
-    "proved_by": ("string", "proof of the window: load digest, broker evidence or reading its files again"),
+    "holes": ("string", "of the whole window, JSON: number of offsets without a row, by kind; null until the broker is queried"),
+    "proved_by": ("string", "how the window was proved: by load digest, by broker evidence or by reading its files again"),
     "proved_at": ("timestamp", "time of the last proof; null if there is none yet"),
     "offsets_digest": ("string", "of the whole window: decimal sum of xxhash64(partition, offset)"),
     "content_digest": ("string", "of the whole window: decimal sum of xxhash64 over every column"),
@@ -77,11 +77,11 @@ COMMIT_COLUMNS = {
     "run_id": ("string", "Dagster run"),
     "seconds": ("double", "duration of the load"),
     "recorded_at": ("timestamp", "when this entry was written"),
-    "made_from": ("string", "JSON: load of another table from which the window was made; null if it was made from the offsets"),
+    "made_from": ("string", "JSON: load into another table, from whose rows the window was made; null for raw tables"),
     "engine": ("string", "engine that read Kafka: columnar or connector; null without offsets, and for loads of earlier releases"),
     "confirmed_by": ("string", "the other engine, if it has also read the window from Kafka and found the same rows; else null"),
-    "table_id": ("string", "Delta's id of the table, new if it is created again; null without offsets and for earlier releases"),
-    "expectations": ("string", "of the whole window, in its first partition's row, JSON: rows checked and failing by expectation"),
+    "table_id": ("string", "Delta's id of the table, which changes if the table is created again; null without offsets and for earlier releases"),
+    "expectations": ("string", "of the whole window, in its first partition's row, JSON: rows that were checked and rows that failed, by expectation"),
 }  # fmt: skip
 
 

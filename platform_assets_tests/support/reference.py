@@ -47,7 +47,7 @@ def _help(arguments: Sequence[str]) -> str:
 
 def fields() -> str:
     """Return the fields of a topic's YAML, required ones first."""
-    return _table(("field", "default", "what"), _fields())
+    return _table(("field", "default", "meaning"), _fields())
 
 
 def _fields() -> Iterator[Sequence[str]]:
@@ -82,7 +82,7 @@ def raw_columns() -> str:
         folder = Folder.at(place) / "raw" / "orders"
         raw_table.create(folder, "orders")
         made = folder.delta().schema().fields
-    return _table(("column", "type", "what"), ((f"`{f.name}`", _type(f.type), f.metadata["comment"]) for f in made))
+    return _table(("column", "type", "meaning"), ((f"`{f.name}`", _type(f.type), f.metadata["comment"]) for f in made))
 
 
 def _type(delta: Any) -> str:
@@ -108,7 +108,7 @@ def decision_columns() -> str:
 
 
 def _ledger(columns: Mapping[str, tuple[str, str]]) -> str:
-    return _table(("column", "type", "what"), ((f"`{n}`", t, c) for n, (t, c) in columns.items()))
+    return _table(("column", "type", "meaning"), ((f"`{n}`", t, c) for n, (t, c) in columns.items()))
 
 
 def checks() -> str:

@@ -130,7 +130,7 @@ def _unbalanced(facts: Facts) -> Iterator[Finding]:
 
 CHECK = Check(
     NAME,
-    "Rows + explained holes = end - start for every window, by load digest or by the broker's evidence.",
+    "Rows + explained holes = end - start for every window, as its load's digest or the brokers' evidence shows.",
     evaluate,
     may_count,
 )

@@ -188,7 +188,7 @@ def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, He
 
 CHECK = Check(
     NAME,
-    "Cuts tile, every sealed window is loaded, and each window's rows are complete and within its ranges.",
+    "Adjacent windows share a cut, every sealed window is loaded, and each window's rows are complete and in its ranges.",
     lambda e: check_result(e.facts()),
     may_count,
 )
