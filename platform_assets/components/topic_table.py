@@ -104,7 +104,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     target_file_size: Annotated[
         str | int,
         Field(
-            description="Size to which upkeep merges small files, such as 128 MB: 1 MB to 4 GB, or a number of bytes."
+            description="Size to which upkeep merges small files, 1 MB to 4 GB. A number without a unit is in bytes."
         ),
     ] = "128 MB"
     deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"

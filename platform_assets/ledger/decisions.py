@@ -48,7 +48,8 @@ DECISION_COLUMNS: Final = {
     "windows": ("string", "JSON: keys of the affected windows, ascending"),
     "decided_by": (
         "string",
-        "author: a name, marked as claimed if it was given on the command line, followed in brackets by the process's uid or the Dagster run",
+        "author: a name, marked as claimed if it was given on the command line, followed in brackets by the process's "
+        "uid or the Dagster run",
     ),
     "reason": ("string", "reason, in the author's words"),
     "details": ("string", "JSON: facts known at the time of the decision"),

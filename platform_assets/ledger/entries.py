@@ -80,8 +80,8 @@ COMMIT_COLUMNS = {
     "made_from": ("string", "JSON: load into another table, from whose rows the window was made; null for raw tables"),
     "engine": ("string", "engine that read Kafka: columnar or connector; null without offsets, and for loads of earlier releases"),
     "confirmed_by": ("string", "the other engine, if it has also read the window from Kafka and found the same rows; else null"),
-    "table_id": ("string", "Delta's id of the table, which changes if the table is created again; null without offsets and for earlier releases"),
-    "expectations": ("string", "of the whole window, in its first partition's row, JSON: rows that were checked and rows that failed, by expectation"),
+    "table_id": ("string", "Delta's id of the table, different if it is created again; null without offsets and for earlier releases"),
+    "expectations": ("string", "of the whole window, in its first partition's row, JSON: rows checked and failed, by expectation"),
 }  # fmt: skip
 
 

@@ -144,9 +144,7 @@ class RegistryClient:
                 f"it refers to {address.removeprefix(self._settings.url)[-200:]}, which the registry does not have"
             )
         if status != 200:
-            raise self._refused(
-                f"it answered with HTTP {status} at {address.removeprefix(self._settings.url)[:200]}"
-            )
+            raise self._refused(f"it answered with HTTP {status} at {address.removeprefix(self._settings.url)[:200]}")
         try:
             return content.decode()
         except UnicodeDecodeError as error:
