@@ -7,15 +7,16 @@ from typing import Final, TypeVar
 
 _BATCH_WINDOWS: Final = 200
 _BATCH_ROWS: Final = 10_000_000
-"""Rows per query: some seconds of reading, so that callers regain control between queries."""
+"""Maximum rows per query. Reading them takes only some seconds, so callers soon regain control."""
 
 T = TypeVar("T")
 
 
 def batched_windows(windows: Iterable[T], rows: Callable[[T], int]) -> Iterator[list[T]]:
-    """Group windows into batches, in the order given: each query costs some tenths of a second. Pure.
+    """Group windows into batches and keep their order. One query reads a batch, because each query has an overhead of
+    some tenths of a second. Pure.
 
-    `rows` returns the expected number of rows of a window.
+    `rows` returns the expected number of rows in a window.
     """
     batch: list[T] = []
     rows_in_batch = 0

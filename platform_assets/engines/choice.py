@@ -1,4 +1,5 @@
-"""The choice of a table's engine, and of the one that confirms its loads: the only module that knows all engines."""
+"""The choice of a table's engine and of the engine that confirms the table's loads. Only this module imports all
+engines."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _log = logger(__name__)
 
 @dataclass
 class AutoEngine:
-    """Loads with the columnar engine until it reports that it cannot, and from then on with the connector engine."""
+    """Loads with the columnar engine until that engine reports that it cannot load a window, and with the connector
+    engine from then on."""
 
     columnar: LoadEngine
     connector: LoadEngine
@@ -41,11 +43,11 @@ class AutoEngine:
 
     @property
     def name(self) -> str:
-        """Name of the engine that loads at present."""
+        """Name of the engine that is currently in use."""
         return self._now.name
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
-        """As in LoadEngine."""
+        """See `LoadEngine`."""
         if self.unsupported is None:
             try:
                 return self.columnar.write(records, table, load_id, records_per_file)
@@ -56,10 +58,11 @@ class AutoEngine:
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[StagedFiles | PlatformError, None, None]:
-        """As in LoadEngine.
+        """See `LoadEngine`.
 
-        With several tables, the connector engine loads only the table that the columnar engine cannot, for example
-        one topic in an old format; if that happens for a second table, the connector loads all remaining ones.
+        If `orders` are for several tables, the connector engine loads only the table that the columnar engine cannot
+        load, for example one topic in an old format. As soon as there is a second such table, the connector engine
+        loads everything that remains.
         """
         given, unsupported = 0, set[TableRef]()
         alone = len({order.table for order in orders}) == 1
@@ -86,7 +89,7 @@ class AutoEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As in LoadEngine."""
+        """See `LoadEngine`."""
         return self._now.measure(table, keys, version)
 
     @property
@@ -101,10 +104,11 @@ def choose_engine(
     name: EngineName = DEFAULT_ENGINE,
     remote: str | None = None,
 ) -> LoadEngine:
-    """Return the engine for tables of `lake`; the functions are called when their result is first needed.
+    """Return the engine for tables of `lake`. `settings` and `session` are called when their results are first needed.
 
-    `session` is the caller's own, used to load with Spark's connector and to read tables. With `remote`, the
-    columnar engine's jobs go to the session on that server that all processes share; without it, to `session` too.
+    `session` returns the caller's own session, in which Spark's connector loads windows and tables are read. If
+    `remote` is given, the columnar engine sends its jobs to that server's session that all processes share. Without
+    `remote`, it sends them to the caller's session too.
     """
     connector = SparkEngine(lake, settings, session)
     if name == "connector":
@@ -121,8 +125,8 @@ def choose_engine(
 
 
 def other_engine(loaded_by: LoadEngineName) -> LoadEngineName:
-    """Return the engine that confirms loads of another one. The two share no code between a broker's batches and the
-    rows."""
+    """Return the engine that confirms loads by the engine `loaded_by`. The two engines share no code between a broker's
+    batches and the rows."""
     match loaded_by:
         case "columnar":
             return "connector"
@@ -135,14 +139,14 @@ def other_engine(loaded_by: LoadEngineName) -> LoadEngineName:
 def decode_engine(
     lake: Lake, session: Callable[[], SparkSession], remote: str | None = None, environ: Mapping[str, str] | None = None
 ) -> DecodeEngine:
-    """Return the engine for decoded tables of `lake`. Like `choose_engine`, with which it shares the session.
+    """Return the engine for decoded tables of `lake`. It uses the same session as the engine from `choose_engine`.
 
-    `environ` has the settings of a schema registry; by default, it is the environment of this process.
+    `environ` contains the settings of a schema registry. The default is the environment of this process.
     """
     shared = None if remote is None else SharedSession(remote, lake, CODE)
     return DecodeEngine(lake, session, shared, environ=os.environ if environ is None else environ)
 
 
 def merge_engine(lake: Lake, session: Callable[[], SparkSession], remote: str | None = None) -> MergeEngine:
-    """Return the engine that merges files of `lake`, with the session of `choose_engine`."""
+    """Return the engine that merges files of `lake`. It uses the same session as the engine from `choose_engine`."""
     return MergeEngine(session, None if remote is None else SharedSession(remote, lake, CODE))

@@ -1,4 +1,5 @@
-"""The measure of a table's rows in this process. It loads compiled code at the first call; few callers need it."""
+"""The digests of a table's rows, computed in this process. Compiled code is loaded at the first call, because few
+callers need it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def measure_of(kind: TableKind) -> Measure:
-    """Return the function that computes the digests of rows, for tables of this kind."""
+    """Return the function that computes the digests of rows for tables of this kind."""
     return _raw if kind == "raw" else _typed
 
 

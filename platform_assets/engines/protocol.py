@@ -1,7 +1,7 @@
-"""The interface of a load engine: it writes a window's records to data files, reports what it wrote, and reads windows
-again.
+"""The interface of a load engine. A load engine writes a window's records to data files, reports what it wrote, and
+reads windows again.
 
-An engine never commits. Its files are compared with the receipt, and then committed by `lake.commits` or deleted.
+An engine never commits. Its files are compared with the receipt, and are then committed by `lake.commits` or deleted.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ NO_ROWS = Measured.of_nothing()
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The committed records of one window: those in `ranges` of a topic id, except the offsets `without`, by partition.
+    """The committed records of one window: those in `ranges` of a topic id, except the offsets in `without`, by
+    partition.
 
-    `window_column` is true if their files get a window column, because the table is flat; `field_ids` are then the
-    ids of its columns.
+    `window_column` is true if the window's files get a window column, because the table is flat. `field_ids` are then
+    the ids of the table's columns.
     """
 
     topic: str
@@ -38,7 +39,8 @@ class Records:
 
     @property
     def pieces(self) -> tuple[TopicRanges, ...]:
-        """Return the remaining offsets as reads, each with at most one non-empty range for each partition."""
+        """Return the remaining offsets as reads. Each read has at most one range for each partition, and no range is
+        empty."""
         pieces = {p: r.minus(self.without.get(p, ())) for p, r in self.ranges.items() if r.size}
         rounds = max((len(left) for left in pieces.values()), default=0)
         return tuple(TopicRanges({p: left[i] for p, left in pieces.items() if i < len(left)}) for i in range(rounds))
@@ -48,8 +50,8 @@ class Records:
 class StagedFiles:
     """Data files in the table's folder that no commit refers to yet, and the digests of their rows.
 
-    `folder`, relative to the table's, contains these files and nothing else. `engine` read their rows from Kafka;
-    None if that is not known.
+    `folder`, relative to the table's folder, contains these files and nothing else. `engine` is the engine that read
+    the rows from Kafka, or None if that is not known.
     """
 
     folder: str
@@ -72,12 +74,12 @@ class TableReader(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in logs and receipts."""
+        """Name that logs and receipts show."""
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """Yield the digests of each window of `table` at `version`, or the error, in order of `keys`."""
+        """Yield the digests of each window of `table` at `version`, or an error, in the order of `keys`."""
 
 
 class LoadEngine(TableReader, Protocol):
@@ -87,17 +89,18 @@ class LoadEngine(TableReader, Protocol):
         """Write the records of one window to new files of `table`, one file for each partition or for each
         `records_per_file` records.
 
-        After a failure, its files are deleted, as far as possible; no commit refers to any of them. Raises the
-        platform's errors: OffsetsVanishedError, UnreadableTimestampError, UnknownOutcome if the connection to the
-        engine broke, and others.
+        After a failure, the new files are deleted as far as possible; no commit refers to any of them. Raises the
+        platform's errors, among them OffsetsVanishedError, UnreadableTimestampError, and UnknownOutcome if the
+        connection to the engine broke.
         """
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[StagedFiles | PlatformError, None, None]:
-        """Yield what `write` returns or raises for each of `orders`, in their order and as soon as it is known.
+        """Yield what `write` returns or raises for each of `orders`, in their sequence and as soon as each result is
+        known.
 
-        They may belong to several topics. An error concerns only its window and does not block the others. The
-        caller commits or deletes the files that were yielded; files of other orders are deleted when the iterator is
-        closed.
+        The orders can belong to several topics. An error concerns only its own window and does not block the others.
+        The caller commits or deletes the files that were yielded. When the iterator is closed, files of other orders
+        are deleted.
         """

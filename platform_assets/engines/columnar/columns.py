@@ -38,10 +38,11 @@ Longs = npt.NDArray[np.int64]
 def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
     """Return, for each batch of magic 2, True if its records are committed and not markers.
 
-    `aborted` is the broker's list for this fetch: (producer id, first offset) of each aborted transaction that
-    overlaps it. From that offset on, the producer's batches are aborted up to its next abort marker, or to the end
-    of the fetch if there is none. A control batch that the log cleaner has emptied is not a marker, as in the Java
-    client (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that cannot be read.
+    `aborted` is the broker's list for this fetch: (producer id, first offset) of each aborted transaction that overlaps
+    the fetch. From the first offset on, the producer's batches are aborted up to the producer's next abort marker, or
+    up to the end of the fetch if there is no such marker. A control batch that the log cleaner has emptied does not
+    count as a marker, as in the Java client (`CompletedFetch.containsAbortMarker`). Raises Damage for a marker that
+    cannot be read.
     """
     attributes = batches.attributes
     control: Mask = attributes & CONTROL != 0
@@ -58,15 +59,17 @@ def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
 
 
 def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> Mask:
-    """Return, for each batch, True if its producer's last aborted transaction that began at or before it is still open.
+    """Return, for each batch, True if it is inside an aborted transaction of its producer: the transaction began at or
+    before the batch, and the producer's abort marker does not precede the batch.
 
-    `aborting[i]` began a transaction at batch `begun[i]`; `markers` are the batches that are abort markers.
+    `aborting[i]` is a producer that began a transaction at batch `begun[i]`. `markers` are the batches that are abort
+    markers.
     """
     count = len(producers)
     names = np.unique(np.concatenate([producers, aborting]))
 
     def line(of: Longs, at: Longs) -> Longs:
-        """Map producer and batch to one ascending number, for a single binary search."""
+        """Map each pair of producer and batch to one number that keeps the pairs in order, for a single binary search."""
         return np.searchsorted(names, of) * (count + 1) + at
 
     starts = np.sort(line(aborting, begun))
@@ -103,7 +106,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def as_text(keys: pa.Array) -> pa.Array:
-    """Return a binary array without nulls as a string array; bytes that are UTF-8 are unchanged."""
+    """Return a binary array without nulls as a string array. Bytes that are valid UTF-8 are unchanged."""
     text = pa.Array.from_buffers(pa.string(), len(keys), keys.buffers(), 0)
     try:
         text.validate(full=True)
@@ -147,9 +150,9 @@ SCHEMA = pa.schema(
 """Columns of a raw table without `window`, which is added when files of flat tables are written."""
 
 BLOCK_BYTES = 1 << 20
-"""Number of unpacked bytes after which a block of compressed batches is closed, so that the output of one step is
-still in the processor's cache for the next one; a batch is never divided. The uncompressed part of a fetch is one
-block."""
+"""Number of unpacked bytes after which a block of compressed batches is closed. With small blocks, the output of one
+step is still in the processor's cache for the next step. A batch is never divided. Adjacent uncompressed batches form
+one block of any size."""
 _SMALLEST_RECORD = 7
 _WRONG = {
     records.CONTRADICTION: "its records contradict its header",
@@ -162,7 +165,7 @@ Ints = npt.NDArray[np.int32]
 
 
 class OldFormat(Exception):
-    """Messages of magic 0 or 1 at `offset`, which this engine does not read."""
+    """Raised for messages of magic 0 or 1 at `offset`; this engine does not read them."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
@@ -170,7 +173,7 @@ class OldFormat(Exception):
 
 
 class TimestampOutOfRange(Exception):
-    """The timestamp in ms of the record at `offset` does not fit into 64 bits as microseconds."""
+    """Raised if the timestamp of the record at `offset` (in ms) does not fit into 64 bits as microseconds."""
 
     def __init__(self, offset: int, timestamp: int) -> None:
         self.offset, self.timestamp = offset, timestamp
@@ -179,7 +182,7 @@ class TimestampOutOfRange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Bodies:
-    """Unpacked bodies of batches: that of `batches[i]` is `data[starts[i]:ends[i]]`."""
+    """Unpacked bodies of batches. The body of `batches[i]` is `data[starts[i]:ends[i]]`."""
 
     data: npt.NDArray[np.uint8]
     batches: npt.NDArray[np.int64]
@@ -190,17 +193,18 @@ class _Bodies:
 def blocks(
     batches: Batches, aborted: Sequence[tuple[int, int]], topic_id: str, piece: Piece, unpack_buffer: UnpackBuffer
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the committed records of `batches` in `piece`, ascending, with the columns of SCHEMA; no block is empty.
+    """Yield the committed records of `batches` that are in `piece`, in ascending order and with the columns of SCHEMA.
+    No block is empty.
 
-    `aborted` is the broker's list for this fetch. Compressed batches are unpacked in `unpack_buffer`. Raises Damage, TooLarge,
-    OldFormat and TimestampOutOfRange.
+    `aborted` is the broker's list for this fetch. Compressed batches are unpacked in `unpack_buffer`. Raises Damage,
+    TooLarge, OldFormat and TimestampOutOfRange.
     """
     for block in _blocks(batches, wanted(batches, aborted, piece), piece, unpack_buffer):
         yield block.columns(topic_id)
 
 
 def wanted(batches: Batches, aborted: Sequence[tuple[int, int]], piece: Piece) -> Longs:
-    """Return the indices of the batches with records in `piece`. Raises Damage and OldFormat."""
+    """Return the indices of the batches that have records in `piece`. Raises Damage and OldFormat."""
     if batches.old_format:
         raise OldFormat(int(next(iter(batches)).base_offset))
     batches.verify()
@@ -212,7 +216,8 @@ def wanted(batches: Batches, aborted: Sequence[tuple[int, int]], piece: Piece) -
 def timestamps(
     batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBuffer
 ) -> Iterator[tuple[Longs, Longs]]:
-    """Yield offsets and timestamps (ms) of the records in `piece` of the batches `some`. Raises Damage and TooLarge."""
+    """Yield offsets and timestamps (ms) of those records in the batches `some` that are in `piece`. Raises Damage and
+    TooLarge."""
     for block in _blocks(batches, some, piece, unpack_buffer):
         yield block.offsets, block.timestamps
 
@@ -225,9 +230,9 @@ def _blocks(batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBu
 
 
 def _bodies(batches: Batches, some: Longs, unpack_buffer: UnpackBuffer) -> Iterator[_Bodies]:
-    """Yield the bodies of the batches `some`, in order; uncompressed ones are not copied.
+    """Yield the bodies of the batches `some`, in order. Uncompressed bodies are not copied.
 
-    The others are in `unpack_buffer`, until the next ones are requested.
+    Compressed bodies are unpacked into `unpack_buffer`, where they stay until the next bodies are requested.
     """
     packed = batches.attributes & CODEC_MASK
     counts, bases = batches.records_counts, batches.base_offsets
@@ -258,7 +263,7 @@ def _bodies(batches: Batches, some: Longs, unpack_buffer: UnpackBuffer) -> Itera
 
 
 class _Block:
-    """The records of some batches: position and size of each part of each record."""
+    """The records of some batches, as the position and size of each part of each record."""
 
     def __init__(self, batches: Batches, bodies: _Bodies, piece: Piece) -> None:
         heads = batches.headers[bodies.batches]
@@ -318,7 +323,7 @@ class _Block:
         )
 
     def _gathered(self, positions: Ints, sizes: Ints) -> pa.Array:
-        """Return the bytes at these positions; a negative size is a null."""
+        """Return the bytes at these positions. A negative size stands for a null."""
         count = len(sizes)
         offsets, found = np.empty(count + 1, np.int32), np.empty(arrow.total_size(sizes), np.uint8)
         validity = np.zeros((count + 7) // 8, np.uint8)

@@ -1,4 +1,5 @@
-"""The columnar engine: Spark's Python workers read record batches and write Arrow columns, over Spark Connect."""
+"""The columnar engine, which works over Spark Connect: Spark's Python workers read record batches and write Arrow
+columns."""
 
 from __future__ import annotations
 
@@ -38,15 +39,16 @@ if TYPE_CHECKING:
 
 
 LARGEST_SHARE: Final = 5_000_000
-"""Maximum offsets per task, which bounds the work that is lost with a task or moved to another."""
+"""Maximum number of offsets per task. It limits the work that is lost with a failed task, and the work that moves to
+another task."""
 _SHARES_A_TASK: Final = 8
-"""Small windows per task: a task costs about as much as writing one of them."""
+"""Number of small windows per task. The overhead of a task is about the cost of writing one small window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without offsets has no
-    shares."""
+    """The shares of all `orders`, in the same sequence. Share `i` belongs to `orders[owners[i]]`. An order without
+    offsets has no shares."""
 
     orders: tuple[Order, ...]
     shares: tuple[Share, ...]
@@ -63,12 +65,12 @@ class Plan:
         *,
         apart: bool,
     ) -> Plan:
-        """Plan several shares for large windows; small ones share a task, unless they are to be kept `apart`.
+        """Plan several shares for each large window. Small windows share a task, unless `apart` is true.
 
         `folder` returns the path of a table on the workers.
 
-        `parallelism` returns the number of tasks that run in parallel. It is called only for large windows, because
-        the call takes as long as loading a small one.
+        `parallelism` returns the number of tasks that Spark runs in parallel. It is called only for large windows,
+        because the call takes as long as loading a small window.
         """
         found: list[Share] = []
         owners: list[int] = []
@@ -98,7 +100,7 @@ class Plan:
         return share + 1 == len(self.owners) or self.owners[share + 1] != self.owners[share]
 
     def of_task(self, task: int) -> dict[int, tuple[Share, ...]]:
-        """Return the shares of a task, by the index of their order."""
+        """Return the shares of a task, by the index of the order that they belong to."""
         done: dict[int, tuple[Share, ...]] = {}
         for number in shares_of(task, len(self.shares), self.tasks):
             done[self.owners[number]] = (*done.get(self.owners[number], ()), self.shares[number])
@@ -112,16 +114,16 @@ class Plan:
 _log = logger(__name__)
 
 PATIENCE: Final = 30.0
-"""Seconds that a broker may take to answer a worker, retries included."""
+"""Seconds within which a broker must answer a worker, including retries."""
 FETCH_BYTES: Final = 8 << 20
-"""Bytes per fetch request; a worker holds two answers of that size."""
+"""Bytes per fetch request. A worker holds two responses of that size."""
 
 
 @dataclass(frozen=True)
 class ColumnarEngine:
-    """Loads windows into `lake`. `settings` and `session` are called when they are first needed.
+    """Loads windows into `lake`. `settings` and `session` are called when their results are first needed.
 
-    Jobs are sent to the `shared` session, if there is one; tables are read in `session`.
+    Jobs are sent to the `shared` session if there is one. Tables are read in the session from `session`.
     """
 
     lake: Lake
@@ -131,8 +133,8 @@ class ColumnarEngine:
     name: str = "columnar"
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
-        """As in LoadEngine; also raises UnsupportedError if only the connector engine can load the records, and
-        WorkerLostError."""
+        """See `LoadEngine`. Also raises WorkerLostError, and UnsupportedError if only the connector engine can load the
+        records."""
         (outcome,) = self.write_many([Order(records, load_id, table)], records_per_file)
         if isinstance(outcome, PlatformError):
             raise outcome
@@ -141,10 +143,10 @@ class ColumnarEngine:
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[StagedFiles | PlatformError, None, None]:
-        """As in LoadEngine, in one Spark job, in which small windows share a task.
+        """See `LoadEngine`. Uses one Spark job, in which small windows share a task.
 
-        After a job dies, another one loads the windows that had not been yielded. The window whose task died fails
-        once it is identified: for that, each window gets separate tasks.
+        If a job dies, another job loads the windows that were not yet yielded. In that job each window has tasks of its
+        own, which shows the window whose task dies. That window then fails.
         """
         left, failed, apart = deque(orders), dict[str, PlatformError](), len(orders) == 1
         renewed = False
@@ -192,13 +194,13 @@ class ColumnarEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As in LoadEngine. Spark reads the files, so another engine measures what this one wrote."""
+        """See `LoadEngine`. Spark reads the files, so they are not measured by the engine that wrote them."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def _outcomes(
         self, plan: Plan, records_per_file: int
     ) -> Generator[tuple[Order, StagedFiles | PlatformError], None, None]:
-        """Yield each order of `plan` with its outcome, in order. Raises JobLost."""
+        """Yield each order of `plan` with its outcome, in the sequence of the plan. Raises JobLost."""
         files, errors = list[WrittenFile](), list[PlatformError]()
         given = 0
         with closing(self._reports(plan, records_per_file)) as reports:
@@ -272,7 +274,7 @@ class ColumnarEngine:
         return StagedFiles(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
 
     def _error(self, errors: Sequence[PlatformError], order: Order) -> PlatformError:
-        """Return one of the errors of a window's shares, preferably a terminal one, and delete the window's files."""
+        """Delete the window's files. Return one of the errors of its shares, preferably a terminal error."""
         self._delete(order)
         error = min(errors, key=lambda e: not isinstance(e, Terminal))
         if not isinstance(error, TimestampOverflowError):
@@ -283,7 +285,7 @@ class ColumnarEngine:
             return e
 
     def _blamed(self, lost: JobLost, plan: Plan, left: Sequence[Order]) -> tuple[int, PlatformError]:
-        """Return the index, within `left`, of the order to blame for a lost job, and its error."""
+        """Choose the order in `left` to blame for a lost job. Return the order's index in `plan.orders`, and the error."""
         waiting = {order.load_id for order in left}
         done = plan.of_task(lost.task) if lost.task is not None else {}
         index = next(
@@ -308,9 +310,9 @@ def _tables_of(orders: Sequence[Order]) -> str:
 
 
 def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report, None, None]:
-    """Run all shares in Spark with this many tasks, and yield their reports in the order of the shares.
+    """Run all shares in Spark with this many tasks, and yield their reports in the sequence of the shares.
 
-    Raises what Spark raises; reports yielded before that stay valid. Closing the generator early ends the job.
+    Raises what Spark raises. Reports yielded before an error stay valid. Closing the generator early ends the job.
     """
     with closing(texts_of(spark, work, tasks, "platform_assets.engines.columnar.task")) as texts:
         yield from map(Report.from_json, texts)

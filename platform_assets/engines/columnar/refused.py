@@ -1,6 +1,7 @@
-"""Search for records that no load accepts: timestamps out of range, and batches that are damaged or exceed the limits.
+"""Search for records that no load accepts: their timestamp is out of range, or their batch is damaged or exceeds the
+limits.
 
-Reads all given offsets, as fast as a load by one task; called only after a load was refused.
+The search reads all given offsets, as fast as a load with a single task. It runs only after a load was refused.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ from platform_assets.kafka.timestamps import FIRST_READABLE_MS, LAST_READABLE_MS
 from platform_assets.model.offsets import OffsetRange, TopicRanges, ranges_of
 
 MOST: Final = 1_000_000
-"""Number of records after which the search ends; a later search finds the others."""
+"""Number of records after which the search ends. A later search finds the remaining records."""
 _FETCH_BYTES: Final = 8 << 20
 _PATIENCE: Final = 30.0
-"""Seconds that a broker may take to answer, retries included."""
+"""Seconds within which a broker must answer, including retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """Records and batches that no load accepts.
 
-    `records` are `(partition, offset, timestamp in ms)` of records whose timestamp is out of range. `batches` are the
-    offsets of batches beyond the limits, and `damaged` those of batches that are not intact, by partition.
+    `records` has `(partition, offset, timestamp in ms)` for each record whose timestamp is out of range. `batches` has
+    the offsets of the batches that exceed the limits, and `damaged` the offsets of the damaged batches, both by
+    partition.
     """
 
     records: tuple[tuple[int, int, int], ...] = ()
@@ -53,12 +55,12 @@ class Refused:
 def find_refused(
     settings: ClientSettings, topic: str, topic_id: str, pieces: Iterable[TopicRanges], *, most: int = MOST
 ) -> Refused:
-    """Search the offsets of `pieces` for records and batches that no load accepts, up to `most` of them.
+    """Search the offsets in `pieces` for records and batches that no load accepts, and stop after `most` of them.
 
-    There is no time limit, since the time depends on the size of the window; it ends in BrokerUnreachableError if
-    the brokers do not answer. If a broker itself reports a batch as corrupt, each following offset is requested
-    until the broker sends data. Raises what `gather_evidence` raises; DamagedBatchError only for damage outside of
-    record batches, for example in a marker.
+    The search has no time limit, because its duration depends on the size of the window. It raises
+    BrokerUnreachableError if the brokers do not answer. If a broker itself reports a batch as corrupt, the search
+    requests each following offset in turn until the broker sends data. Raises the same errors as `gather_evidence`, but
+    DamagedBatchError only for damage outside of record batches, for example in a marker.
     """
     found = _RefusedOffsets(most)
     brokers = Brokers(settings, topic, topic_id, patience=_PATIENCE, stopped=lambda: False)
@@ -80,7 +82,7 @@ def find_refused(
 
 
 def _search(brokers: Brokers, search: _Search, buffers: Buffers) -> None:
-    """Search up to the end, or to the end of the first damaged batch."""
+    """Search up to the end of the range, or up to the end of the first damaged batch."""
     reading = PartitionReading(brokers, search, buffers)
     try:
         while search.position < search.end and not search.found.enough:
@@ -110,7 +112,7 @@ class _RefusedOffsets:
 
 
 class _Search:
-    """A sink of batches that checks the timestamps of their records, and keeps no records."""
+    """A sink for batches that checks the timestamps of the records and does not keep the records."""
 
     def __init__(
         self, partition: int, offsets: OffsetRange, found: _RefusedOffsets, unpack_buffer: UnpackBuffer
@@ -121,7 +123,7 @@ class _Search:
         self.found, self._room = found, unpack_buffer
 
     def observe(self, log_start: int) -> None:
-        """Ignore offsets that have expired in the meantime; another search finds those."""
+        """Ignore offsets that have expired in the meantime. A different search finds expired offsets."""
 
     def missing(self, until: int) -> None:
         self.position = max(self.position, min(until, self.end))

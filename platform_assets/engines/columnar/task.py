@@ -32,7 +32,7 @@ from platform_assets.model.offsets import OffsetRange
 
 
 class Overtaken(Exception):
-    """The log start has overtaken the read: the broker no longer has `gone`."""
+    """Raised if the log start has moved past the read position, so that the broker no longer has the offsets `gone`."""
 
     def __init__(self, partition: int, gone: OffsetRange) -> None:
         self.partition, self.gone = partition, gone
@@ -42,10 +42,11 @@ class Overtaken(Exception):
 def read_piece(
     brokers: Brokers, piece: Piece, buffers: Buffers, unpack_buffer: UnpackBuffer, add: Callable[[pa.RecordBatch], None]
 ) -> None:
-    """Pass the committed records of `piece` to `add`, in order of offset, with the columns of `columns.SCHEMA`.
+    """Pass the committed records of `piece` to `add` in blocks, ordered by offset and with the columns of
+    `columns.SCHEMA`.
 
-    No block is empty. Memory holds two fetches, one block, and `unpack_buffer` for unpacking, as large as a block.
-    Raises Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError,
+    No block is empty. Memory holds two fetches, one block, and `unpack_buffer`, which is as large as a block. Raises
+    Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError,
     EmptyAnswersError, UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError,
     BrokerUnreachableError, BrokerRefusedError; and what `add` raises.
     """
@@ -59,7 +60,7 @@ def read_piece(
 
 
 class _Rows:
-    """A sink of batches that turns them into columns."""
+    """A sink for batches that converts them to columns."""
 
     def __init__(
         self, piece: Piece, topic_id: str, unpack_buffer: UnpackBuffer, add: Callable[[pa.RecordBatch], None]
@@ -71,8 +72,8 @@ class _Rows:
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """Note missing offsets: below the log start they were deleted in the meantime; elsewhere, there was no
-        record."""
+        """Skip offsets that are missing up to `until` because they have no record. Raises Overtaken if offsets below
+        the log start are missing, because retention deleted those in the meantime."""
         until = min(until, self.end)
         if self.position < min(until, self._log_start):
             raise Overtaken(self.partition, OffsetRange(self.position, min(until, self._log_start)))
@@ -86,7 +87,8 @@ class _Rows:
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Run these shares; yield a report for each file of a share or its one error, and a final report after success.
+    """Run the shares with these numbers. Yield a report for each file of a share, or a report of its error. After
+    success, also yield a final report.
 
     If no broker answers, the brokers are not contacted again for the remaining shares.
     """
@@ -108,8 +110,8 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 
 def _written(work: Work, share: Share) -> FileSeries:
-    """Write the files of a share and close them. Any failure is raised as an error of the platform, and no file is
-    left."""
+    """Write the files of a share and close them. After any failure, delete the files and raise one of the platform's
+    errors."""
     series = FileSeries(
         files_at(share.source.table),
         share.folder,
@@ -142,7 +144,7 @@ def _written(work: Work, share: Share) -> FileSeries:
 
 
 def _named(error: Exception, share: Share, piece: Piece) -> PlatformError:
-    """Return the platform's error for a failure while `piece` was read and written."""
+    """Return the platform's error for a failure while `piece` was being read and written."""
     if isinstance(error, (BatchTooLargeError, DamagedBatchError)):
         return error.of_window(share.window)
     if isinstance(error, PlatformError):

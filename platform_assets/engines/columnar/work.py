@@ -1,4 +1,4 @@
-"""The input of tasks: plain values without secrets, since Spark keeps and shows plans."""
+"""The input of tasks: plain values without secrets, because Spark stores and displays plans."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from platform_assets.model.offsets import OffsetRange
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """Offsets `wanted` of one partition, for one task to read. Both ends may be inside a batch or a transaction."""
+    """The offsets of one partition, `wanted`, that one task reads. Either end of the range can be inside a batch or a
+    transaction."""
 
     partition: int
     wanted: OffsetRange
 
 
 def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int) -> tuple[tuple[Piece, ...], ...]:
-    """Divide the offsets of `ranges` (by partition, ascending and disjoint) into shares of equal size, one for each
+    """Divide the offsets in `ranges` (by partition, ascending and disjoint) into shares of equal size, one for each
     task.
 
-    Returns at most `most` shares, each with at least `smallest` offsets unless there are fewer in all;
-    pieces and shares are in order of partition and offset. Several tasks read a large partition, and small ones
-    share a task. Empty ranges are omitted; without offsets, there are no shares.
+    Returns at most `most` shares. Each share has at least `smallest` offsets, unless `ranges` has fewer in total.
+    Pieces and shares are ordered by partition and offset. A large partition is divided among several tasks, and small
+    partitions share a task. Empty ranges are omitted. If there are no offsets, there are no shares.
     """
     if smallest < 1 or most < 1:
         raise ValueError(f"at most {most} shares of at least {smallest} offsets are impossible")
@@ -49,7 +50,7 @@ def shares(ranges: Mapping[int, Sequence[OffsetRange]], smallest: int, most: int
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic with its id, and the table into which it is loaded: `table` is a path on the worker."""
+    """A topic with its id, and the table that the topic is loaded into. `table` is the table's path on the worker."""
 
     topic: str
     topic_id: str
@@ -58,9 +59,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The offsets that one task reads, and its output folder: `folder` is relative to the table's.
+    """The offsets that one task reads, and its output folder. `folder` is relative to the table's folder.
 
-    `window_column` is true if files get a window column, and `field_ids` are the ids of their columns.
+    `window_column` is true if the files get a window column. `field_ids` are the ids of the files' columns.
     """
 
     window: str
@@ -75,8 +76,9 @@ class Share:
 class Work:
     """All shares of a job, and the connection to the brokers.
 
-    `options` are the names of the required client settings; their values come from the worker's own environment.
-    `limits` are those of this process. `rows_apart` is the number of rows from which a partition gets its own file.
+    `options` are the names of the required client settings. The values of these settings come from the worker's own
+    environment. `limits` are the limits of this process. A partition with `rows_apart` rows or more gets a file of its
+    own.
     """
 
     bootstrap: str
@@ -88,7 +90,8 @@ class Work:
     limits: BatchLimits = field(default_factory=BatchLimits)
 
     def settings(self, environment: Mapping[str, str]) -> ClientSettings:
-        """Return the client settings from a worker's environment. Raises UnsupportedError if that is not possible."""
+        """Return the client settings from a worker's environment. Raises UnsupportedError if a setting is missing or
+        invalid."""
         try:
             found = ClientSettings.from_environment(environment, self.bootstrap)
         except ConfigurationError as error:

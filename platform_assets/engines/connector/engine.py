@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _CALENDAR_CHANGE_MS: Final = -12_219_292_800_000
-"""1582-10-15. Spark's connector converts each timestamp to `java.sql.Timestamp`, and interprets its date in the
-calendar of that time: older timestamps differ from Kafka's, and some distinct times become equal."""
+"""1582-10-15. Spark's connector converts each timestamp to `java.sql.Timestamp`, whose dates are in the Julian calendar
+before this day. Older timestamps therefore differ from Kafka's, and some distinct times become equal."""
 
 
 @dataclass(frozen=True)
 class SparkEngine:
-    """Loads windows into `lake`. `settings` and `session` are called when they are first needed."""
+    """Loads windows into `lake`. `settings` and `session` are called when their results are first needed."""
 
     lake: Lake
     settings: Callable[[], ClientSettings]
@@ -41,7 +41,7 @@ class SparkEngine:
     name: str = "connector"
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
-        """As in LoadEngine. A small window is one file; in a large one, each file holds one partition."""
+        """See `LoadEngine`. A small window is written to one file. For a large window, each file holds one partition."""
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
@@ -79,7 +79,7 @@ class SparkEngine:
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[StagedFiles | PlatformError, None, None]:
-        """As in LoadEngine: one window after the other."""
+        """See `LoadEngine`. Windows are written one after the other."""
         for order in orders:
             try:
                 yield self.write(order.records, order.table, order.load_id, records_per_file)
@@ -89,7 +89,7 @@ class SparkEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As in LoadEngine; many windows are read in one query."""
+        """See `LoadEngine`. Many windows are read in one query."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def _named(self, error: Exception, records: Records, table: TableRef) -> PlatformError:

@@ -1,4 +1,4 @@
-"""Reading windows of a table again with Spark: many in one query, but with one result each."""
+"""Reading windows of a table again with Spark. One query reads many windows and returns one result for each."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _LEFT_OUT: Final = frozenset({"topic_id", "window"})
 _IDENTITY: Final = 2
-"""Number of columns for partition and offset, which come first and have no marks."""
+"""Number of columns for the partition and the offset. These columns come first and have no null marks."""
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """Return the digests of each window of `frame`, by key: of all columns in order, except those that are constant
-    within a window."""
+    """Return the digests of each window in `frame`, by key. They cover all columns, in order, except the columns that
+    are constant within a window."""
     from pyspark.sql import functions as F
 
     columns = [name for name in frame.columns if name not in _LEFT_OUT]
@@ -42,8 +42,8 @@ def measure_windows(frame: DataFrame) -> dict[str, Measured]:
 
 
 def _hashed(column: Column, kind: DataType) -> Column:
-    """Return the column in the form in which it is hashed: Spark cannot hash maps, so a map, at any depth, becomes
-    the array of its entries."""
+    """Return the column in the form in which it is hashed. Spark cannot hash maps, so a map at any depth becomes the
+    array of its entries."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -73,9 +73,9 @@ def _has_map(kind: DataType) -> bool:
 def measure_each(
     spark: Callable[[], SparkSession], lake: Lake, table: TableRef, keys: list[str], version: int
 ) -> Iterator[tuple[str, Measured | PlatformError]]:
-    """Yield the digests of each window of `table` at `version`, or the error, in the order of `keys`.
+    """Yield the digests of each window of `table` at `version`, or an error, in the order of `keys`.
 
-    If files are lost, halving the query finds the windows that they belong to.
+    If files are lost, the query is halved repeatedly to find the windows that these files belong to.
     """
     found = _read(spark, lake, table, keys, version)
     if isinstance(found, FilesLostError) and len(keys) > 1:

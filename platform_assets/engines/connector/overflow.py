@@ -1,4 +1,5 @@
-"""Search for the records of a window whose timestamp Spark cannot represent, after a load has found one."""
+"""Search for the records of a window whose timestamp Spark cannot represent. It runs after a load has found such a
+record."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.tables import TableRef
 
 _NAMED: Final = 21
-"""One more than the number that an error lists."""
+"""One more than the number of records that an error lists."""
 
 
 def named_timestamps(settings: ClientSettings, records: Records, table: TableRef) -> UnreadableTimestampError | None:
-    """Return the error that names the first of these records; None if there are none. Raises what `find_refused`
-    raises."""
+    """Return an error that lists the first records with unreadable timestamps, or None if there are no such records.
+    Raises what `find_refused` raises."""
     # Imported here because compiled kernels are slow to load, and a process that only sends work does not need them.
     from platform_assets.engines.columnar.refused import find_refused
 

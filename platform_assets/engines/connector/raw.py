@@ -1,7 +1,7 @@
-"""Spark's side of a raw table: the single batch read of a window, the files written from it, and the digests of its
+"""Spark operations on a raw table: the single batch read of a window, the files written from it, and the digests of its
 rows.
 
-Everything that a read needs is in its arguments; nothing is looked up later.
+Everything that a read needs is in its arguments. Nothing is looked up later.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _READER_OPTIONS = {
     "kafkaConsumer.pollTimeoutMs": "60000",
     "fetchOffset.numRetries": "3",
 }
-"""Options that users cannot configure: each read has `assign` and explicit offsets, and never a consumer group."""
+"""Options that users cannot configure. Each read uses `assign` with explicit offsets, and never a consumer group."""
 
 _FIELD_ID = "parquet.field.id"
-"""Metadata of a column, from which Spark's Parquet writer takes its id."""
+"""Key in a column's metadata from which Spark's Parquet writer takes the column's id."""
 _MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 _POLL_RECORDS = 20_000
 _FETCH_BYTES = 16 << 20
@@ -52,12 +52,13 @@ def kafka_frame(
     options: Iterable[tuple[str, str]] = (),
     ids: FieldIds = NO_IDS,
 ) -> DataFrame:
-    """Return the committed records of `reads` (ranges with exclusive ends, none empty) with the columns of the raw
-    table.
+    """Return the committed records in `reads` with the columns of the raw table. The ranges have exclusive ends, and
+    none of them is empty.
 
-    `ids` are the field ids that Spark writes into files, those of columns and fields; it writes none for elements.
+    `ids` are the field ids that Spark writes into files, for columns and struct fields. Spark writes no ids for
+    elements.
 
-    Several reads are combined by union, so that single offsets can be omitted from a range.
+    Several reads are combined by union. Single offsets can therefore be omitted from a range.
     """
     frame: DataFrame | None = None
     for ranges in reads:
@@ -78,10 +79,10 @@ def kafka_frame(
 
 
 def client_options(ranges: TopicRanges) -> dict[str, str]:
-    """Return buffer and fetch sizes of the Kafka client, large for large ranges.
+    """Return the buffer and fetch sizes for the Kafka client. They are large for large ranges.
 
-    Records fetched beyond the end of a range stay in Spark's memory for a while unused. A larger batch is still sent whole
-    (KIP-74).
+    Records fetched beyond the end of a range stay in Spark's memory for a while without being used. A batch larger than
+    the fetch size is still sent whole (KIP-74).
     """
     longest = max(r.size for r in ranges.by_partition.values())
     size = min(max(longest * _RECORD_BYTES, _SMALLEST_FETCH), _FETCH_BYTES)
@@ -104,7 +105,7 @@ def _with_nested_ids(frame: DataFrame, ids: FieldIds) -> DataFrame:
 
 
 def _add_ids(kind: Any, path: Path, ids: Mapping[Path, int]) -> None:
-    """Add ids to a type in the form of Spark's JSON."""
+    """Add ids to a type that is given in Spark's JSON form."""
     if not isinstance(kind, dict):
         return
     for field in kind.get("fields", ()):
@@ -117,10 +118,10 @@ def _add_ids(kind: Any, path: Path, ids: Mapping[Path, int]) -> None:
 
 
 def write_files(frame: DataFrame, folder: str) -> Measured:
-    """Write `frame` to plain Parquet files in `folder`, in one pass; return the measure of the written rows.
+    """Write `frame` to plain Parquet files in `folder`, in one pass, and return the digests of the written rows.
 
-    The server reports its observations from a listener, and answers without them if that listener is late: then the files
-    are read.
+    The server gets the observed values from a listener, and answers without them if that listener is late. In that
+    case, the digests are computed from the files.
     """
     from pyspark.sql import Observation
 
@@ -136,19 +137,19 @@ def write_files(frame: DataFrame, folder: str) -> Measured:
 
 
 def measure(frame: DataFrame) -> Measured:
-    """Return the digests of the rows of `frame`, by a separate aggregation."""
+    """Return the digests of the rows in `frame`, computed by a separate aggregation."""
     return _measured(frame.agg(*_metrics()).first().asDict())
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """Return the digests of each window of `frame`, by key, in one pass. Windows without rows are omitted."""
+    """Return the digests of each window in `frame`, by key, in one pass. Windows without rows are omitted."""
     return measured_by_window(frame, _metrics())
 
 
 def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str, Measured]:
-    """Return the digests of each window, using other row hashes: `metrics` come from `sums_of`.
+    """Return the digests of each window, computed from the aggregates `metrics`, which come from `sums_of`.
 
-    No digest covers the topic's id, but it is read too, which verifies the checksums of its pages.
+    No digest covers the topic's id, but the query reads this column too, which verifies the checksums of its pages.
     """
     from pyspark.sql import functions as F
 
@@ -192,7 +193,8 @@ def _raw_columns(frame: DataFrame, topic_id: str, window_key: str, ids: Mapping[
 
 
 def _metrics() -> list[Column]:
-    """Return aggregates for the two digests. Each hash is summed in halves, so that sums of up to 2^31 rows do not overflow.
+    """Return aggregates for the two digests. Each hash is summed in halves, so the sums do not overflow for up to 2^31
+    rows.
 
     Spark's `xxhash64` skips nulls, so each nullable column is preceded by its null flag.
     """
@@ -225,7 +227,7 @@ def _metrics() -> list[Column]:
 
 
 def sums_of(hashes: Mapping[str, Column]) -> list[Column]:
-    """Return aggregates of the row hashes `offsets` and `content`, in halves."""
+    """Return aggregates of the row hashes `offsets` and `content`. Each hash is summed in halves."""
     from pyspark.sql import functions as F
 
     columns = [F.count(F.lit(1)).alias("rows")]

@@ -1,1 +1,2 @@
-"""The engine of decoded tables: Spark's Python workers read a raw window's files, decode them, and write files of two tables."""
+"""The engine for decoded tables: Spark's Python workers read a raw window's files, decode the records, and write files
+of two tables."""

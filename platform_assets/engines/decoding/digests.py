@@ -1,4 +1,4 @@
-"""Both digests of rows with declared columns, taken from Arrow columns; docs/DIGEST.md defines them."""
+"""Both digests of rows with declared columns, computed from Arrow columns; docs/DIGEST.md defines the digests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.kernels.hashing import ROWS_AT_A_TIME
 from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of
 
 LEFT_OUT: Final = frozenset({"topic_id", "window"})
-"""Columns that are in no digest, because they are the same in each row of a window."""
+"""Columns that no digest covers, because they are the same in each row of a window."""
 _IDENTITY: Final = ("kafka_partition", "kafka_offset")
 _KINDS: Final = {
     pa.bool_(): kernels.BOOLEAN,
@@ -31,13 +31,13 @@ _KINDS: Final = {
     pa.binary(): kernels.TEXT,
 }
 _LONGS: Final = 18
-"""Digits of the largest decimals that Spark stores and hashes as 64-bit numbers."""
+"""Maximum number of digits for which Spark stores and hashes decimals as 64-bit numbers."""
 
 
 def measured(rows: pa.RecordBatch) -> Measured:
     """Return the digests of rows that begin with the columns of `_IDENTITY`, without the columns `LEFT_OUT`.
 
-    Raises TypeError for a type without a digest.
+    Raises TypeError for a column type that has no digest.
     """
     names = [name for name in rows.schema.names if name not in LEFT_OUT]
     if tuple(names[:2]) != _IDENTITY:
@@ -57,10 +57,10 @@ def measured(rows: pa.RecordBatch) -> Measured:
 
 
 def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
-    """Return a hash of each row's values, equal for equal values; null counts as a distinct value. Raises TypeError as
-    `measured` does.
+    """Return a hash of each row's values. Equal values have equal hashes, and null counts as a distinct value. NaN is
+    equal to NaN, and 0.0 is equal to -0.0.
 
-    NaN is equal to NaN, and 0.0 to -0.0.
+    Raises TypeError as `measured` does.
     """
     if not columns or not len(columns[0]):
         return np.zeros(0, np.uint64)
@@ -74,8 +74,8 @@ def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the fields of structs at any depth, null if a surrounding struct is; marks distinguish the nulls of
-    neighboring fields."""
+    """Yield the fields of structs at any depth. A field is null if a surrounding struct is null. Marks distinguish the
+    nulls of neighboring fields."""
     if not pa.types.is_struct(column.type):
         yield column
         return
@@ -85,7 +85,7 @@ def _leaves(column: pa.Array) -> Iterator[pa.Array]:
 
 
 class _Tree:
-    """Columns in the form of the kernels; keeps their buffers alive."""
+    """Columns in the form that the kernels read. This object keeps the columns' buffers alive."""
 
     def __init__(self) -> None:
         self._nodes: list[list[int]] = []
@@ -93,7 +93,7 @@ class _Tree:
         self._places: list[tuple[int, int, int]] = []
 
     def add(self, array: pa.Array) -> None:
-        """Add one column with its children; a map is the list of its entries."""
+        """Add one column with its children. A map is added as the list of its entries."""
         if pa.types.is_map(array.type):
             array = entries_of(array)
         number, kind = len(self._nodes), array.type
@@ -119,7 +119,7 @@ class _Tree:
         node[5] = len(self._nodes)
 
     def finished(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        """Return the memory from the lowest buffer on, and the nodes, with positions relative to that buffer."""
+        """Return the memory from the lowest buffer on, and the nodes with positions relative to that buffer."""
         nodes = np.array(self._nodes, np.int64)
         lowest = min(self._buffers, key=lambda buffer: buffer.address)
         for number, at, address in self._places:

@@ -1,5 +1,5 @@
-"""The engine of decoded tables: a Spark job for one or many windows, whose tasks read raw files and write files of
-two tables."""
+"""The engine for decoded tables: a Spark job for one or many windows, whose tasks read raw files and write files of two
+tables."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ _log = logger(__name__)
 _TASK: Final = "platform_assets.engines.decoding.task"
 _TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())
 _SHARES_A_TASK: Final = 8
-"""Small windows per task: a task costs about as much as decoding one of them."""
+"""Number of small windows per task. The overhead of a task is about the cost of decoding one small window."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOrder:
     """A window of a topic's raw table at `version`, to be decoded by the load with this id.
 
-    `layout` and `dead_layout` are the columns of the two output tables, including the window column.
-    `window_columns` is true for a table, decoded rows first, if its files get that column too; `field_ids` are the
-    ids of their columns.
+    `layout` and `dead_layout` are the columns of the two output tables, including the window column. `window_columns`
+    and `field_ids` have a value for each output table, first for decoded rows and then for dead letters: whether its
+    files also get the window column, and the ids of its files' columns.
     """
 
     topic: str
@@ -76,8 +76,8 @@ class DecodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shares of `orders`, in order; share `i` belongs to `orders[owners[i]]`. An order without rows has no
-    shares."""
+    """The shares of all `orders`, in the same sequence. Share `i` belongs to `orders[owners[i]]`. An order without rows
+    has no shares."""
 
     orders: tuple[DecodeOrder, ...]
     shares: tuple[Share, ...]
@@ -86,7 +86,8 @@ class Plan:
 
     @classmethod
     def of(cls, orders: Sequence[tuple[DecodeOrder, Sequence[Piece]]], parallelism: int) -> Plan:
-        """Plan several shares for large windows; small ones share a task. `parallelism` tasks run at once."""
+        """Plan several shares for each large window. Small windows share a task. `parallelism` is the number of tasks
+        that run at once."""
         shares: list[Share] = []
         owners: list[int] = []
         for index, (order, pieces) in enumerate(orders):
@@ -105,7 +106,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DecodedFiles:
-    """Files of the two tables that no commit refers to yet, and the expectation figures of the decoded rows."""
+    """Files of the two tables that no commit refers to yet, and the figures for the expectations on the decoded rows."""
 
     decoded: StagedFiles
     dead_letters: StagedFiles
@@ -114,10 +115,10 @@ class DecodedFiles:
 
 @dataclass(frozen=True)
 class DecodeEngine:
-    """Decodes windows of `lake`. `session` is called when it is first needed.
+    """Decodes windows of `lake`. `session` is called when its result is first needed.
 
-    Jobs are sent to the `shared` session, if there is one; tables are read in `session`. `environ` has the settings of
-    a schema registry.
+    Jobs are sent to the `shared` session if there is one. Tables are read in the session from `session`. `environ`
+    contains the settings of a schema registry.
     """
 
     lake: Lake
@@ -127,7 +128,7 @@ class DecodeEngine:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def decode(self, order: DecodeOrder) -> DecodedFiles:
-        """Write the rows of a window to new files of both tables. After a failure, delete the files, as far as
+        """Write the rows of a window to new files of both tables. After a failure, delete the new files as far as
         possible.
 
         Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, what decoders
@@ -158,11 +159,11 @@ class DecodeEngine:
         return outcome
 
     def decode_many(self, orders: Sequence[DecodeOrder]) -> Generator[DecodedFiles | PlatformError, None, None]:
-        """Decode windows of one topic, by one declaration, in one Spark job; yield the outcome of each order, in this
-        order.
+        """Decode windows of one topic, with one declaration and in one Spark job. Yield the outcome of each order, in
+        the sequence of `orders`.
 
-        Ends early if the job dies or cannot be started: the caller then decodes the remaining orders one by one,
-        which shows the reason. Files of orders that were not yielded, or failed, are deleted, as far as possible.
+        The iterator ends early if the job dies or cannot be started. The caller then decodes the remaining orders one
+        by one, which shows the reason. Files of orders that failed or were not yielded are deleted as far as possible.
         """
         left, refused = deque(orders), dict[str, PlatformError]()
         try:
@@ -192,7 +193,7 @@ class DecodeEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """As in TableReader. Spark reads the files, so another engine measures what the workers wrote."""
+        """See `TableReader`. Spark reads the files, so they are not measured by the workers that wrote them."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def delete(self, order: DecodeOrder) -> None:
@@ -216,7 +217,7 @@ class DecodeEngine:
     def _pieces_of_many(
         self, orders: Sequence[DecodeOrder], refused: dict[str, PlatformError]
     ) -> list[tuple[DecodeOrder, list[Piece]]]:
-        """Return the row groups of each order; put the error of an order whose files cannot be read into `refused`, by
+        """Return the row groups of each order. If the files of an order cannot be read, put the error into `refused` by
         load id."""
         files: dict[int, dict[str, WindowFiles]] = {}
         found: list[tuple[DecodeOrder, list[Piece]]] = []
@@ -237,7 +238,7 @@ class DecodeEngine:
         return outcome
 
     def _outcomes(self, plan: Plan) -> Generator[tuple[DecodeOrder, DecodedFiles | PlatformError], None, None]:
-        """Yield each order of `plan` with its outcome, in order. Raises JobLost."""
+        """Yield each order of `plan` with its outcome, in the sequence of the plan. Raises JobLost."""
         own, given = list[Report](), 0
         with closing(self._reports(plan)) as reports:
             for report in reports:
@@ -257,7 +258,7 @@ class DecodeEngine:
             yield order, self._outcome(order, [])
 
     def _outcome(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles | PlatformError:
-        """Return the outcome of all reports of an order; if there is an error, its files are deleted."""
+        """Return the outcome of an order from all its reports. If there is an error, delete the order's files."""
         errors = [report.error for report in reports if report.error is not None]
         try:
             if not errors:
@@ -287,7 +288,7 @@ class DecodeEngine:
             raise JobLost(e) from e
 
     def _reports(self, plan: Plan) -> Generator[Report, None, None]:
-        """Run all shares of `plan` in Spark; yield their reports in the order of the shares. Raises JobLost."""
+        """Run all shares of `plan` in Spark. Yield their reports in the sequence of the shares. Raises JobLost."""
         from grpc import RpcError
         from pyspark.errors import PySparkException
 
@@ -362,6 +363,6 @@ class DecodeEngine:
 
 
 def files_layout(layout: pa.Schema) -> pa.Schema:
-    """Return the columns of a table's files as written by tasks: all except `window`, without comments."""
+    """Return the columns of a table's files as tasks write them: all except `window`, and without comments."""
     fields = [field.remove_metadata() for field in layout if field.name != "window"]
     return pa.schema([f.with_type(_TOPIC_ID) if f.name == "topic_id" else f for f in fields])

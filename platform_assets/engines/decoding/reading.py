@@ -1,4 +1,4 @@
-"""Measuring windows of decoded tables and of dead letters in this process: it computes digests from files of any
+"""Measuring windows of decoded tables and of dead letters in this process. The digests are computed from files of any
 writer."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Conversion of raw records to rows of two tables, a block at a time: each record becomes one row of exactly one
-table."""
+"""Conversion of raw records to rows of two tables, one block at a time. Each record becomes one row in exactly one of
+the tables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from platform_assets.model.decoding import Repair
 
 _OWN: Final = ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp")
 RAW_COLUMNS: Final = (*_OWN, "kafka_timestamp_type", "key", "value", "headers")
-"""Columns of raw records; dead letters have all of them."""
+"""Columns of raw records. Dead letters have all of these columns."""
 
 
 class RowMaker:
-    """Builder of rows, with the decoder of the value and, if keys are decoded, of the key.
+    """Builder of rows, with the decoder for the value and, if keys are decoded, the decoder for the key.
 
-    `layout` and `dead_layout` are the columns of decoded rows and of dead letters, and `declaration` is the digest
-    in dead letters. `repairs` belong to the records' window; a dead letter has the value as it was sent, even if
-    it has a repair.
+    `layout` and `dead_layout` are the columns of decoded rows and of dead letters. `declaration` is the digest that
+    dead letters record. `repairs` are for the records' window. A dead letter has the value as it was sent, even if the
+    value has a repair.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RowMaker:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Columns of `RAW_COLUMNS` that are read for every record."""
+        """Those of `RAW_COLUMNS` that are read for every record."""
         sides = ("value",) if self._key is None else ("key", "value")
         headers = any(isinstance(decoder, ReadsHeaders) for decoder in (self._value, self._key))
         return (*_OWN, *sides, *(("headers",) if headers else ()))
@@ -53,11 +53,11 @@ class RowMaker:
     def rows(
         self, records: pa.RecordBatch, whole: Callable[[], pa.RecordBatch] | None = None
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return decoded rows and dead letters of `records`, which have the columns `needed`; both in the order of
-        `records`.
+        """Return the decoded rows and the dead letters of `records`, which have the columns `needed`. Both are in the
+        order of `records`.
 
-        `whole` returns the same records with `RAW_COLUMNS`, and is called if some of them are dead letters; without it,
-        `records` have these columns.
+        `whole` returns the same records with `RAW_COLUMNS`, and is called if some of the records are dead letters.
+        Without `whole`, `records` must have all of these columns.
         """
         values = self._repaired(records)
         value = _side(self._value, values, records, "value")
@@ -119,7 +119,7 @@ def in_order(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def order_of(records: pa.RecordBatch) -> pa.Array | None:
-    """Return the indices that sort rows by partition and offset; None if they are already sorted."""
+    """Return the indices that sort rows by partition and offset, or None if the rows are already sorted."""
     partitions, offsets = records["kafka_partition"].to_numpy(), records["kafka_offset"].to_numpy()
     steps, ahead = np.diff(partitions), np.diff(offsets)
     if bool(np.all((steps > 0) | ((steps == 0) & (ahead >= 0)))):
@@ -128,7 +128,7 @@ def order_of(records: pa.RecordBatch) -> pa.Array | None:
 
 
 def by_partition(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the parts of rows that are `in_order`, one per partition."""
+    """Split rows that are `in_order` by partition, and yield one part for each partition."""
     if not rows.num_rows:
         return
     partitions: npt.NDArray[np.int32] = rows["kafka_partition"].to_numpy()
@@ -138,7 +138,8 @@ def by_partition(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast to a type that differs only in names of elements, nullability or the order of fields, or is wider."""
+    """Cast to a type that differs only in names of elements, in nullability or in the order of fields, or that is
+    wider."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
@@ -155,8 +156,8 @@ def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _all_dead(value: Decoded, key: Decoded | None) -> tuple[pa.RecordBatch, pa.Array]:
-    """Return the dead letters of a block, ascending by row, each with its side; if both sides fail, the value's dead
-    letter."""
+    """Return the dead letters of a block, ascending by row, and the side of each. If both sides of a record fail,
+    return the value's dead letter."""
     dead = value.dead
     sides = pa.repeat(pa.scalar("value"), dead.num_rows)
     if key is None or not key.dead.num_rows:

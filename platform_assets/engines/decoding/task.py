@@ -31,10 +31,10 @@ from platform_assets.model.untrusted import shown_value
 
 
 class Measurer:
-    """Counter of the rows that fail, which keeps the first few. `unique` does not apply to single rows: see
-    `uniqueness`.
+    """Counter of the rows that fail expectations. It keeps the first few failing rows. `unique` does not apply to
+    single rows: see `uniqueness`.
 
-    `layout` describes the columns of the rows. `figures` also has expectations that all rows meet.
+    `layout` describes the columns of the rows. `figures` also contains the expectations that no row fails.
     """
 
     def __init__(self, expectations: Sequence[Expectation], layout: pa.Schema) -> None:
@@ -47,7 +47,7 @@ class Measurer:
         self.figures = {digest: Figures() for digest, _, _ in self._each}
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Count rows that are written, in order of partition and offset."""
+        """Count the failing rows among rows that are being written, in order of partition and offset."""
         if not self._each:
             return
         judged = rows.select(self._columns)
@@ -69,11 +69,12 @@ def _first(rows: pa.RecordBatch, column: str, mask: pa.BooleanArray) -> tuple[Fa
 _TOPIC_ID: Final = pa.dictionary(pa.int32(), pa.string())
 BLOCK_BYTES: Final = 16 << 20
 BLOCK_ROWS: Final = 32_768
-"""Maximum bytes of columns, and maximum rows, that are decoded at a time."""
+"""Maximum bytes of columns, and maximum number of rows, that are decoded at a time."""
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Run these shares; yield a report for each file of a share or its one error, and a final report after success."""
+    """Run the shares with these numbers. Yield a report for each file of a share, or a report of its error. After
+    success, also yield a final report."""
     decoders: tuple[Decoder, Decoder | None] | None = None
     window = ""
     for number in numbers:
@@ -96,7 +97,7 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 
 def _decoders(work: Work) -> tuple[Decoder, Decoder | None]:
-    """Return the decoders of the value and, if keys are decoded, of the key."""
+    """Return the decoder for the value and, if keys are decoded, the decoder for the key."""
     d, schemas = work.declaration, files_below(work.schemas)
     return (
         decoder_of(d.value, schemas, work.registry),
@@ -112,7 +113,7 @@ def _maker(work: Work, window: str, value: Decoder, key: Decoder | None) -> RowM
 def _written(work: Work, share: Share, maker: RowMaker, measurer: Measurer) -> tuple[FileSeries, FileSeries]:
     """Write the files of a share and close them; `measurer` counts their rows.
 
-    Any failure is raised as an error of the platform, and no file is left.
+    After any failure, delete the files and raise one of the platform's errors.
     """
     (in_decoded, in_dead), (ids, dead_ids) = work.window_columns, work.field_ids
     decoded = _series(work.decoded, work.layout, share, work.rows_apart, ids, window_column=in_decoded)
@@ -155,7 +156,8 @@ def _series(
 
 
 def encodings(layout: pa.Schema) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the leaves with dictionary encoding, and those with delta encoding: whole numbers and times.
+    """Return the leaves with dictionary encoding, and the leaves with delta encoding, which are whole numbers and
+    times.
 
     For whole numbers, delta encoding takes less time and less space than a dictionary.
     """
@@ -171,10 +173,10 @@ def _is_whole(kind: pa.DataType) -> bool:
 def _blocks(
     work: Work, window: str, piece: Piece, needed: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, Callable[[], pa.RecordBatch]]]:
-    """Yield the records of a row group in blocks, by partition and offset, with at least the columns `needed`.
+    """Yield the records of a row group in blocks, ordered by partition and offset, with at least the columns `needed`.
 
-    Each block comes with a function that returns its records with all columns, which only dead letters need. Both
-    raise FilesLostError if the row group cannot be read.
+    Each block comes with a function that returns the block's records with all columns, which only dead letters need.
+    The iterator and the function raise FilesLostError if the row group cannot be read.
     """
     most = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
     # The other columns are read for a whole row group at once; so for a large one, they are read together with its

@@ -1,8 +1,8 @@
-"""Search for rows of a window with the same key, in the written files, by a pass over the key's columns.
+"""Search for rows of a window that have the same key, by reading the key's columns in the written files.
 
-Keys are compared by 64-bit hashes. Rows with the same key are always found; the chance that two different keys of a
-window of ten million count as the same is one in 370,000. Memory is bounded: if a window has too many keys for one
-pass, each pass covers a part of them.
+Keys are compared by 64-bit hashes. Rows with the same key are always found. In a window with ten million keys, the
+chance that two different keys count as the same is one in 370,000. Memory is bounded: if a window has too many keys for
+one pass, each pass covers only part of them.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from platform_assets.model.expectations import MOST_SAMPLES, Expectation, Failin
 from platform_assets.model.untrusted import shown_value
 
 AT_ONCE: Final = 1 << 20
-"""Number of keys in a pass."""
+"""Number of keys per pass."""
 _BLOCK_ROWS: Final = 1 << 16
 _PLACE: Final = ("kafka_partition", "kafka_offset", "tombstone")
 
 Hashes = npt.NDArray[np.uint64]
 Blocks = Callable[[], Iterator[pa.RecordBatch]]
-"""Function that reads the rows anew at each call; rows have the columns of `_PLACE` and of the key."""
+"""Function that reads the rows anew at each call. The rows have the columns of `_PLACE` and the columns of the key."""
 
 
 def measure(expectation: Expectation, folder: Folder, window: str, written: StagedFiles) -> Figures:
-    """Return the figures of files written to `folder` that no commit refers to yet. Raises FilesLostError."""
+    """Return the figures for files in `folder` that no commit refers to yet. Raises FilesLostError."""
     return figures(expectation, lambda: _blocks(expectation, folder, window, written), written.measured.rows)
 
 
 def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = AT_ONCE) -> Figures:
-    """Count the rows that repeat a key (all rows of a key except one), and find the most frequent keys.
+    """Count the rows that repeat a key (for each key, all its rows except one), and find the most frequent keys.
 
-    `rows` is the number of rows, `at_once` the number of keys that may be in memory. Rows without a value in each
-    column of the key are not judged, and neither are tombstones. A sample is the second row with its key, by
+    `rows` is the number of rows, and `at_once` is the maximum number of keys in memory. Rows without a value in each
+    column of the key are not judged. Tombstones are not judged either. A sample is the second row with its key, by
     partition and offset.
     """
     names, parts = expectation.columns, max(-(-rows // at_once), 1)
@@ -65,7 +65,7 @@ def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = 
 
 
 class _Counts:
-    """Counter of each hash; memory is bounded by the distinct hashes and `most` more."""
+    """Counter for each hash. Memory is bounded by the distinct hashes and `most` additional hashes."""
 
     def __init__(self, most: int) -> None:
         self._most, self._waiting = most, 0
@@ -80,7 +80,7 @@ class _Counts:
             self._fold()
 
     def finished(self) -> tuple[Hashes, npt.NDArray[np.int64]]:
-        """Return each distinct hash, and its count."""
+        """Return each distinct hash and its count."""
         self._fold()
         return self._hashes, self._numbers
 
@@ -95,7 +95,8 @@ class _Counts:
 
 
 def _samples(names: Sequence[str], blocks: Blocks, chosen: dict[int, int]) -> tuple[FailingRow, ...]:
-    """Return the second row of each chosen hash, with the number of its rows and the place of the first."""
+    """Return the second row of each chosen hash, with the number of rows that have the hash and the position of the
+    first of them."""
     firsts: dict[int, list[tuple[int, int, Any]]] = {hash_: [] for hash_ in chosen}
     for block in blocks():
         keys, hashes = _keys(block, names)
@@ -120,7 +121,7 @@ def _samples(names: Sequence[str], blocks: Blocks, chosen: dict[int, int]) -> tu
 
 
 def _keys(block: pa.RecordBatch, names: Sequence[str]) -> tuple[pa.RecordBatch, Hashes]:
-    """Return the rows that are judged, and the hash of each row's key."""
+    """Return the rows to judge, and the hash of each row's key."""
     judged = pc.invert(block["tombstone"])
     for name in names:
         judged = pc.and_(judged, block[name].is_valid())

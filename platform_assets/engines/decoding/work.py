@@ -1,4 +1,4 @@
-"""The input of decoding tasks: plain values without secrets, since Spark keeps and shows plans."""
+"""The input of decoding tasks: plain values without secrets, because Spark stores and displays plans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ Target = Literal["decoded", "dead_letters"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on share `share`: a file of the table `target`, an error or, with neither, its completion.
+    """A report on share `share`: a file of the table `target`, an error, or the share's completion if there is neither
+    a file nor an error.
 
     The last report has the `figures` of the share's rows for expectations on single rows.
     """
@@ -52,7 +53,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Parse the result of `to_json`, or the report of a worker that does not have this code."""
+        """Parse the result of `to_json`, or a report from a worker that does not have this code."""
         value = json.loads(text)
         if "unsupported" in value:
             return cls(value["share"], error=UnsupportedError(value["unsupported"]))
@@ -67,12 +68,13 @@ class Report:
 
 
 BYTES_APART: Final = 16 << 20
-"""Bytes of columns in the raw table that justify an additional task."""
+"""Bytes of raw-table columns that justify an additional task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A row group of a raw table's file: `path` is relative to the table's folder, `bytes` is the size of its columns."""
+    """A row group in a file of a raw table. `path` is relative to the table's folder, and `bytes` is the size of the
+    row group's columns."""
 
     path: str
     group: int
@@ -82,7 +84,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Row groups of one window, for one task to decode: share `number` of the window. `below` is the output folder in both tables."""
+    """Some row groups of one window, which one task decodes. `number` is the number of this share within the window.
+    `below` is the output folder in both tables."""
 
     window: str
     below: str
@@ -92,13 +95,15 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All row groups of some windows of a topic, in shares, and the settings to turn them into rows of two tables.
+    """Row groups of some windows of a topic, divided into shares, and the settings to turn the records into rows of two
+    tables.
 
-    `raw`, `decoded` and `dead_letters` are the tables' folders. `schemas` is the folder of the schemas read from a
-    registry, and `registry` its address, for workers whose environment has none. `layout` and `dead_layout` are the
-    columns of files, including `topic_id` and those before it; a partition with `rows_apart` rows or more gets a
-    separate file. `window_columns` is true for a table, decoded rows first, if its files also get a window column;
-    `field_ids` are the ids of their columns.
+    `raw`, `decoded` and `dead_letters` are the tables' folders. `schemas` is the folder for schemas that were read from
+    a registry. `registry` is the registry's address, for workers whose environment does not have it. `layout` and
+    `dead_layout` are the columns of the files as tasks write them, without a window column. A partition with
+    `rows_apart` rows or more gets a separate file. `window_columns` and `field_ids` have a value for each output table,
+    first for decoded rows and then for dead letters: whether its files also get a window column, and the ids of its
+    files' columns.
     """
 
     topic: str
@@ -117,7 +122,8 @@ class Work:
 
 
 def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ...]:
-    """Group neighboring pieces into at most `most` shares of about equal size, fewer for few bytes; none is empty."""
+    """Group neighboring pieces into at most `most` shares of about equal size. Few bytes give fewer shares. No share is
+    empty."""
     total = sum(piece.bytes for piece in pieces)
     number = max(min(most, len(pieces), -(-total // BYTES_APART)), 1)
     return tuple(_divided(pieces, total, number)) if pieces else ()

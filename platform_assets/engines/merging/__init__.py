@@ -1,1 +1,1 @@
-"""Merging small files of flat tables, as tasks of Spark or in this process."""
+"""Merging small files of flat tables, in Spark tasks or in this process."""

@@ -1,4 +1,4 @@
-"""Digests of rows of many windows, by window, using the same kernels as loads."""
+"""Digests of rows from many windows, computed for each window with the same kernels as loads use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLACE = (WINDOW, "topic_id")
 
 
 class ByWindow:
-    """Adds up the digests of rows by window and topic id; windows with rows that have no digest are `odd`."""
+    """Adds up the digests of rows by window and topic id. `odd` are the windows with rows that have no digest."""
 
     def __init__(self, kind: TableKind) -> None:
         self._measure = measure_of(kind)
@@ -41,7 +41,7 @@ _NOTHING = Measured.of_nothing()
 
 
 def by_place(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
-    """Yield the rows of each window and topic id; adjacent rows are slices without a copy."""
+    """Yield the rows of each window and topic id. Rows that are already adjacent are sliced without a copy."""
     if not rows.num_rows:
         return
     (windows, of_window), (ids, of_id) = (_encoded(rows[name]) for name in _PLACE)
@@ -58,7 +58,7 @@ def by_place(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordB
 
 
 def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the number of each value, and the values by number; a missing value is ''."""
+    """Return the number of each row's value, and the list of values by number. A missing value becomes ''."""
     found = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     names = found.dictionary.to_pylist()
     indices = pc.fill_null(found.indices, len(names)) if found.null_count else found.indices

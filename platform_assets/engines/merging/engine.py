@@ -1,5 +1,5 @@
-"""The merging engine: Spark's Python workers merge files, with one task for each group; without Spark, this process
-does."""
+"""The merging engine: Spark's Python workers merge files, with one task for each group. Without Spark, this process
+merges them."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _TASK: Final = "platform_assets.engines.merging.task"
 
 @dataclass(frozen=True)
 class MergeEngine:
-    """Merges files. Jobs go to the `shared` session, if there is one, or to that of `session`; without both, no job
-    is sent."""
+    """Merges files. Jobs are sent to the `shared` session if there is one, or else to the session from `session`. If
+    both are None, this process does the work and sends no job."""
 
     session: Callable[[], SparkSession] | None = None
     shared: SharedSession | None = None
 
     def merge(self, work: Work) -> Generator[Report, None, None]:
-        """Yield a report for each share, in order and as soon as it is known; no commit refers to the new files yet.
+        """Yield a report for each share as soon as it is known, in the sequence of the shares. No commit refers to the
+        new files yet.
 
-        This process runs the shares for which Spark's workers lack the code. Raises MergingLostError if the job
-        ended early: shares without a report may have left files in their folders.
+        If Spark's workers lack the code for a share, this process runs the share. Raises MergingLostError if the job
+        ended early; shares without a report may then have left files in their folders.
         """
         if self.session is None and self.shared is None:
             yield from _in_process(work, 0)
@@ -70,7 +71,7 @@ class MergeEngine:
         return next(_in_process(work, report.share))
 
     def _reports(self, work: Work, first: int) -> Generator[Report, None, None]:
-        """Run the shares from `first` on in Spark; yield their reports. Raises JobLost."""
+        """Run the shares in Spark, starting with share `first`, and yield their reports. Raises JobLost."""
         from grpc import RpcError
         from pyspark.errors import PySparkException
 

@@ -1,6 +1,6 @@
-"""Sorting more rows than fit into memory: parts of the sorted rows are kept in an unnamed temporary file.
+"""Sorting more rows than fit into memory: parts of the rows are kept in an unnamed temporary file.
 
-An unnamed file disappears with its process, however that ends: rows that are erased later must not stay on a
+An unnamed file disappears with its process, however the process ends. Rows that are erased later must not stay on a
 worker's disk.
 """
 
@@ -25,7 +25,8 @@ _CODEC: Final = "lz4"
 
 
 def boundaries(samples: Sequence[pa.RecordBatch], by: Sequence[str], parts: int) -> pa.Table:
-    """Return values of the columns `by` that divide rows like `samples` into this many parts of about equal size."""
+    """Return values of the columns `by` that divide rows like those in `samples` into this many parts of about equal
+    size."""
     found = pa.concat_tables(map(_keys, samples, [by] * len(samples))).combine_chunks()
     found = found.take(order_of(found, by))
     places = [found.num_rows * part // parts for part in range(1, parts)]
@@ -33,7 +34,7 @@ def boundaries(samples: Sequence[pa.RecordBatch], by: Sequence[str], parts: int)
 
 
 def order_of(rows: pa.Table, by: Sequence[str]) -> pa.Array:
-    """Return the indices that sort rows by the columns `by`; nulls come last."""
+    """Return the indices that sort rows by the columns `by`. Nulls come last."""
     return pc.sort_indices(_keys(rows, by), sort_keys=[(name, "ascending") for name in by])
 
 
@@ -45,18 +46,18 @@ def _keys(rows: pa.Table | pa.RecordBatch, by: Sequence[str]) -> pa.Table:
 
 
 def sample_of(block: pa.RecordBatch, by: Sequence[str], every: int) -> pa.RecordBatch:
-    """Return each row of a block whose index is a multiple of `every`."""
+    """Return those rows of a block whose index is a multiple of `every`."""
     return block.select(list(by)).take(pa.array(np.arange(0, block.num_rows, every)))
 
 
 def step_of(rows: int) -> int:
-    """Return the distance between sampled rows, for this many rows."""
+    """Return the distance between sampled rows for a table with this many rows."""
     return max(rows // _SAMPLE_ROWS, 1)
 
 
 @dataclass
 class Parts:
-    """Rows sorted by the columns `by`, in parts divided at the rows of `between`. Close it afterwards."""
+    """Rows sorted by the columns `by`, in parts that are divided at the rows of `between`. Call `close` afterwards."""
 
     by: Sequence[str]
     between: pa.Table
@@ -64,7 +65,7 @@ class Parts:
     _places: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def add(self, block: pa.RecordBatch) -> None:
-        """Sort the rows of a block into the parts."""
+        """Sort the rows of a block, and distribute them among the parts."""
         keys = pa.concat_tables([_keys(block, self.by), self.between])
         order = order_of(keys, self.by).to_numpy()
         # The next part begins at a boundary's position in this order; a row equal to the boundary may be in either
@@ -106,10 +107,10 @@ class Parts:
 def sorted_rows(
     blocks: Iterable[pa.RecordBatch], by: Sequence[str], rows: int, samples: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.Table]:
-    """Yield all rows of `blocks`, `rows` in number, in the order of the columns `by`; memory is bounded.
+    """Yield all rows of `blocks`, sorted by the columns `by`; memory is bounded. `rows` is the number of rows.
 
-    `samples`, which is only iterated if there are more rows than fit into memory, has the columns `by` of every nth
-    row, n from `step_of`.
+    `samples` has the columns `by` of every nth row, where n comes from `step_of`. It is iterated only if there are more
+    rows than fit into memory.
     """
     waiting, size, parts = list[pa.RecordBatch](), 0, None
     seen = 0
@@ -137,7 +138,7 @@ def sorted_rows(
 
 
 def _gathered(blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in larger blocks, since each block is divided among all parts."""
+    """Yield the rows in larger blocks, because each block is divided among all parts."""
     some, size = list[pa.RecordBatch](), 0
     for block in blocks:
         some.append(block)

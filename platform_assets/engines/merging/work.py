@@ -1,4 +1,4 @@
-"""The input and the reports of merging tasks: plain values without secrets, since Spark keeps and shows plans."""
+"""The input and the reports of merging tasks: plain values without secrets, because Spark stores and displays plans."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.tables import TableKind
 
 Digests = Mapping[tuple[str, str], Measured]
-"""Digests by window and topic id, which no digest covers; a missing value is ''."""
+"""Digests by window and by topic id. The topic id is part of the key because no digest covers it. A missing value is
+''."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Files that one task merges into one new file in the folder `below`, or into several of about `file_bytes` each.
+    """Files that one task merges into one new file in the folder `below`, or into several new files of about
+    `file_bytes` each.
 
-    `sources` are their names, relative to the table's folder and not percent-encoded, in the order of their rows. Rows are sorted by
-    the columns `sort_by`; without any, they stay in the order of the sources.
+    `sources` are the names of the files, in the order of their rows. The names are relative to the table's folder and
+    not percent-encoded. Rows are sorted by the columns `sort_by`. If `sort_by` is empty, rows stay in the order of the
+    sources.
     """
 
     sources: tuple[str, ...]
@@ -35,10 +38,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """All groups of files of a job, and the columns `layout` of the new files, including the window column.
+    """All groups of files in a job, and the columns `layout` of the new files, including the window column.
 
-    `table` is the table's folder, `name` its name in messages; `statistics` are the columns whose bounds the files
-    keep, and `field_ids` the ids of the columns.
+    `table` is the table's folder, and `name` is the table's name in messages. `statistics` are the columns whose bounds
+    the files record. `field_ids` are the ids of the columns.
     """
 
     table: str
@@ -52,11 +55,11 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on share `share`: either the new files by name, each with the digests of its rows as they were read
-    back, or an error.
+    """A report on share `share`: either the new files or an error. Each new file is listed by name, with the digests of
+    its rows as they were read back.
 
-    There are no files if the sources have no rows. `odd` are windows with rows that no load writes, which have no
-    digest.
+    If the sources have no rows, there are no new files. `odd` are the windows with rows that have no digest, because no
+    load writes such rows.
     """
 
     share: int
@@ -67,7 +70,7 @@ class Report:
 
     @property
     def digests(self) -> Digests:
-        """The digests of all files together."""
+        """The combined digests of all files."""
         total: dict[tuple[str, str], Measured] = {}
         for digests in self.files.values():
             for place, measured in digests.items():
@@ -88,7 +91,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Parse the result of `to_json`, or the report of a worker that does not have this code."""
+        """Parse the result of `to_json`, or a report from a worker that does not have this code."""
         value = json.loads(text)
         if "unsupported" in value:
             return cls(value["share"], error=UnsupportedError(value["unsupported"]))

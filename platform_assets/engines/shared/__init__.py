@@ -1,1 +1,2 @@
-"""Code shared by load, decode and merge jobs: the Spark session, jobs and their reports, digests, and writing of data files."""
+"""Code that load, decode and merge jobs share: the Spark session, jobs and their reports, digests, and writing of data
+files."""

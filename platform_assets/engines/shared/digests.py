@@ -1,4 +1,4 @@
-"""Both digests of rows, taken from Arrow columns; docs/DIGEST.md defines them."""
+"""Both digests of rows, computed from Arrow columns; docs/DIGEST.md defines the digests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 def measured(rows: pa.RecordBatch) -> Measured:
-    """Return the digests of rows with the columns of a raw table, without `topic_id` and `window`."""
+    """Return the digests of rows that have the columns of a raw table, without `topic_id` and `window`."""
     sums = np.zeros(4, np.uint64)
     hashing.add_content_hashes(
         numbers(rows["kafka_partition"], np.int32),
@@ -47,7 +47,7 @@ def _header_hashes(headers: pa.ListArray) -> npt.NDArray[np.int64]:
 
 
 def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Return the bytes of a binary or string array, its offsets into them, and its validity."""
+    """Return the bytes of a binary or string array, the array's offsets into these bytes, and its validity bitmap."""
     if array.type not in (pa.binary(), pa.string()):
         raise TypeError(f"{array.type} instead of binary or string")
     _, offsets, data = array.buffers()
@@ -56,8 +56,8 @@ def _bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32
 
 
 def numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """Return the values of a column without a copy. Raises TypeError if there are nulls, or if the width differs
-    from that of `kind`."""
+    """Return the values of a column without copying them. Raises TypeError if there are nulls, or if the column's width
+    differs from the width of `kind`."""
     if array.null_count or array.type.bit_width != 8 * np.dtype(kind).itemsize:
         raise TypeError(f"a raw table has no {array.type} with {array.null_count} nulls")
     return _slice(array.buffers()[1], kind, array.offset, len(array))
@@ -72,7 +72,7 @@ def _micros(array: pa.Array) -> pa.Array:
 
 
 def _validity(array: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the validity bitmap, starting with the array's own first bit; empty if there are no nulls."""
+    """Return the validity bitmap, starting with the array's own first bit. It is empty if there are no nulls."""
     if not array.null_count:
         return _NOTHING
     if array.offset % 8 == 0:

@@ -1,7 +1,7 @@
-"""Translation of Spark's errors to the platform's.
+"""Translation of Spark's errors to the platform's errors.
 
-Over Spark Connect, a server-side exception arrives as text, so it is recognized by the class names and error conditions that
-Spark, Delta and the Kafka client put there.
+Over Spark Connect, a server-side exception arrives as text. It is recognized by the class names and error conditions
+that Spark, Delta and the Kafka client put into that text.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ _FILES = ("FileNotFoundException", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND", "
 _UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "No space left on device",
                "AccessDeniedException")  # fmt: skip
 _DAMAGED = re.compile(r"Record(?: batch)? for partition \S+-(\d+) at offset (\d+) is invalid, cause: ([^\n]+)")
-"""The Kafka client's text for a damaged batch."""
+"""The Kafka client's message for a damaged batch."""
 _WORKER_ENDED = ("Python worker exited unexpectedly", "Python worker process terminated", "ExecutorLostFailure")
 
 
 def worker_ended(text: str) -> str | None:
-    """Return Spark's text if a job ended because its task processes died on every attempt; None for other errors."""
+    """Return Spark's message if a job ended because its task processes died on every attempt, or None for other errors."""
     return next((sign for sign in _WORKER_ENDED if sign in text), None)
 
 
 def to_platform_error(error: Exception, table: TableRef, window: str, root: str) -> PlatformError:
-    """Return the platform's error for Spark's error while loading `window` of `table` in the lake at `root`."""
+    """Return the platform's error for a Spark error that occurred while `window` of `table` was being loaded. `root` is
+    the lake's location."""
     topic = table.topic
     text = without_token(str(error))
     first_line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)[:500]

@@ -1,6 +1,6 @@
 """Writing Arrow columns to a table's data files, in the task that made the columns.
 
-Each file gets a unique name: files left by a task that died or ran twice are in no commit.
+Each file gets a unique name. Files left by a task that died or ran twice are in no commit.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from platform_assets.model.digest import Measured
 
 CODEC: Final = "zstd"
 ROW_GROUP_BYTES: Final = 8 << 20
-"""Bytes of columns that are gathered before they are written, which limits a task's memory."""
+"""Bytes of columns that are collected before they are written. This limits a task's memory."""
 FILE_BYTES: Final = 512 << 20
 """Bytes of columns after which a new file is started."""
 CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type", WINDOW)
 """Columns of a raw table with few distinct values, for which a dictionary saves space."""
 COUNTING: Final = ("kafka_offset", "kafka_timestamp")
-"""Columns of a raw table that are written as differences from value to value."""
+"""Columns of a raw table that are written as the differences between successive values."""
 WORTH_CODEC: Final = 0.95
-"""A column whose sample the codec shrinks by less than this is written uncompressed, so readers do not have to copy
-anything."""
+"""Maximum size after compression, as a share of the sample's size. A column whose sample stays larger is written
+uncompressed, so that readers do not have to copy its values."""
 _SAMPLE_BYTES: Final = 64 << 10
-"""Sample size per block and column, so that one unusual block among the first ones has little influence."""
+"""Bytes that are sampled from each block and column. The limit keeps one unusual block from dominating the sample."""
 _SAMPLE_ROWS: Final = _SAMPLE_BYTES // 8
-"""Sample size in rows, for values of eight bytes."""
+"""Number of rows to sample from columns with values of eight bytes."""
 _LENGTH_BYTES: Final = 4
 _BATCH_BYTES: Final = 1 << 20
-"""Bytes that Parquet's writer encodes at a time: about a page, since pages are closed between two batches."""
+"""Bytes that Parquet's writer encodes at a time. This is about the size of a page, because the writer closes pages only
+between two such batches."""
 _FEWEST_ROWS: Final = 1 << 10
-"""Rows that pyarrow encodes at a time by default."""
+"""Number of rows that pyarrow encodes at a time by default."""
 _MOST_ROWS: Final = 1 << 14
-"""Pages of small columns have 20,000 rows."""
+"""Maximum number of rows to encode at a time. Pages of small columns have 20,000 rows."""
 DELTAS: Final = "DELTA_BINARY_PACKED"
 _STATISTICS = ["kafka_partition", "kafka_offset", "kafka_timestamp", WINDOW]
 Measure = Callable[[pa.RecordBatch], Measured]
@@ -57,11 +58,11 @@ Measure = Callable[[pa.RecordBatch], Measured]
 class FileSeries:
     """Writes rows, in order of partition and offset, into as few files as suit their readers.
 
-    A partition with `rows_apart` rows or more has separate files; smaller ones share a file. Files are in the folder
-    `below` of the table, whose files are `table`; their names start with `stem`. `measure` returns the digests of
-    rows. `dictionaries` names the columns with dictionary encoding, `deltas` those with delta encoding, both by the
-    paths of their leaves. If `window` is given, it is added to the rows as a column. `field_ids` belong to the
-    columns. `seconds` is the time spent on each step. Raises OSError.
+    A partition with `rows_apart` rows or more has separate files. Smaller partitions share a file. `table` gives access
+    to the table's files. The new files are in the table's folder `below`, and their names start with `stem`. `measure`
+    returns the digests of rows. `dictionaries` lists the columns with dictionary encoding, and `deltas` the columns
+    with delta encoding, both by the paths of their leaves. If `window` is given, it is added to the rows as a column.
+    `field_ids` are the ids of the columns. `seconds` is the time spent on each step. Raises OSError.
     """
 
     table: Files
@@ -95,7 +96,7 @@ class FileSeries:
         self._open.add(partition, block)
 
     def close(self) -> None:
-        """Close the open file; `written` then has all files."""
+        """Close the open file. Afterwards, `written` contains all files."""
         now, self._open = self._open, None
         if now is not None:
             self.written.append(now.close())
@@ -109,7 +110,7 @@ class FileSeries:
 
 
 class _OpenFile:
-    """A file that is being written; its last rows wait until their row group is full."""
+    """A file that is being written. Its last rows wait in memory until their row group is full."""
 
     def __init__(self, table: Files, path: str, schema: pa.Schema, series: FileSeries) -> None:
         self.partitions: dict[int, Rows] = {}
@@ -173,8 +174,8 @@ class _OpenFile:
             self._table.remove_files([self._name])
 
     def _write(self) -> pq.ParquetWriter:
-        """Write the waiting rows; return the writer, which is opened with the first rows, because they determine
-        each column's codec."""
+        """Write the waiting rows and return the writer. The writer is opened with the first rows, because they
+        determine the codec of each column."""
         began = time.perf_counter()
         writer = self._writer = self._writer or self._opened()
         if self._waiting:
@@ -207,7 +208,8 @@ def _constant(value: str, rows: int) -> pa.DictionaryArray:
 
 
 def _rows_of(blocks: Sequence[pa.RecordBatch], size: int) -> int:
-    """Return roughly the number of rows of `blocks` with `size` bytes, within the limits of Parquet's writer."""
+    """Return the approximate number of rows that make up `size` bytes of `blocks`, within the limits of Parquet's
+    writer."""
     rows, held = sum(int(block.num_rows) for block in blocks), sum(int(block.nbytes) for block in blocks)
     return min(max(rows * size // max(held, 1), _FEWEST_ROWS), _MOST_ROWS)
 
@@ -219,13 +221,13 @@ def codecs(
     dictionaries: Collection[str],
     deltas: Collection[str] = (),
 ) -> str | dict[str, str]:
-    """Return the codec of each column, by the paths of its leaves: `codec`, or none for columns that it does not
-    shrink.
+    """Return the codec of each column, by the paths of its leaves: `codec`, or none if `codec` does not shrink the
+    column.
 
-    For compressed, encrypted or random values, a codec costs the writer and each reader time without a benefit; the
-    same holds for most differences of numbers, which are bit-packed. `first` are sample rows; see WORTH_CODEC. Only
-    binary columns that are not in `dictionaries` and columns in `deltas` are tried, the latter as `DELTAS` encodes
-    them; others keep the codec.
+    For compressed, encrypted or random values, a codec costs the writer and each reader time without a benefit. The
+    same is true for most differences of numbers, which are bit-packed. `first` are sample rows; see WORTH_CODEC. The
+    codec is tried only on the columns in `deltas`, encoded with `DELTAS`, and on binary columns that are not in
+    `dictionaries`. All other columns keep the codec.
     """
     trial = pa.Codec(codec)
     plain = {
@@ -242,7 +244,7 @@ def codecs(
 
 
 def _packed(columns: list[str], blocks: Sequence[pa.RecordBatch], codec: str) -> set[str]:
-    """Return the columns whose differences `codec` does not shrink, by writing a sample to memory."""
+    """Return the columns whose encoded differences `codec` does not shrink. A sample is written to memory to find out."""
     if not columns or not blocks:
         return set()
     sample = pa.Table.from_batches([block.select(columns).slice(0, _SAMPLE_ROWS) for block in blocks])
@@ -270,7 +272,7 @@ def _shrinks(blocks: Sequence[pa.Array], codec: pa.Codec) -> bool:
 
 
 def not_written(error: OSError, table: str) -> PlatformError:
-    """Return the platform's error for a system error raised while files of the table at `table` were written."""
+    """Return the platform's error for an OSError raised while files of the table at `table` were being written."""
     reason = error.strerror or str(error)
     if is_in_store(table) and not isinstance(error, PermissionError):
         return LakeUnavailableError(table, reason)

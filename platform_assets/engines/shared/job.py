@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 _NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error from python worker", "ModuleNotFoundError",
                      "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")  # fmt: skip
-"""Spark's texts for a job that never started to run the platform's code."""
+"""Parts of Spark's messages for a job that never started to run the platform's code."""
 
 
 class JobLost(Exception):
-    """A job ended without the reports of all its shares; if known, `task` is the one in which a worker died."""
+    """Raised if a job ended without the reports of all its shares. `task` is the task in which a worker died, if it is
+    known."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause
@@ -42,7 +43,7 @@ class JobLost(Exception):
 
 
 class Shared(Protocol):
-    """Work of any kind, in shares that are divided among tasks. It can be pickled."""
+    """Work of any kind that can be pickled. Its shares are divided among tasks."""
 
     @property
     def shares(self) -> Sized:
@@ -53,10 +54,10 @@ _parallelism: dict[str, int] = {}
 
 
 def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Generator[str, None, None]:
-    """Run all shares in Spark with this many tasks, with the function `reports` of the module `task`; yield its reports
-    as JSON, in the order of the shares.
+    """Run all shares in Spark with this many tasks. Each task calls the function `reports` of the module `task`. Yield
+    the reports as JSON, in the sequence of the shares.
 
-    Raises what Spark raises; reports yielded before that stay valid. Closing the generator early ends the job.
+    Raises what Spark raises. Reports yielded before an error stay valid. Closing the generator early ends the job.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -77,18 +78,18 @@ def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Genera
 
 @lru_cache(maxsize=16)
 def _numbers(spark: SparkSession, shares: int, tasks: int) -> DataFrame:
-    """Return the numbers of the shares, in this many partitions; cached, since the first use requests the columns
-    from the server."""
+    """Return the numbers of the shares, in `tasks` partitions. The result is cached, because its first use requests the
+    columns from the server."""
     return spark.range(shares, numPartitions=tasks)
 
 
 def shares_of(task: int, shares: int, tasks: int) -> range:
-    """Return the numbers of the shares in a task of `texts_of`: Spark divides a range into equal parts."""
+    """Return the numbers of the shares that a task of `texts_of` runs. Spark divides a range into equal parts."""
     return range(task * shares // tasks, (task + 1) * shares // tasks)
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return the number of tasks that Spark runs at once; queried once for each session."""
+    """Return the number of tasks that Spark runs at once. It is queried only once for each session."""
     if spark.session_id not in _parallelism:
         # The functions of `pyspark.sql` assume classic Spark until the process has made its own session.
         from pyspark.sql.connect import functions as F
@@ -101,12 +102,13 @@ def parallelism(spark: SparkSession) -> int:
 def _mapped(work: Shared, task: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark maps over the shares' numbers.
 
-    Spark sends it by value: it uses nothing of this project until it has checked that the worker has the same code.
+    Spark sends the function by value. The function uses no code of this project until it has checked that the worker
+    has the same version.
     """
     code, packed = CODE, pickle.dumps(work)
 
     def fit() -> tuple[Any, str]:
-        """Return the worker's function that runs a share, or the reason why it has none."""
+        """Return the worker's function that runs shares. If the worker does not have it, return None and the reason."""
         try:
             from importlib import import_module
 

@@ -1,7 +1,8 @@
-"""Reports of a task to the driver, each a JSON text: a file that it wrote, or the error that ended it.
+"""Reports of a task to the driver. Each is a JSON string for a file that the task wrote or for the error that ended a
+share.
 
-An error is a report, not an exception, so that one window's failure does not end the tasks of others or arrive as
-the text of a Java exception.
+An error is a report, not an exception. One window's failure therefore does not end the tasks of other windows, and its
+error does not arrive as the text of a Java exception.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from platform_assets.model.digest import Digest, Measured
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DATE, _LAST_DATE = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""Limits in microseconds: the years 1 to 9999, which readers of statistics agree on."""
+"""Limits in microseconds: the years 1 to 9999, for which all readers interpret statistics alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one partition in a file: their number, and the first and last offset, both inclusive."""
+    """The rows of one partition in a file: the number of rows, and the first and last offset, both inclusive."""
 
     rows: int
     first: int
@@ -35,8 +36,8 @@ class Rows:
 class WrittenFile:
     """A data file that no commit refers to yet.
 
-    `path` is relative to the table's folder, `timestamps` are the oldest and the newest in microseconds, `windows`
-    the first and the last if the file has a window column.
+    `path` is relative to the table's folder. `timestamps` are the oldest and the newest timestamp in microseconds.
+    `windows` are the first and the last window if the file has a window column.
     """
 
     path: str
@@ -53,7 +54,7 @@ class WrittenFile:
 
     @property
     def statistics(self) -> Mapping[str, Any]:
-        """Delta's statistics for the columns for which a raw table keeps them."""
+        """Delta's statistics for those columns that have statistics in a raw table."""
         each = self.partitions.values()
         least: dict[str, Any] = {
             "kafka_partition": min(self.partitions),
@@ -72,7 +73,7 @@ class WrittenFile:
 
 
 def _moment(microseconds: int) -> str:
-    """Return a time in the text form of Delta's protocol, which has milliseconds like Kafka's timestamps."""
+    """Return a time in the text form of Delta's protocol, which has milliseconds as Kafka's timestamps do."""
     moment = _EPOCH + timedelta(microseconds=microseconds)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.").rjust(20, "0") + f"{moment.microsecond // 1000:03d}Z"
 
@@ -90,8 +91,8 @@ class UnsupportedError(PlatformError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on share `share`: a file, an error or, with neither, its completion. `seconds` has the duration of
-    each step."""
+    """A report on share `share`: a file, an error, or the share's completion if there is neither. `seconds` has the
+    duration of each step."""
 
     share: int
     file: WrittenFile | None = None
@@ -111,7 +112,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """Parse the result of `to_json`, or the report of a worker that does not have this code."""
+        """Parse the result of `to_json`, or a report from a worker that does not have this code."""
         value = json.loads(text)
         if "unsupported" in value:
             return cls(value["share"], error=UnsupportedError(value["unsupported"]))

@@ -1,6 +1,6 @@
-"""A Spark Connect session that fails fast and names its address.
+"""A Spark Connect session that fails fast and shows its address in errors.
 
-pyspark is imported inside the functions, so that a code location loads without it.
+pyspark is imported inside the functions, so a code location loads without it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _SETTINGS = {
 }
 
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
-"""Pattern of option names whose values Spark must not show; the last three are Kafka's."""
+"""Pattern for the names of options whose values Spark must not show. The last three alternatives are Kafka options."""
 REDACTED: Final = {
     # Options in plans.
     "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_NAMES}",
     # Statements in Connect's page of the UI and in event logs: an option's value ends with its line.
     "spark.sql.redaction.string.regex": f'(?i)key:[ ]"[^"]*(?:{SECRET_NAMES})[^"]*"[^"]*value:.*',
 }
-"""Patterns of text that Spark must not show. Each session sets them, in addition to its server's, since a user's own
-server may show everything that it is sent."""
+"""Patterns for text that Spark must not show. Each session sets them in addition to its server's patterns, because a
+user's own server may show everything that is sent to it."""
 _REDACTED_BY_SERVER: Final = "spark.redaction.regex"
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 COMPILED_FROM: Final = 200_000
-"""Number of records from which Spark's code generation pays off; measured with 30,000, 100,000 and 300,000 of 172
-bytes."""
+"""Number of records from which Spark's code generation pays off. It was measured with 30,000, 100,000 and 300,000
+records of 172 bytes."""
 
 
 def address_of(remote: str) -> tuple[str, int]:
@@ -71,9 +71,11 @@ def check_reachable(remote: str, timeout: float = 5.0) -> None:
 
 
 def connect(remote: str) -> SparkSession:
-    """Return a session on the Spark Connect server, created with dagster-pyspark's resource, with Delta's guards set.
+    """Return a session on the Spark Connect server, created with dagster-pyspark's resource and with Delta's guards
+    set.
 
-    It becomes the thread's active session. A session of another server, or with another token, is not changed.
+    The session becomes the thread's active session. An existing session for another server or with another token is not
+    changed.
 
     Raises SparkUnreachableError and ConfigurationError.
     """
@@ -98,12 +100,12 @@ def connect(remote: str) -> SparkSession:
 
 
 def set_up_client(spark: SparkSession) -> None:
-    """Retry calls to the server for some seconds, and let only `end` close the client of this session.
+    """Retry calls to the server for only a few seconds, and let only `end` close the client of this session.
 
-    pyspark's own policy retries for ten minutes, which is too long for a user who waits for the cause. In pyspark,
-    all sessions of a process also share one thread pool, which any closing client shuts down. A session also closes
-    its client when its memory is freed; if that happens in a thread of the pool, or in one that is passing work to
-    it, the pool ends during the queries of other sessions.
+    pyspark's own policy retries for ten minutes, which is too long for a user who waits for the cause. In pyspark, all
+    sessions of a process also share one thread pool, and any client that closes shuts down this pool. A session also
+    closes its client when the session's memory is freed. If that happens in a thread of the pool, or in a thread that
+    is passing work to the pool, the pool ends during the queries of other sessions.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -112,14 +114,14 @@ def set_up_client(spark: SparkSession) -> None:
 
 
 def end(spark: SparkSession) -> None:
-    """Stop `spark`, and keep it from closing its client a second time when its memory is freed: see `set_up_client`."""
+    """Stop `spark`. Prevent it from closing its client a second time when its memory is freed: see `set_up_client`."""
     vars(spark.client).pop("close", None)
     spark.stop()
     spark.client.close = _not_now
 
 
 def _not_now() -> None:
-    """Do nothing instead of closing the client, which is left to `end`."""
+    """Do nothing. This replaces the client's own `close`, because only `end` closes the client."""
 
 
 def _redact(spark: SparkSession) -> None:
@@ -156,8 +158,8 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _is_at(spark: SparkSession, remote: str) -> bool:
-    """Return True if the session was created for this server with this token; others belong to other code in this
-    process."""
+    """Return True if the session was created for this server with this token. Other sessions belong to other code in
+    this process."""
     from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
     wanted, found = DefaultChannelBuilder(remote), spark.client._builder
@@ -165,10 +167,10 @@ def _is_at(spark: SparkSession, remote: str) -> bool:
 
 
 def configure_codegen(spark: SparkSession, records: int) -> None:
-    """Make Spark interpret the following queries for few `records`, and compile them for many.
+    """Make Spark interpret the following queries if there are few `records`, and compile the queries if there are many.
 
-    Spark compiles code for each new session without reusing it in the next one; this takes longer than reading and
-    writing a small window.
+    Spark compiles code for each new session and does not reuse it in the next session. Compiling takes longer than
+    reading and writing a small window.
     """
     for name, value in _INTERPRETED.items():
         if records < COMPILED_FROM:
@@ -191,24 +193,24 @@ def without_token(text: str) -> str:
 # with.
 
 _ENDED: Final = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
-"""A server's answers for a session that was idle for too long (its id is refused from then on) or that belonged to
-another server, and pyspark's own error after the latter."""
+"""A server's responses for a session that was idle for too long (the server refuses its id from then on) or that
+belonged to another server, and pyspark's own error after the second of these responses."""
 _MOST_REFUSED: Final = 1_000
 """Number of closed session ids that a server remembers by default."""
 
 
 def is_ended(text: str) -> bool:
-    """Return True if Spark's text means that the session has ended; its jobs have ended too, and committed nothing."""
+    """Return True if Spark's message means that the session has ended. Its jobs have then ended too, without a commit."""
     return any(sign in text for sign in _ENDED)
 
 
 @dataclass
 class SharedSession:
-    """The session at `remote` for the tables of `lake` and for this `code`; processes with the same three values share
-    it.
+    """The session at `remote` for the tables of `lake` and for this `code`. Processes with the same three values share
+    the session.
 
-    Its newest generation is stored next to the ledger, so that ids which the server refuses permanently are skipped;
-    if the stored value is lost or wrong, these ids are only tried again.
+    The newest generation of the session is stored next to the ledger, so that ids which the server refuses permanently
+    are skipped. If the stored value is lost or wrong, the only effect is that these ids are tried again.
     """
 
     remote: str = field(repr=False)
@@ -217,20 +219,20 @@ class SharedSession:
     _joined: SparkSession | None = field(default=None, init=False, repr=False)
 
     def session(self) -> SparkSession:
-        """Return the session, joining it at the first call. Raises SparkUnreachableError and ConfigurationError."""
+        """Return the session. The first call joins it. Raises SparkUnreachableError and ConfigurationError."""
         if self._joined is None:
             self._joined = self._join()
         return self._joined
 
     def forget(self) -> None:
-        """Leave the session, which continues for others; the next call of `session` joins it again, or its
-        successor."""
+        """Leave the session, which continues to exist for other processes. The next call of `session` joins this
+        session again, or the one that replaced it."""
         if self._joined is not None:
             session, self._joined = self._joined, None
             end(session)
 
     def session_id(self, generation: int) -> str:
-        """Return a UUID derived from code, lake and generation."""
+        """Return a UUID derived from the code, the lake and the generation."""
         digest = hashlib.sha256(f"{self.code}\0{self.lake}\0{generation}".encode()).digest()
         return str(uuid.UUID(bytes=digest[:16], version=4))
 

@@ -1,4 +1,4 @@
-"""Start of each task in Spark's Python workers: comparing the version of the code, and avoiding work between tasks."""
+"""Start of each task in Spark's Python workers: it compares the versions of the code, and avoids work between tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES: Final = (
     "platform_assets.lake",
     "platform_assets.model",
 )
-"""Packages of the project that a worker imports; for `decoding`, also the subpackages."""
+"""Packages of the project that a worker imports. For `decoding`, they include the subpackages."""
 
 
 def _digest_of_code() -> str:
@@ -38,20 +38,21 @@ def _digest_of_code() -> str:
 
 
 CODE: Final = _digest_of_code()
-"""Version of the code that a worker runs, identical to this process's."""
+"""Version of the code that a worker runs. It must be identical to the version in this process."""
 
 
 SPARKS_JAR: Final = "spark-core_"
-"""Prefix of the jar that Spark puts on its workers' import path."""
+"""Prefix of the name of the jar that Spark puts on its workers' import path."""
 _tasks = 0
 
 
 def begin_task() -> None:
-    """Avoid work that Spark's worker does between two tasks: 0.1 s of processor time (Spark 4.0.5).
+    """Avoid work that Spark's worker does between two tasks, which takes 0.1 s of processor time (Spark 4.0.5).
 
-    The worker clears the caches of Python's importer, which then lists the thousands of files in Spark's jar again,
-    although the jar has no Python code; so the jar is removed from the import path. The worker also collects garbage
-    among all objects; modules and compiled code, which have outlived the first task, are skipped from then on.
+    The worker clears the caches of Python's importer. The importer then lists the thousands of files in Spark's jar
+    again, although the jar has no Python code. This function therefore removes the jar from the import path. The worker
+    also collects garbage among all objects. Modules and compiled code that have outlived the first task are excluded
+    from then on.
     """
     global _tasks
     _tasks += 1
