@@ -15,6 +15,7 @@ as escapes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 
@@ -833,20 +834,84 @@ class DecodingUnsupportedError(LoadError):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class UnerasedReplay:
+    """A replay that may still hold records that are being erased. `place` is its folder, and `windows` those whose data
+    files cannot be read, if that is the cause. `is_passing` is true if the cause may pass by itself."""
+
+    place: str
+    cause: str
+    windows: tuple[str, ...] = ()
+    is_passing: bool = False
+
+
 class ErasureUnfinishedError(Retryable):
     """Some windows still hold records that are being erased; no load reads those records any more."""
 
-    def __init__(self, table: str, windows: Sequence[str], cause: str, *, keys_forgotten: bool = False) -> None:
-        self.table, self.windows, self.cause = table, tuple(windows), cause
-        named = ", ".join(self.windows[:3]) + (f" and {len(windows) - 3:,} more" if len(windows) > 3 else "")
+    def __init__(
+        self,
+        table: str,
+        windows: Sequence[str],
+        cause: str,
+        *,
+        keys_forgotten: bool = False,
+        replays: Mapping[str, UnerasedReplay] | None = None,
+    ) -> None:
+        self.table, self.windows, self.cause, self.replays = table, tuple(windows), cause, dict(replays or {})
         window, reason = self.windows[0], '--reason "…"'
-        again = "with the same keys, which were not kept" if keys_forgotten else "which continues"
+        also = f" They are not erased from replays either: {_unerased(table, self.replays)}." if self.replays else ""
         super().__init__(
-            f"records of {table} are not erased yet in windows {named}: {cause} Load each again (`platform-assets load "
-            f"{table} {window}`). If a load reports that rows are lost, run `platform-assets accept-loss {table} "
-            f"{window} {reason}`. Then run `platform-assets erase {table} {reason}`, {again}. The other windows are "
-            "done."
+            f"records of {table} are not erased yet in windows {_few_windows(windows)}: {cause} Load each again "
+            f"(`platform-assets load {table} {window}`). If a load reports that rows are lost, run `platform-assets "
+            f"accept-loss {table} {window} {reason}`.{also} Then run `platform-assets erase {table} {reason}`, "
+            f"{_again(keys_forgotten)}. The other windows are done."
         )
+
+
+class ReplayErasureUnfinishedError(Terminal):
+    """Records are erased from the tables of a topic, but some replays may still hold them."""
+
+    def __init__(self, table: str, replays: Mapping[str, UnerasedReplay], *, keys_forgotten: bool = False) -> None:
+        self.table, self.replays = table, dict(replays)
+        super().__init__(
+            f"records of {table} are not erased yet from {_unerased(table, self.replays)}. Then run `platform-assets "
+            f'erase {table} --reason "…"`, {_again(keys_forgotten)}. {table} itself and all other tables are done.'
+        )
+
+
+def _again(keys_forgotten: bool) -> str:
+    return "with the same keys, which were not kept" if keys_forgotten else "which continues"
+
+
+def _few_windows(windows: Sequence[str]) -> str:
+    return ", ".join(windows[:3]) + (f" and {len(windows) - 3:,} more" if len(windows) > 3 else "")
+
+
+def _unerased(table: str, replays: Mapping[str, UnerasedReplay]) -> str:
+    """Return each replay with its cause and what to do, without a full stop at the end."""
+    return ". Also not from ".join(_unerased_replay(table, name, found) for name, found in sorted(replays.items()))
+
+
+def _unerased_replay(table: str, name: str, found: UnerasedReplay) -> str:
+    delete = f"delete the folder {found.place}, to which nothing else refers"
+    if found.windows:
+        several = len(found.windows) > 3
+        named = f"{found.windows[0]}..{found.windows[-1]}" if several else " ".join(found.windows)
+        delete = (
+            f"run `platform-assets replay {table} {named} --into {name}`, which repairs them if Kafka still has their "
+            f"records, or {delete}"
+        )
+    elif found.is_passing:
+        delete = f"if this happens again, {delete}"
+    return f"replays/{name}: {found.cause.rstrip('.')}. {delete[0].upper()}{delete[1:]}"
+
+
+class RowsWithoutWindowError(ConfigurationError):
+    """A table has rows of no window that the ledger knows, so the records in them cannot be erased."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}. Nothing was changed. {remedy}")
 
 
 class PastVersionsKeptError(Terminal):

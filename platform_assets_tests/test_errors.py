@@ -14,7 +14,7 @@ import pytest
 
 import platform_assets
 from platform_assets.demo.producing import TransactionAbortedError
-from platform_assets.errors import OffsetsExpiredError, PlatformError
+from platform_assets.errors import OffsetsExpiredError, PlatformError, UnerasedReplay
 from platform_assets.services.errors import ServiceStartError
 
 SAMPLES: Final[dict[str, Any]] = {
@@ -30,6 +30,8 @@ SAMPLES: Final[dict[str, Any]] = {
     "Sequence[str]": ("defs.yaml:1: a mistake",),
     "Sequence[int]": (2, 3),
     "Mapping[str, tuple[int, int]]": {"2026-01-31-14:00": (2, 3)},
+    "Mapping[str, UnerasedReplay]": {"june": UnerasedReplay("/lake/replays/june", "a file is lost", ("w",))},
+    "Mapping[str, UnerasedReplay] | None": {"june": UnerasedReplay("/lake/replays/june", "it is damaged")},
     "object": "yesterday",
 }
 """A value for each argument type of an error."""
@@ -78,6 +80,9 @@ def test_no_message_holds_a_control_character(monkeypatch: pytest.MonkeyPatch) -
     hostile = "a\x1b]0;title\x07\x9b31m\u202e\r\x00"
     monkeypatch.setitem(SAMPLES, "str", hostile)
     monkeypatch.setitem(SAMPLES, "Sequence[str]", (hostile + "\n2026-01-01 CRITICAL", hostile))
+    replay = {hostile: UnerasedReplay(hostile, hostile, (hostile,))}
+    monkeypatch.setitem(SAMPLES, "Mapping[str, UnerasedReplay]", replay)
+    monkeypatch.setitem(SAMPLES, "Mapping[str, UnerasedReplay] | None", replay)
     for kind in every_error():
         shown = str(made(kind))
         ends = {"\n"} if kind.has_lines else set[str]()

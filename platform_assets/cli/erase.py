@@ -63,7 +63,7 @@ JSON_VERSION: Final = 1
     "--json",
     "as_json",
     is_flag=True,
-    help="Print JSON: version, topic, erased, windows, damaged, done, and past_versions.",
+    help="Print JSON: version, topic, accepted, windows, damaged, replays_unfinished, done, and past_versions.",
 )
 def erase(
     table: str,
@@ -91,7 +91,8 @@ def erase(
     count them as erased. Then each window with such records is written again without them, and its older files are
     deleted, so it cannot be restored from a past version. Other windows keep their past versions.
 
-    If an erasure is interrupted, run it again to continue; without offsets and keys, the command only does that.
+    If an erasure is interrupted, run it again to continue; without offsets and keys, the command only does that. A
+    damaged replay is named, with what to do, after everything else is erased.
     Records in Kafka stay there, and so do dead letters that were sent to a topic.
     """
     from platform_assets.cli.deciding import deciding, print_decision

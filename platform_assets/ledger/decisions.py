@@ -36,6 +36,10 @@ erase; erased: they were erased."""
 
 TABLE: Final = "table"
 """Key in a decision's details: the name of the table, if it is not the raw one."""
+REPLAYS: Final = "replays"
+"""Key in the details of an erasure: the names of replays that may hold such records."""
+REPLAYS_DONE: Final = "replays_done"
+"""Key in the details of an erasure: by replay, the time until which everything decided is erased from it."""
 
 _NAME_LENGTH: Final = 200
 
@@ -198,6 +202,21 @@ def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
         if any(ranges.values()):
             left[key] = UnfinishedErasure({p: parts for p, parts in ranges.items() if parts}, newest[key])
     return left
+
+
+def unerased_replays(lake: Lake, topic: str) -> dict[str, Decision]:
+    """Return the names of replays in which an erasure is requested but not confirmed, with the newest decision that
+    names each. Some may no longer exist.
+
+    An erasure that found a replay first names it, and then confirms everything that was decided until it began there.
+    """
+    named, done = dict[str, Decision](), dict[str, datetime]()
+    for decision in decisions(lake, topic, ("erase", "erased")):
+        named |= dict.fromkeys(decision.details.get(REPLAYS, ()), decision)
+        for name, text in decision.details.get(REPLAYS_DONE, {}).items():
+            until = datetime.fromisoformat(text)
+            done[name] = max(until, done.get(name, until))
+    return {n: d for n, d in named.items() if n not in done or d.decided_at is None or d.decided_at > done[n]}
 
 
 def _add(named: dict[str, list[list[int]]], decision: Decision) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -196,6 +196,8 @@ def _table(
         first = cut_ranges.first_edge(ledger, topic)
         moved = _moved_start(declaration, ledger)
         unfinished = decisions.unfinished_erasures(ledger.lake, topic)
+        unerased = decisions.unerased_replays(ledger.lake, topic)
+        replays_left = sorted(set(unerased).intersection(ledger.lake.replays())) if unerased else []
         upkeep = tuple(upkeep_status.collect(declaration, ledger))
     except PlatformError as e:
         return TableStatus(
@@ -273,7 +275,7 @@ def _table(
             *(() if declaration.paused else held_up),
             *(problem for messages in aged for problem in messages.problems),
             *unjudged,
-            *_unerased(declaration.raw_table.name, unfinished),
+            *_unerased(declaration.raw_table.name, unfinished, replays_left),
             *upkeep_status.problems(upkeep),
         ),
         lag_to_high_watermark=_sum(p.lag_to_high_watermark for p in partitions),
@@ -285,15 +287,18 @@ def _table(
     )
 
 
-def _unerased(table: str, unfinished: Mapping[str, decisions.UnfinishedErasure]) -> tuple[str, ...]:
-    """Return what to do about an interrupted erasure, unless it is running."""
-    if not unfinished:
-        return ()
-    by = next(iter(unfinished.values())).decision.decided_by
-    return (
-        f"an erasure requested by {by} is not complete in {len(unfinished):,} windows: if it is not running, run "
-        f'`platform-assets erase {table} --reason "…"`, which continues it',
-    )
+def _unerased(
+    table: str, unfinished: Mapping[str, decisions.UnfinishedErasure], replays: Sequence[str]
+) -> Iterator[str]:
+    """Yield what to do about an interrupted erasure, unless it is running."""
+    continued = f'if it is not running, run `platform-assets erase {table} --reason "…"`, which continues it'
+    if unfinished:
+        by = next(iter(unfinished.values())).decision.decided_by
+        yield f"an erasure requested by {by} is not complete in {len(unfinished):,} windows: {continued}"
+    if replays:
+        named = ", ".join(f"replays/{name}" for name in replays[:3])
+        more = f" and {len(replays) - 3:,} more" if len(replays) > 3 else ""
+        yield f"an erasure is not complete in {named}{more}: {continued}, or names what has to be done first"
 
 
 def _decoded(

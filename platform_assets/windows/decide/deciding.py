@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from platform_assets.engines.protocol import LoadEngine
 from platform_assets.errors import (
-    ErasureUnfinishedError,
     PastVersionsKeptError,
     ReloadDiffersError,
+    UnerasedReplay,
     UnknownWindowError,
     ranges_text,
 )
@@ -29,7 +29,8 @@ from platform_assets.model.tables import TableRef
 from platform_assets.windows.decide import acceptance, clusters, generations, parking
 from platform_assets.windows.decide.clusters import Continuation
 from platform_assets.windows.decide.generations import NewGeneration, Ranges
-from platform_assets.windows.erase.erasure import Erasure, Selected
+from platform_assets.windows.erase.erasure import Erasure
+from platform_assets.windows.erase.outcome import Left, Selected
 from platform_assets.windows.load.loading import Loader
 from platform_assets.windows.recover import accept_partial
 from platform_assets.windows.recover.accept_partial import Remains
@@ -171,9 +172,9 @@ class Deciding:
         Unless `forget_keys` is set, later loads omit records with these keys: in windows sealed by now and in
         earlier generations, all of them; in later generations, those that were sent before now. Returns the findings
         and actions as plain JSON values. Raises what `Erasure` raises; ErasureUnfinishedError if damaged windows
-        prevent comparing all of their rows with the keys; and PastVersionsKeptError if the lake's bucket keeps
-        deleted files, unless `past_versions_expire` states that the bucket's rules delete them after a time. A dry
-        run skips that check, since it writes a file.
+        prevent comparing all of their rows with the keys; ReplayErasureUnfinishedError if only replays are not done;
+        and PastVersionsKeptError if the lake's bucket keeps deleted files, unless `past_versions_expire` states that
+        the bucket's rules delete them after a time. A dry run skips that check, since it writes a file.
         """
         keeps_versions = self.author is not None and self.ledger.lake.root.keeps_versions()
         if keeps_versions and not past_versions_expire:
@@ -183,10 +184,14 @@ class Deciding:
         selected = erasure.of_keys(keys, unreadable, searched) if keys else []
         selected = erasure.at_offsets(offsets, generation) if offsets and not keys else selected
         self._report_selected(selected)
-        of_replays = erasure.in_replays(keys) if keys else {}
+        of_replays, unread = erasure.in_replays(keys) if keys else ({}, {})
         for name, some in of_replays.items():
             self.report(f"replays/{name}/{table}: {sum(each.offsets for each in some):,} records")
-        unfinished = erasure.unfinished()
+        for name, replay in unread.items():
+            self.report(f"replays/{name}: not all rows can be compared: {replay.cause}")
+        unfinished, replays_left = erasure.unfinished(), erasure.replays_left()
+        for name in replays_left:
+            self.report(f"replays/{name}: may still hold records of an earlier erasure")
         if unfinished:
             self.report(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
         damaged = erasure.damaged(unreadable) if keys else []
@@ -198,9 +203,11 @@ class Deciding:
             "windows": [each.to_fields() for each in selected],
             "unfinished": unfinished,
             "damaged": damaged,
+            "replays_unfinished": sorted({*unread, *replays_left}),
         }
-        nothing = not (unfinished or of_replays or any(each.offsets for each in selected) or erasure.has_unfounded())
-        if nothing and not damaged and (forget_keys or not keys):
+        in_replays = bool(of_replays or replays_left)
+        nothing = not (unfinished or in_replays or any(each.offsets for each in selected) or erasure.has_unfounded())
+        if nothing and not damaged and not unread and (forget_keys or not keys):
             self.report(f"{table} has no such records; nothing was erased")
             return found
         if self.author is None:
@@ -210,23 +217,22 @@ class Deciding:
             if nothing
             else "Erase these permanently, and the older files of these windows?"
         )
+        unsearched: dict[str, UnerasedReplay] = {}
         if keys:
-            recorded = erasure.record_keys(keys, selected, self.author, searched, unreadable, forget=forget_keys)
+            recorded, unsearched = erasure.record_keys(
+                keys, selected, self.author, searched, unreadable, forget=forget_keys
+            )
             self._report_selected(recorded[len(selected) :])
             found["windows"] = [each.to_fields() for each in recorded]
             found["damaged"] = damaged = sorted({*damaged, *unreadable})
         else:
             erasure.record(selected, self.author)
-        done = erasure.run(self.author)
+        done, left = erasure.proceed(self.author)
         for name, rows in done.rows.items():
             self.report(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
-        if damaged:
-            raise ErasureUnfinishedError(
-                table.name,
-                damaged,
-                "they are damaged, and rows that they lack may have a key.",
-                keys_forgotten=forget_keys,
-            )
+        incomparable = dict.fromkeys(damaged, "they are damaged, and rows that they lack may have a key.")
+        left = Left(left.windows or incomparable, {**unsearched, **left.replays})
+        left.check(table.name, keys_forgotten=forget_keys)
         if nothing and not done.windows:
             self.report(
                 f"{table} has no such records; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are "

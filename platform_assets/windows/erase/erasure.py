@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from platform_assets.errors import (
     ConcurrentLoadError,
     ConfigurationError,
-    ErasureUnfinishedError,
     FilesLostError,
     PlatformError,
+    RowsWithoutWindowError,
+    UnerasedReplay,
 )
 from platform_assets.lake import data_files, holdings, load_log, rows
 from platform_assets.lake.leftovers import delete_overtaken
@@ -32,12 +33,13 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.digest import Digest, digest_of
 from platform_assets.model.logs import logger
-from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, merge_named, ranges_of, size_of, subtract
+from platform_assets.model.offsets import OffsetRange, Offsets, common, merge, merge_named, ranges_of, subtract
 from platform_assets.model.tables import TableRef
 from platform_assets.model.windows import Window
-from platform_assets.windows.erase import erased_keys, erased_logs, replayed, unfounded
+from platform_assets.windows.erase import erased_keys, erased_logs, in_replays, unfounded
 from platform_assets.windows.erase.erasing import ErasedWindow, Ranges, WindowEraser
 from platform_assets.windows.erase.erasure_ranges import joined, triples, within
+from platform_assets.windows.erase.outcome import Done, Left, Selected
 from platform_assets.windows.proved_files import forget_unnamed, recognised
 
 _log = logger(__name__)
@@ -46,47 +48,6 @@ _BLOCK_ROWS: Final = 65_536
 _PLACE: Final = ["kafka_partition", "kafka_offset"]
 _RACES: Final = 10
 """Retries when loads of the same windows commit first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """Offsets of one sealed window to be erased, by partition.
-
-    For a loaded window, only offsets that have a row, so each stands for a record; for other windows, all offsets
-    that were named.
-    """
-
-    sealed: SealedWindow
-    ranges: Ranges
-    is_loaded: bool
-
-    @property
-    def offsets(self) -> int:
-        """Number of offsets."""
-        return sum(size_of(parts) for parts in self.ranges.values())
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return plain JSON values, with offsets as `[partition, start, end]`, end exclusive."""
-        return {
-            "window": self.sealed.key,
-            "generation": self.sealed.generation,
-            "loaded": self.is_loaded,
-            "offsets": triples(self.ranges),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The result of an erasure: by table, the rows removed and bytes rewritten, the number of windows, and what old
-    files contained."""
-
-    windows: int
-    rows: Mapping[str, int]
-    bytes: Mapping[str, int]
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"windows": self.windows, "rows": dict(self.rows), "bytes_written": dict(self.bytes)}
 
 
 @dataclass(frozen=True)
@@ -152,15 +113,15 @@ class Erasure:
             else:
                 passed.add(path)
         if "" in found:
-            raise ConfigurationError(
-                f"{self.declaration.raw_table} has rows with such a key but without a window, which another writer added. Nothing was "
-                "changed. Delete the rows whose `window` is null, and their files with `platform-assets vacuum`; then erase again"
+            raise RowsWithoutWindowError(
+                f"{self.declaration.raw_table} has rows with such a key but without a window, which another writer added",
+                "Delete the rows whose `window` is null, and their files with `platform-assets vacuum`; then erase again",
             )
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
         if unknown := sorted(set(found) - set(sealed)):
-            raise ConfigurationError(
-                f"{self.declaration.raw_table} has rows of windows without cuts in the ledger ({', '.join(unknown[:3])}); "
-                "nothing was changed. Run `platform-assets rebuild-ledger` first"
+            raise RowsWithoutWindowError(
+                f"{self.declaration.raw_table} has rows of windows without cuts in the ledger ({', '.join(unknown[:3])})",
+                "Run `platform-assets rebuild-ledger` first",
             )
         return [
             Selected(
@@ -223,23 +184,19 @@ class Erasure:
         unreadable: set[str],
         *,
         forget: bool = False,
-    ) -> list[Selected]:
+    ) -> tuple[list[Selected], dict[str, UnerasedReplay]]:
         """Record `selected`, the result of `of_keys`, and the keys unless they are to be forgotten; return everything
-        that was recorded.
+        that was recorded, and the replays that could not be searched completely.
 
         The files of loads that have committed since that search are searched too; loads about to commit will fail.
         """
         self.record(selected, author, () if forget else keys)
         if not forget:
             erased_keys.fence_loads(WindowEraser(self.declaration, self.ledger, self.run_id))
-        for replay in self._replays().values():
-            replayed.take_over(self.ledger, replay.ledger, self.topic)
-            erased_keys.fence_loads(WindowEraser(self.declaration, replay.ledger, self.run_id))
-            replay.record(replay.of_keys(keys), author)
         all_found = list(selected)
         while (found := self.of_keys(keys, unreadable, searched)) and self.record(found, author):
             all_found += found
-        return all_found
+        return all_found, in_replays.record_keys(self, keys, author)
 
     def record(self, selected: Sequence[Selected], author: Author, keys: Sequence[bytes] = ()) -> bool:
         """Record the offsets in the ledger; return True if it lacked some. From then on no load reads them, and `run`
@@ -257,11 +214,13 @@ class Erasure:
         newest = self.ledger.newest_cut(self.topic) if keys else None
         if newest is not None:
             by_generation.setdefault(newest.generation, [])
+        replays = self._naming_replays() if by_generation else {}
         for generation, some in sorted(by_generation.items()):
             details: dict[str, Any] = {
                 "topic_id": some[0].sealed.topic_id if some else newest.topic_id if newest else "",
                 "generation": generation,
                 "offsets": {s.sealed.key: triples(s.ranges) for s in some},
+                **replays,
             }
             if newest is not None and generation == newest.generation:
                 details[erasure_rules.KEYS] = self._key_fields(keys, newest.cut.offsets)
@@ -295,6 +254,7 @@ class Erasure:
                 "offsets": {},
                 "adopted_from": other,
                 erasure_rules.KEYS: rule.adopted_fields(),
+                **self._naming_replays(),
             }
             now = self.ledger.lake.root.time()
             decision = Decision(self.topic, "erase", (), author.name, author.reason, details, now)
@@ -315,47 +275,68 @@ class Erasure:
         return erasure_rules.fields_of_keys(keys, salt, until)
 
     def run(self, author: Author) -> Done:
-        """Remove the records that the ledger lists from each window that no erasure has finished, or to which such rows
-        have returned.
+        """Do what `proceed` does. Raises ErasureUnfinishedError if some windows could not be done, and
+        ReplayErasureUnfinishedError if only replays could not; everything else is done."""
+        done, left = self.proceed(author)
+        left.check(self.declaration.raw_table.name)
+        return done
 
-        Running it again continues, and deletes files that a killed upkeep has left with such rows. Raises
-        ErasureUnfinishedError if some windows could not be done; the others are.
+    def proceed(self, author: Author) -> tuple[Done, Left]:
+        """Remove the records that the ledger lists from each window that no erasure has finished, or to which such rows
+        have returned, and then from all replays. Return what was done, and what could not be.
+
+        Running it again continues, and deletes files that a killed upkeep has left with such rows.
         """
+        gone, written = dict[str, int](), dict[str, int]()
+        windows, failed = self._in_tables(gone, written)
+        done_with = tuple(key for key in windows if key not in failed)
+        if done_with:
+            details = {
+                **Done(len(done_with), gone, written).to_fields(),
+                "offsets": {key: triples(windows[key]) for key in done_with},
+                **self._naming_replays(),
+            }
+            now = self.ledger.lake.root.time()
+            decision = Decision(self.topic, "erased", done_with, author.name, author.reason, details, now)
+            decisions.record(self.ledger.lake, decision)
+        replays = in_replays.run(self, author, gone, written)
+        return Done(len(done_with), gone, written), Left({key: str(e) for key, e in sorted(failed.items())}, replays)
+
+    def _in_tables(
+        self, gone: dict[str, int], written: dict[str, int]
+    ) -> tuple[dict[str, Ranges], dict[str, PlatformError]]:
+        """Erase in the tables of the topic; add the rows and bytes to `gone` and `written`. Return the windows with the
+        offsets, and those that failed."""
         unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
-        if not unfinished and not returned:
-            gone, written = self._unfounded(eraser)
-            self._delete_overtaken(eraser)
-            return self._in_replays(author, gone, written)
-        windows = self._named(sorted({*unfinished, *returned}))
-        for key, ranges in (erased_of(self.ledger, self.topic, list(returned)) if returned else {}).items():
-            windows[key] = joined(windows.get(key, {}), triples(ranges))
-        sealed = {w.key: w.window for w in self.ledger.windows(self.topic) if w.key in windows}
-        gone, written = dict[str, int](), dict[str, int]()
-        failed = dict[str, PlatformError]()
-        for table in eraser.tables:
-            for outcome in self._each(eraser, table, windows, sealed, failed):
-                gone[table.name] = gone.get(table.name, 0) + outcome.rows
-                written[table.name] = written.get(table.name, 0) + outcome.bytes
+        windows, failed = dict[str, Ranges](), dict[str, PlatformError]()
+        if unfinished or returned:
+            windows = self._named(sorted({*unfinished, *returned}))
+            for key, ranges in (erased_of(self.ledger, self.topic, list(returned)) if returned else {}).items():
+                windows[key] = joined(windows.get(key, {}), triples(ranges))
+            sealed = {w.key: w.window for w in self.ledger.windows(self.topic) if w.key in windows}
+            for table in eraser.tables:
+                for outcome in self._each(eraser, table, windows, sealed, failed):
+                    gone[table.name] = gone.get(table.name, 0) + outcome.rows
+                    written[table.name] = written.get(table.name, 0) + outcome.bytes
         for counts, more in zip((gone, written), self._unfounded(eraser), strict=True):
             for name, number in more.items():
                 counts[name] = counts.get(name, 0) + number
         self._delete_overtaken(eraser)
-        for table in eraser.tables:
+        for table in eraser.tables if windows else ():
             forget_unnamed(self.ledger.lake, table)
-        self._in_replays(author, gone, written)
-        done_with = tuple(key for key in windows if key not in failed)
-        result = Done(len(done_with), gone, written)
-        if done_with:
-            now = self.ledger.lake.root.time()
-            details = {**result.to_fields(), "offsets": {key: triples(windows[key]) for key in done_with}}
-            decision = Decision(self.topic, "erased", done_with, author.name, author.reason, details, now)
-            decisions.record(self.ledger.lake, decision)
-        if failed:
-            raise ErasureUnfinishedError(
-                self.declaration.raw_table.name, sorted(failed), str(next(iter(failed.values())))
-            )
-        return result
+        return windows, failed
+
+    def replays_left(self) -> list[str]:
+        """Return the names of replays from which an erasure has not removed all records yet."""
+        return sorted(
+            set(decisions.unerased_replays(self.ledger.lake, self.topic)).intersection(self.ledger.lake.replays())
+        )
+
+    def _naming_replays(self) -> dict[str, list[str]]:
+        """Return the field of a decision that names the replays of the topic; empty if there are none."""
+        names = sorted(in_replays.of(self))
+        return {decisions.REPLAYS: names} if names else {}
 
     def has_unfounded(self) -> bool:
         """Return True if derived tables have rows whose raw rows are lost for good, so that no key can be compared."""
@@ -425,33 +406,10 @@ class Erasure:
             self.ledger.record_acceptances([(window, lacking[key])], reasons[key], ERASED)
         return windows
 
-    def _in_replays(self, author: Author, gone: dict[str, int], written: dict[str, int]) -> Done:
-        """Erase in all replays; add the rows and bytes to `gone` and `written`."""
-        for name, replay in self._replays().items():
-            replayed.take_over(self.ledger, replay.ledger, self.topic)
-            folder = replay.ledger.lake.table(self.declaration.raw_table)
-            if not load_log.exists(folder):
-                continue
-            files = holdings.window_files(holdings.actions(folder))
-            for window in replay.ledger.windows(self.topic):
-                if window.key in files:
-                    erased_keys.record_found(replay.ledger, folder, files[window.key].paths, window)
-            done = replay.run(author)
-            for table_name in done.rows:
-                gone[f"replays/{name}/{table_name}"] = done.rows[table_name]
-                written[f"replays/{name}/{table_name}"] = done.bytes[table_name]
-        return Done(0, gone, written)
-
-    def in_replays(self, keys: Sequence[bytes]) -> dict[str, list[Selected]]:
-        """Select the records with one of these keys in the raw tables of replays, by the replay's name."""
-        found = {name: replay.of_keys(keys) for name, replay in self._replays().items()}
-        return {name: selected for name, selected in found.items() if selected}
-
-    def _replays(self) -> dict[str, Erasure]:
-        """Return the erasures in the lakes that replays of the topic made inside this one, by name."""
-        lakes = {name: self.ledger.lake.replay(name) for name in self.ledger.lake.replays()}
-        found = {name: replace(self, ledger=Ledger(lake)) for name, lake in lakes.items()}
-        return {name: replay for name, replay in found.items() if replay.ledger.newest_cut(self.topic) is not None}
+    def in_replays(self, keys: Sequence[bytes]) -> tuple[dict[str, list[Selected]], dict[str, UnerasedReplay]]:
+        """Select the records with one of these keys in the raw tables of replays, by the replay's name. Return also the
+        replays that cannot be searched completely."""
+        return in_replays.select(self, keys)
 
     def _selected(self, found: Sequence[tuple[SealedWindow, Ranges]]) -> list[Selected]:
         folder = self.ledger.lake.table(self.declaration.raw_table)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from platform_assets.errors import ErasureUnfinishedError
+from platform_assets.errors import ErasureUnfinishedError, ReplayErasureUnfinishedError
 from platform_assets.lake.location import Folder, Lake
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Author, Decision
@@ -124,11 +124,11 @@ def reapply(
     for topic in sorted({d.topic for d in decided(lake)} if topics is None else topics):
         erasure_rules.apply(ledger, ledger.windows(topic))
         erasure = Erasure(declaration_of(topic), ledger)
-        if not erasure.unfinished():
+        if not erasure.unfinished() and not erasure.replays_left():
             continue
         try:
             done.append(Reapplied(topic, erasure.run(author).rows))
-        except ErasureUnfinishedError as e:
+        except (ErasureUnfinishedError, ReplayErasureUnfinishedError) as e:
             done.append(Reapplied(topic, {}, str(e)))
     if topics is None:
         _keep(lake, ())

@@ -7,6 +7,9 @@ are erased; its own loads then leave them out as those of the live table do.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from platform_assets.ledger import decisions, erasure_rules
 from platform_assets.ledger.decisions import Decision
 from platform_assets.ledger.store import Ledger
@@ -20,9 +23,20 @@ def take_over(live: Ledger, replayed: Ledger, topic: str) -> None:
     known = {_identity(d) for d in decisions.decisions(replayed.lake, topic, ("erase", "cluster"))}
     for decision in decisions.decisions(live.lake, topic, ("erase", "cluster")):
         if _identity(decision) not in known:
-            decisions.record(replayed.lake, decision)
+            decisions.record(replayed.lake, replace(decision, details=_of_tables(decision)))
     erasure_rules.apply(replayed, replayed.windows(topic))
 
 
 def _identity(decision: Decision) -> tuple[object, ...]:
-    return decision.kind, decision.decided_at, decision.windows, decision.reason, str(sorted(decision.details.items()))
+    return (
+        decision.kind,
+        decision.decided_at,
+        decision.windows,
+        decision.reason,
+        str(sorted(_of_tables(decision).items())),
+    )
+
+
+def _of_tables(decision: Decision) -> dict[str, Any]:
+    """Return the details without the names of replays: a replay has none."""
+    return {name: value for name, value in decision.details.items() if name != decisions.REPLAYS}

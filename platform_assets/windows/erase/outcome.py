@@ -1,0 +1,72 @@
+"""What an erasure selects, what it has done, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from platform_assets.errors import ErasureUnfinishedError, ReplayErasureUnfinishedError, UnerasedReplay
+from platform_assets.ledger.entries import SealedWindow
+from platform_assets.model.offsets import size_of
+from platform_assets.windows.erase.erasing import Ranges
+from platform_assets.windows.erase.erasure_ranges import triples
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Offsets of one sealed window to be erased, by partition.
+
+    For a loaded window, only offsets that have a row, so each stands for a record; for other windows, all offsets
+    that were named.
+    """
+
+    sealed: SealedWindow
+    ranges: Ranges
+    is_loaded: bool
+
+    @property
+    def offsets(self) -> int:
+        """Number of offsets."""
+        return sum(size_of(parts) for parts in self.ranges.values())
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return plain JSON values, with offsets as `[partition, start, end]`, end exclusive."""
+        return {
+            "window": self.sealed.key,
+            "generation": self.sealed.generation,
+            "loaded": self.is_loaded,
+            "offsets": triples(self.ranges),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The result of an erasure: by table, the rows removed and bytes rewritten, the number of windows, and what old
+    files contained."""
+
+    windows: int
+    rows: Mapping[str, int]
+    bytes: Mapping[str, int]
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"windows": self.windows, "rows": dict(self.rows), "bytes_written": dict(self.bytes)}
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an erasure could not do: windows of the topic's tables with the causes, and replays by name."""
+
+    windows: Mapping[str, str]
+    replays: Mapping[str, UnerasedReplay]
+
+    def check(self, table: str, *, keys_forgotten: bool = False) -> None:
+        """Raise ErasureUnfinishedError if there are windows, and ReplayErasureUnfinishedError if only replays are left."""
+        if self.windows:
+            cause = next(iter(self.windows.values()))
+            raise ErasureUnfinishedError(
+                table, list(self.windows), cause, keys_forgotten=keys_forgotten, replays=self.replays
+            )
+        if self.replays:
+            raise ReplayErasureUnfinishedError(table, self.replays, keys_forgotten=keys_forgotten)
