@@ -1,4 +1,5 @@
-"""Decoding of a block value by value, for every format: columns, rescued texts and dead letters from a function of one value."""
+"""Decoding of a block value by value, for every format. One function for a single value gives columns, rescued fields
+and dead letters."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ import pyarrow as pa
 from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters
 
 Row: TypeAlias = tuple[Mapping[str, Any], str | None]
-"""The columns of a value by name, and its rescued text; None if nothing is rescued."""
+"""Function that returns the columns of a value by name, and its rescued fields as a string, or None if nothing is
+rescued."""
 
 
 def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], Row]) -> Decoded:
-    """Decode each value with `read` into the columns `fields`; a value for which it raises DecodeFault becomes a dead letter."""
+    """Decode each value with `read` into the columns `fields`. If `read` raises DecodeFault for a value, the value
+    becomes a dead letter."""
     rows: list[Mapping[str, Any]] = []
     rescued: list[str | None] = []
     dead: list[DeadLetter] = []

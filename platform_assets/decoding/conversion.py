@@ -1,7 +1,7 @@
-"""Conversion of texts to typed values: rules shared by all text formats (described in docs/csv-dialect.md).
+"""Conversion of strings to typed values, by rules that all text formats share (described in docs/csv-dialect.md).
 
-Kernels and Arrow convert columns, and leave unclear texts undecided; `Conversion.value` decides these, one text at a
-time.
+Kernels and Arrow convert whole columns, and leave unclear strings undecided. `Conversion.value` decides unclear strings
+one at a time.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _EPOCH: Final = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """Conversion of the texts of one column to values of `type`; times have the format `times`. The function
-    `conversion` creates it."""
+    """Conversion of the strings in one column to values of `type`. Times have the format `times`. The function
+    `conversion` creates this object."""
 
     type: pa.DataType
     times: TimeFormat = ISO_TIME
@@ -55,7 +55,7 @@ class Conversion:
         return type_name(self.type)
 
     def column(self, pieces: Pieces) -> tuple[pa.Array, Marks]:
-        """Return the values, and marks of those that are undecided, which are null. Each piece must be UTF-8."""
+        """Return the values, and marks of the undecided values, which are null. Each piece must be UTF-8."""
         if pa.types.is_string(self.type):
             return pieces.strings(), np.zeros(len(pieces), np.bool_)
         marks = np.zeros(len(pieces), np.uint8)
@@ -90,7 +90,7 @@ class Conversion:
         return pa.array(values, self.type, mask=pieces.nulls | undecided), undecided
 
     def value(self, text: str) -> Any:
-        """Return the value of one text in pyarrow's form. Raises DecodeFault."""
+        """Return the value of one string in pyarrow's form. Raises DecodeFault."""
         try:
             return self._value(text)
         except DecodeFault as fault:
@@ -161,7 +161,7 @@ class Conversion:
 
 
 def conversion(field: pa.Field, times: TimeFormat | None = None) -> Conversion:
-    """Return the conversion of one column. Raises ConfigurationError for a type that no text can express."""
+    """Return the conversion for one column. Raises ConfigurationError for a type that no string can express."""
     if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
         raise ConfigurationError(
             f"column {field.name!r}: a text cannot become {type_name(field.type)}; declare it as STRING, a number, BOOLEAN, "

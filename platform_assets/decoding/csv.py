@@ -1,6 +1,7 @@
 """Format `csv`: a value is exactly one row of CSV. The rules are in docs/csv-dialect.md.
 
-Options: `schema` (Spark DDL; columns by position), `delimiter`, `quote`, `escape`, `null`, `trim`, `timestamps`, `max_bytes`.
+Options: `schema` (Spark DDL; columns are matched by position), `delimiter`, `quote`, `escape`, `null`, `trim`,
+`timestamps`, `max_bytes`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _character(options: Options, name: str, default: str, *, required: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Special characters; `quote` and `escape` are empty if there is none."""
+    """Special characters. `quote` and `escape` are empty strings if the format has no such character."""
 
     delimiter: str = ","
     quote: str = '"'
@@ -68,7 +69,7 @@ class Dialect:
     trim: bool = False
 
     def check(self) -> None:
-        """Raise ConfigurationError if two of the characters are the same."""
+        """Raise ConfigurationError if two of the characters are equal."""
         roles = {"delimiter": self.delimiter, "quote": self.quote, "escape": self.escape}
         used = [character for character in roles.values() if character]
         if len(set(used)) != len(used):
@@ -82,7 +83,7 @@ class Dialect:
             )
 
     def fields(self, text: str) -> list[str | None]:
-        """Return the fields of one row; None for null. Raises DecodeFault if `text` is not exactly one row."""
+        """Return the fields of one row, with None for null. Raises DecodeFault if `text` is not exactly one row."""
         if not text.strip(_LINE_ENDS):
             raise DecodeFault("malformed", "there is no field: a row of one empty field is written as two quotes")
         found: list[str | None] = []
@@ -142,13 +143,13 @@ class Dialect:
 
 @lru_cache(maxsize=64)
 def _others(characters: str) -> re.Pattern[str]:
-    """Return a pattern for any number of characters except these."""
+    """Return a pattern for any number of characters other than these."""
     return re.compile(f"[^{re.escape(characters)}]*")
 
 
 @dataclass(frozen=True, slots=True)
 class CsvDecoder:
-    """Decodes one row of CSV; fields become columns by position."""
+    """Decodes one row of CSV. Fields become columns by position."""
 
     fields: pa.Schema
     conversions: tuple[Conversion, ...]
@@ -172,7 +173,7 @@ class CsvDecoder:
         return with_fallback(self, values, columns, undecided)
 
     def _split(self, pieces: Pieces) -> tuple[list[Pieces], np.ndarray[Any, Any]]:
-        """Return the fields column by column, and marks of values that are not clearly one row."""
+        """Return the fields column by column, and marks of the values that are not clearly one row."""
         number, width = len(pieces), len(self.conversions)
         low = int(pieces.starts[0]) if number else 0
         high = int(pieces.starts[-1]) + max(int(pieces.sizes[-1]), 0) if number else 0
@@ -214,7 +215,7 @@ class CsvDecoder:
 
 
 def cell(field: pa.Field, convert: Conversion, text: str | None) -> Any:
-    """Return the value of one column; None for null. Raises DecodeFault, which names the column."""
+    """Return the value of one column, or None for null. Raises DecodeFault, which names the column."""
     if text is None:
         if not field.nullable:
             raise DecodeFault("missing", f"null, but the column is {convert.name} NOT NULL", field.name)

@@ -1,7 +1,7 @@
 """The interface of a decoder, which turns the values of a block of records into typed columns and dead letters.
 
-A decoder is a pure function of its declaration and the values: the same input leads to the same columns and dead
-letters, today and when a window is decoded again in a year.
+A decoder is a pure function of its declaration and the values. The same input gives the same columns and dead letters
+today and when a window is decoded again in a year.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ Reason = Literal[
     "malformed", "wrong_type", "out_of_range", "missing", "too_deep", "too_large", "unmatched", "unknown_schema", "bad_schema",
     "not_admitted", "failed",
 ]  # fmt: skip
-"""Reason of a dead letter. malformed: not in the format; wrong_type: in the format, but not in the schema;
-out_of_range: the right type, but larger or more precise than its column; missing: a required field is absent or
-null; too_deep and too_large: beyond the declared bounds; unmatched: no pattern fits; unknown_schema: names a schema
-that the registry has never had; bad_schema: names a schema that cannot be read, or not into the declared columns;
-not_admitted: does not match the schema that it names; failed: the decoder raised an error for it, which is a defect."""
+"""Reason of a dead letter. malformed: the value is not in the format; wrong_type: it is in the format, but does not fit
+the schema; out_of_range: it has the right type, but is larger or more precise than its column allows; missing: a
+required field is absent or null; too_deep and too_large: the value exceeds the declared bounds; unmatched: no pattern
+fits; unknown_schema: the value names a schema that the registry has never had; bad_schema: the value names a schema
+that cannot be read, or cannot be read into the declared columns; not_admitted: the value does not match the schema that
+it names; failed: the decoder raised an error for the value, which is a defect."""
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 MOST_DETAIL: Final = 300
-"""Maximum characters of a dead letter's detail; a longer one is cut."""
+"""Maximum number of characters in a dead letter's detail. Longer details are cut."""
 
 DEAD_LETTER_FIELDS: Final = pa.schema(
     [
@@ -42,9 +43,9 @@ DEAD_LETTER_FIELDS: Final = pa.schema(
 class DeadLetter:
     """One value that could not be decoded.
 
-    `place` is the faulty column or path, for example `$.legs[2].carrier`; None for the value as a whole. `detail`
-    describes what was found and what was expected; it never has the whole value. Both are cut if they are longer
-    than `MOST_PLACE` and `MOST_DETAIL`.
+    `place` is the faulty column or path, for example `$.legs[2].carrier`, or None for the value as a whole. `detail`
+    describes what was found and what was expected, and never contains the whole value. `place` is cut after
+    `MOST_PLACE` characters, and `detail` after `MOST_DETAIL`.
     """
 
     row: int
@@ -59,7 +60,7 @@ class DeadLetter:
 
 
 def _utf8(text: str) -> str:
-    """Return the text with surrogates escaped: JSON can express them and UTF-8 cannot, and names in a registry's
+    """Return the text with surrogates escaped. JSON can express surrogates but UTF-8 cannot, and names in a registry's
     schema may contain them."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
@@ -68,9 +69,10 @@ def _utf8(text: str) -> str:
 class Decoded:
     """A decoded block of values.
 
-    `columns` has the decoder's `fields` and a row for each value, all null if the value was null or is dead, so even
-    required fields have nulls. `rescued` is a string for each value: a JSON object of the fields that the schema lacks,
-    null if there were none. `dead` has `DEAD_LETTER_FIELDS`, in ascending order of `row`, at most once each.
+    `columns` has the decoder's `fields` and one row for each value. The row is all null if the value was null or is
+    dead, so even required fields have nulls. `rescued` has a string for each value: a JSON object with the fields that
+    the schema lacks, or null if there were no such fields. `dead` has the columns `DEAD_LETTER_FIELDS`, in ascending
+    order of `row`, and each row occurs at most once.
     """
 
     columns: pa.RecordBatch
@@ -79,20 +81,23 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """One format with one schema. It can be pickled, and has no secrets."""
+    """One format with one schema. It can be pickled and contains no secrets."""
 
     @property
     def fields(self) -> pa.Schema:
-        """Columns of decoded values; a field that is not nullable has a value in each row that is not dead."""
+        """Columns of decoded values. A field that is not nullable has a value in each row that is neither null nor
+        dead."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Decode a block by vectorized code, which passes values that it cannot decide to the exact path.
+        """Decode a block with vectorized code, which passes values that it cannot decide to the exact path.
 
-        Raises only retryable errors of the platform, if a service that it needs (a schema registry) is not available.
+        Raises only the platform's retryable errors, if a service that the decoder needs (a schema registry) is not
+        available.
         """
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
-        """Decode a block value by value in plain Python, with the same result. Tests compare the two."""
+        """Decode a block value by value in plain Python, with the same result as `decode`. Tests compare the two
+        results."""
 
 
 @runtime_checkable
@@ -100,11 +105,11 @@ class ReadsHeaders(Protocol):
     """A decoder that also needs the headers of records, to identify the schemas of their values."""
 
     def decode_records(self, values: pa.BinaryArray, headers: pa.ListArray, side: Literal["value", "key"]) -> Decoded:
-        """Like `Decoder.decode`, for values of records with these headers: lists of structs of key and value."""
+        """Like `Decoder.decode`, but for values whose records have these headers: lists of structs with key and value."""
 
 
 def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
-    """Return dead letters in the form of `Decoded.dead`; `found` is ascending by row."""
+    """Return dead letters in the form of `Decoded.dead`. `found` must be in ascending order of rows."""
     columns = [
         [each.row for each in found],
         [each.reason for each in found],
@@ -118,15 +123,15 @@ def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
 _OF_NO_VALUE: Final = (
     PlatformError, MemoryError, OSError, ImportError, KeyboardInterrupt, SystemExit, GeneratorExit,
 )  # fmt: skip
-"""Errors of the process, the machine or a service, which another run may not have."""
+"""Errors from the process, the machine or a service. A later run may not have them."""
 
 
 def decode_each(fields: pa.Schema, decode: Callable[..., Decoded], values: pa.Array, *others: pa.Array) -> Decoded:
-    """Decode a block with `decode`, which turns values, and `others` with a row for each, into `fields`.
+    """Decode a block with `decode`, which turns `values` into `fields`. Each of `others` has one row for each value.
 
-    A value for which `decode` raises an unexpected error becomes a dead letter, `failed`. Errors that do not depend
-    on a value are raised: those that a null causes too, and errors of the platform, the operating system or a
-    missing module.
+    If `decode` raises an unexpected error for a value, the value becomes a dead letter with the reason `failed`. Errors
+    that do not depend on a value are raised: errors that a null also causes, and errors of the platform, the operating
+    system or a missing module.
     """
     block = [values, *others]
     found = _attempted(decode, block)
@@ -159,7 +164,7 @@ def _attempted(decode: Callable[..., Decoded], block: Sequence[pa.Array]) -> Dec
 
 
 def _failed(fields: pa.Schema, error: BaseException) -> Decoded:
-    """Return the dead letter of one value for which the decoder raised `error`."""
+    """Return the dead letter for one value for which the decoder raised `error`."""
     text = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()
     detail = f"the decoder failed on this value, which is a defect of this release. Report it with this text: {text}"
     batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in fields], schema=fields)
@@ -180,7 +185,7 @@ def _joined(fields: pa.Schema, parts: list[Decoded]) -> Decoded:
 
 
 class DecodeFault(Exception):
-    """A value, or a part of it, cannot be decoded; decoders turn it into a dead letter."""
+    """Raised if a value, or a part of it, cannot be decoded. Decoders turn this error into a dead letter."""
 
     def __init__(self, reason: Reason, detail: str, place: str | None = None) -> None:
         super().__init__(detail)

@@ -1,4 +1,4 @@
-"""Expectations: vectorized search for failing values, and the check that an expectation fits its column. Pure."""
+"""Expectations: the vectorized search for failing values, and the check that an expectation fits its column. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.expectations import Expectation, Value
 
 Failing = Callable[[pa.Array], pa.BooleanArray]
-"""Function from a column to marks of its failing values, without nulls."""
+"""Function from a column to marks of the column's failing values. The marks have no nulls."""
 
 _WHOLE: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
@@ -37,7 +37,8 @@ def check(expectation: Expectation, columns: pa.Schema) -> None:
 def failing(expectation: Expectation, kind: pa.DataType) -> Failing:
     """Return the function that finds failing values in a column of type `kind`, for any expectation except `unique`.
 
-    Raises ConfigurationError if the type does not support the expectation, or an argument is not a value of the type.
+    Raises ConfigurationError if the type does not support the expectation, or if an argument is not a value of the
+    type.
     """
     e, column = expectation, expectation.columns[0]
     if e.kind == "not_null":
@@ -73,7 +74,8 @@ def failing(expectation: Expectation, kind: pa.DataType) -> Failing:
 
 
 def argument(given: Value, kind: pa.DataType, column: str) -> pa.Scalar:
-    """Convert a YAML value to a column's type. Raises ConfigurationError if that is not possible, or would need rounding."""
+    """Convert a YAML value to a column's type. Raises ConfigurationError if the conversion is not possible or would
+    need rounding."""
     wanted = f"column {column!r} is {type_name(kind)}"
     refused = ConfigurationError(f"{given!r} is not a valid value, because {wanted}: give {_example(kind)}")
     number = isinstance(given, int | float) and not isinstance(given, bool)
@@ -105,7 +107,7 @@ def argument(given: Value, kind: pa.DataType, column: str) -> pa.Scalar:
 
 
 def _outside(values: pa.Array, least: pa.Scalar | None, most: pa.Scalar | None) -> pa.BooleanArray:
-    """Mark values outside `[least, most]`; NaN is outside any range, and nulls are inside."""
+    """Mark values outside `[least, most]`. NaN counts as outside any range, and nulls count as inside."""
     inside = pa.repeat(True, len(values))
     if least is not None:
         inside = pc.and_kleene(inside, pc.greater_equal(values, least))
@@ -115,7 +117,7 @@ def _outside(values: pa.Array, least: pa.Scalar | None, most: pa.Scalar | None) 
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Return True if values of the type are ordered, and are equal exactly if they are written alike."""
+    """Return True if values of the type have an order, and two values are equal exactly if they are written alike."""
     return (
         kind in _WHOLE
         or bool(pa.types.is_decimal(kind))

@@ -1,4 +1,4 @@
-"""The decoder of a declaration, and the table of all formats.
+"""The decoder for a declaration, and the table of all formats.
 
 A format is a function from its spec to a decoder. To add a format, write the function and add it to `FORMATS`.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format. The `module` in this package has the function `decoder(spec)`; it is imported on first use.
+    """One format. The `module` in this package has the function `decoder(spec)`. The module is imported on first use.
 
-    Values of a `binary` format cannot be written as text. With `registry`, values may name their schema;
-    `registry/__init__` has the readers. `other_reader` names the reader of `checks/other_readers` that shares no
-    code with ours, and supports only `its_options`.
+    Values of a `binary` format cannot be written as text. If `registry` is true, values can name their schema;
+    `registry/__init__` has the readers. `other_reader` names the reader in `checks/other_readers` that shares no code
+    with ours. That reader supports only `its_options`.
     """
 
     module: str
@@ -61,14 +61,14 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
     }
 )
 _REGISTRY: Final = "registry"
-"""The option, in any format, for values that name their schema."""
+"""The option, in any format, for values that name their own schema."""
 
 
 def decoder_of(spec: FormatSpec, schemas: Schemas | None = None, registry: str = "") -> Decoder:
-    """Return the decoder of one side of a record. Raises ConfigurationError, which names the faulty option.
+    """Return the decoder for one side of a record. Raises ConfigurationError, which names the faulty option.
 
-    `schemas` returns the files that store schemas read from a registry; without it, the registry is queried each
-    time. `registry` is its address, used if the environment of the decoding process has none.
+    `schemas` returns the files that store schemas read from a registry. Without `schemas`, the registry is queried each
+    time. `registry` is the registry's address, which is used if the environment of the decoding process has no address.
     """
     if spec.format not in FORMATS:
         raise ConfigurationError(f"{spec.format!r} is not a format; use one of: {', '.join(sorted(FORMATS))}")

@@ -1,4 +1,4 @@
-"""Conversion of map columns between Arrow's form and lists of their entries, without a copy."""
+"""Conversion of map columns between Arrow's form and lists of the maps' entries, without a copy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ VALUE: Final = "value"
 
 
 def map_type(value: pa.Field) -> pa.DataType:
-    """Return the type of a map from text to `value`, whose field name is ignored."""
+    """Return the type of a map from strings to `value`; the field name in `value` is ignored."""
     return pa.map_(pa.string(), value.with_name(VALUE))
 
 
 def repeated_keys(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Return the entries whose key occurs earlier in the same map; map `i` has the entries `[offsets[i], offsets[i + 1])`."""
+    """Return the entries whose key occurs earlier in the same map. Map `i` has the entries `[offsets[i], offsets[i +
+    1])`."""
     if not len(keys):
         return np.zeros(0, np.int64)
     coded = keys.dictionary_encode()
@@ -36,7 +37,7 @@ def entries_type(kind: pa.DataType) -> pa.DataType:
 
 
 def entries_of(array: pa.MapArray) -> pa.ListArray:
-    """Return maps as lists of structs `key`, `value`, in the order of each map's entries."""
+    """Return maps as lists of structs with `key` and `value`. The entries stay in the order that they have in each map."""
     kind = entries_type(array.type)
     entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(kind.value_type))
     return pa.Array.from_buffers(
@@ -45,7 +46,7 @@ def entries_of(array: pa.MapArray) -> pa.ListArray:
 
 
 def map_of(lists: pa.ListArray, kind: pa.DataType) -> pa.MapArray:
-    """Return lists of structs of two fields, key and value, as maps of type `kind`; no key may be null."""
+    """Return lists of structs with two fields, key and value, as maps of type `kind`. No key may be null."""
     pairs = lists.values
     entries = pa.StructArray.from_arrays(
         [pairs.field(0).cast(kind.key_type), pairs.field(1)], fields=[kind.key_field, kind.item_field]

@@ -9,12 +9,12 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
 MOST_BYTES: Final = 16 << 20
-"""Maximum bytes of a value, unless option `max_bytes` sets another number."""
+"""Maximum number of bytes in a value, unless the option `max_bytes` sets another number."""
 _LARGEST: Final = 1 << 30
 
 
 class Options:
-    """Options of one side of a record. Each method reads one option and raises ConfigurationError, which names the
+    """Options for one side of a record. Each method reads one option and raises ConfigurationError, which lists the
     allowed values."""
 
     def __init__(self, spec: FormatSpec, known: Iterable[str]) -> None:
@@ -27,21 +27,21 @@ class Options:
                 )
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a non-empty text; required if there is no default."""
+        """Return a non-empty string. The option is required if there is no default."""
         found = self._spec.options.get(name, default)
         if not isinstance(found, str) or not found:
             raise self.wrong(name, "a text that is not empty")
         return found
 
     def any_text(self, name: str, default: str) -> str:
-        """Return a text, which may be empty."""
+        """Return a string, which may be empty."""
         found = self._spec.options.get(name, default)
         if not isinstance(found, str):
             raise self.wrong(name, "a text; put it in quotes")
         return found
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return True or false."""
+        """Return True or False."""
         found = self._spec.options.get(name, default)
         if not isinstance(found, bool):
             raise self.wrong(name, "true or false")
@@ -74,6 +74,6 @@ class Options:
         return found
 
     def wrong(self, name: str, wanted: str) -> ConfigurationError:
-        """Return the error that names the value of `name` and the allowed values."""
+        """Return the error that shows the value of the option `name` and the allowed values."""
         what = f"is {self._spec.options[name]!r}" if name in self._spec.options else "is missing"
         return ConfigurationError(f"option {name!r} of format {self._spec.format!r} {what}; it must be {wanted}")

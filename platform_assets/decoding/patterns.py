@@ -1,6 +1,6 @@
-"""Format `patterns`: log lines, by named regular expressions. The rules are in docs/log-patterns.md.
+"""Format `patterns`: log lines that match named regular expressions. The rules are in docs/log-patterns.md.
 
-Expressions are RE2's, which match any line in linear time. Options: `patterns`, `timestamps`, `max_bytes`.
+The expressions have RE2's syntax. RE2 matches any line in linear time. Options: `patterns`, `timestamps`, `max_bytes`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from platform_assets.model.decoding import FormatSpec
 # first.
 
 _MOST_PARTS: Final = 40
-"""Maximum number of parts of an expression; if there are more, they are merged."""
+"""Maximum number of parts of an expression. If there are more parts, adjacent parts are merged."""
 _MOST_CHARACTERS: Final = 1000
 """Maximum number of characters of a line that are compared."""
 _ONE_TEXT: Final = pa.array([""])
-"""A column with one line, since Arrow compiles an expression only if there is something to match."""
+"""A column with one line, because Arrow compiles an expression only if there is something to match."""
 _PART: Final = re.compile(
     r"""(?: \\Q.*?(?:\\E|$) | \\[pP]\{\^?\w+\} | \\[pP]. | \\x\{[0-9A-Fa-f]+\} | \\x[0-9A-Fa-f]{2} | \\.
           | \[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\] | (?P<group>\() | . )""",
@@ -50,17 +50,17 @@ _REPETITION: Final = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??")
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """Patterns by name, each with its parts."""
+    """The search for the pattern that is nearest to a line. `patterns` has each pattern's name and parts."""
 
     patterns: tuple[tuple[str, tuple[str, ...]], ...]
 
     @classmethod
     def of(cls, patterns: Sequence[tuple[str, str]]) -> Nearness:
-        """Create it from names and valid RE2 expressions."""
+        """Create the search from pairs of a name and a valid RE2 expression."""
         return cls(tuple((name, parts_of(regex)) for name, regex in patterns))
 
     def details(self, lines: pa.StringArray) -> list[str]:
-        """Return the detail for each line; no line is null or matches a pattern."""
+        """Return the detail for each line. The lines must not be null, and must not match a pattern."""
         starts = pc.utf8_slice_codeunits(lines, 0, _MOST_CHARACTERS)
         ends = pc.utf8_slice_codeunits(lines, -_MOST_CHARACTERS)
         first = [_fitting(starts, parts) for _, parts in self.patterns]
@@ -86,7 +86,7 @@ class Nearness:
 
 @lru_cache(maxsize=256)
 def parts_of(regex: str) -> tuple[str, ...]:
-    """Split a valid RE2 expression into parts, whose concatenation is `regex`."""
+    """Split a valid RE2 expression into parts. The concatenation of the parts is `regex`."""
     cuts = [0]
     at = 0
     while at < len(regex):
@@ -128,7 +128,8 @@ def _is_valid(regex: str) -> bool:
 
 
 def _share(parts: Sequence[str], first: np.ndarray[Any, Any], last: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return, for each line, the share of counted parts among its `first` and `last` fitting ones; 0 if none counts."""
+    """Return, for each line, the fraction of the parts that the line fits. `first` is the number of leading parts that
+    the line fits, and `last` the number of trailing parts. Parts that match an empty string do not count."""
     solid = np.array(_solid(tuple(parts)))
     total = solid[-1]
     found = solid[first] + total - solid[len(parts) - last]
@@ -138,7 +139,7 @@ def _share(parts: Sequence[str], first: np.ndarray[Any, Any], last: np.ndarray[A
 
 @lru_cache(maxsize=256)
 def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
-    """Return, for each number of parts from 0 on, how many of the leading parts count."""
+    """Return the number of parts that count among the first n parts, for each n from 0 on."""
     empty = pa.array([""])
     counts = [0]
     for part in parts:
@@ -148,7 +149,8 @@ def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _fitting(lines: pa.StringArray, parts: Sequence[str], *, from_end: bool = False) -> np.ndarray[Any, Any]:
-    """Return the number of parts that each line fits, from the first part onwards, or from the last one backwards."""
+    """Return the number of parts that each line fits, counted from the first part forwards or from the last part
+    backwards."""
     numbers = np.zeros(len(lines), np.int64)
     rows = np.arange(len(lines))
     for number in range(1, len(parts) + 1):
@@ -243,7 +245,7 @@ def _conversion(group: str, declared: Any, where: str, timestamps: TimeFormat) -
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of line: the groups of `regex` become columns by `conversions`, one for each group."""
+    """One kind of line. The groups of `regex` become columns; `conversions` has one conversion for each group."""
 
     name: str
     regex: str
@@ -258,14 +260,16 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Lines that one pattern matched: their rows in the block, and the texts of the groups of each line as a struct."""
+    """Lines that one pattern matched: the rows of the lines in the block, and the groups of each line as a struct of
+    strings."""
 
     pattern: Pattern
     rows: np.ndarray[Any, Any]
     groups: pa.StructArray
 
     def cells(self, place: int) -> Pieces:
-        """Return the texts of one group; null if it is empty or did not take part."""
+        """Return the strings of one group. A string is null if it is empty or if the group did not take part in the
+        match."""
         pieces = pieces_of(self.groups.field(place))
         return pieces.without(pieces.sizes == 0)
 
@@ -297,7 +301,8 @@ class PatternsDecoder:
         return with_fallback(self, values, columns, undecided)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
-        """See `Decoder.decode_exactly`. RE2 matches lines here too, since only RE2 defines its expressions."""
+        """See `Decoder.decode_exactly`. RE2 matches lines here too, because only RE2 defines the meaning of the
+        expressions."""
         dead: dict[int, DeadLetter] = {}
         texts: list[str | None] = []
         for row, value in enumerate(values.to_pylist()):
@@ -327,7 +332,8 @@ class PatternsDecoder:
         return Decoded(batch, pa.nulls(len(values), pa.string()), dead_letters([dead[row] for row in sorted(dead)]))
 
     def _matches(self, lines: pa.StringArray, rows: np.ndarray[Any, Any]) -> tuple[list[Match], np.ndarray[Any, Any]]:
-        """Return, for each pattern, the `rows` of `lines` that it is the first to match, and the remaining rows."""
+        """Assign each row in `rows` to the first pattern that matches its line. Return the matches of each pattern, and
+        the rows that no pattern matches."""
         matches = []
         for pattern in self.patterns:
             if not rows.size:
@@ -354,7 +360,7 @@ def _row(pattern: Pattern, groups: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    """Remove a line ending, like `_without_line_ends`."""
+    """Remove a line ending as `_without_line_ends` does."""
     return text[: -2 if text.endswith("\r\n") else -1] if text.endswith("\n") else text
 
 
@@ -371,7 +377,7 @@ def _without_line_ends(pieces: Pieces) -> Pieces:
 
 
 def _assembled(parts: Sequence[tuple[Ints, pa.Array]], kind: pa.DataType, number: int) -> pa.Array:
-    """Return a column of `number` rows from parts with their rows; other rows are null."""
+    """Return a column with `number` rows, put together from parts and their row numbers. All other rows are null."""
     places = np.full(number, -1, np.int64)
     at = 0
     for rows, _ in parts:

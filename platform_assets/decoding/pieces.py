@@ -1,4 +1,4 @@
-"""Pieces of bytes: the kernels' form of a column of values, without a copy."""
+"""Pieces of bytes: the form in which kernels read a column of values, without a copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Marks = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null."""
+    """Pieces of `data`. Piece `i` is `data[starts[i]:starts[i] + sizes[i]]`, or null if its size is negative."""
 
     data: Bytes
     starts: Ints
@@ -29,12 +29,12 @@ class Pieces:
 
     @property
     def nulls(self) -> Marks:
-        """Return marks of the nulls."""
+        """Return marks of the pieces that are null."""
         marks: Marks = self.sizes < 0
         return marks
 
     def without(self, marks: Marks) -> Pieces:
-        """Return the pieces with null for the marked ones."""
+        """Return the pieces, with null for each marked piece."""
         if not marks.any():
             return self
         return Pieces(self.data, self.starts, np.where(marks, np.int32(-1), self.sizes))
@@ -46,7 +46,7 @@ class Pieces:
         return marks.view(np.bool_)
 
     def strings(self) -> pa.StringArray:
-        """Return the pieces as an array. Each must be UTF-8."""
+        """Return the pieces as an array. Each piece must be UTF-8."""
         size = arrow.total_size(self.sizes)
         offsets, values = np.empty(len(self) + 1, np.int32), np.empty(size, np.uint8)
         validity = np.zeros((len(self) + 7) // 8, np.uint8)
@@ -56,7 +56,7 @@ class Pieces:
 
 
 def pieces_of(values: pa.BinaryArray | pa.StringArray) -> Pieces:
-    """Return the pieces of an array, sliced or not."""
+    """Return the pieces of an array, which may be a slice of another array."""
     _, offsets, data = values.buffers()
     if offsets is None or not len(values):
         return Pieces(np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(0, np.int32))

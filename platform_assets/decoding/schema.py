@@ -1,7 +1,7 @@
-"""Declared columns: Spark DDL to and from Arrow, and a subset of JSON Schema to Arrow. Pure.
+"""Declared columns: conversion between Spark DDL and Arrow, and from a subset of JSON Schema to Arrow. Pure.
 
-This parser is used instead of an SQL library because types that are not in docs/json-dialect.md must be refused, with
-their place, and a general parser accepts nearly any word as a type.
+This module has its own parser, because types that are not in docs/json-dialect.md must be refused with their position.
+A general SQL parser accepts nearly any word as a type.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ RESERVED: Final = (
 )  # fmt: skip
 """Columns that every decoded table has."""
 ELEMENT: Final = "element"
-"""The name of an array's elements in Arrow and Parquet, as Spark writes it."""
+"""The name that an array's elements have in Arrow and Parquet, as Spark writes it."""
 MOST_LEVELS: Final = 50
-"""Maximum nesting of types, since schemas are read by recursion."""
+"""Maximum nesting of types, because schemas are read recursively."""
 
 _TYPES: Final[Mapping[str, pa.DataType]] = MappingProxyType(
     {
@@ -67,9 +67,9 @@ _NULL: Final[Mapping[str, Any]] = MappingProxyType({"type": "null"})
 
 
 def schema_of_ddl(ddl: str) -> pa.Schema:
-    """Return the columns of a Spark DDL text, for example `id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT>>`.
+    """Return the columns of a Spark DDL string, for example `id BIGINT NOT NULL, tags ARRAY<STRUCT<a: INT>>`.
 
-    Columns without NOT NULL are nullable. Raises ConfigurationError, which names the place.
+    Columns without NOT NULL are nullable. Raises ConfigurationError, which shows the position.
     """
     reader = _Reader(ddl)
     fields = reader.fields(0, end="")
@@ -77,7 +77,7 @@ def schema_of_ddl(ddl: str) -> pa.Schema:
 
 
 def ddl_of_schema(schema: pa.Schema) -> str:
-    """Return the Spark DDL that `schema_of_ddl` reads as `schema`."""
+    """Return the Spark DDL from which `schema_of_ddl` would return `schema`."""
     return ", ".join(_field_ddl(field, " ") for field in schema)
 
 
@@ -98,7 +98,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def schema_of_json_schema(document: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
-    """Return the columns of a JSON Schema's properties (see docs/json-dialect.md); `renamed` has column names by
+    """Return the columns for the properties of a JSON Schema (see docs/json-dialect.md). `renamed` has column names by
     property.
 
     Raises ConfigurationError, which names the path.
@@ -158,7 +158,7 @@ def _field_ddl(field: pa.Field, colon: str) -> str:
 
 
 class _Reader:
-    """Reader of a DDL text from left to right."""
+    """Reader that parses a DDL string from left to right."""
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -192,7 +192,7 @@ class _Reader:
         return token
 
     def _accept(self, *words: str) -> bool:
-        """Skip `words` if they come next; return True if they do."""
+        """Skip `words` if they come next. Return True if they were skipped."""
         there = [token.upper() for token, _ in self._tokens[self._at : self._at + len(words)]]
         if there == list(words):
             self._at += len(words)
@@ -205,7 +205,7 @@ class _Reader:
             raise self._error(repr(word), token, at)
 
     def fields(self, level: int, end: str) -> list[pa.Field]:
-        """Read fields up to `end`; an empty `end` is the end of the text."""
+        """Read fields up to the character `end`. If `end` is empty, read up to the end of the text."""
         fields: list[pa.Field] = []
         while True:
             fields.append(self._field(level))
@@ -296,14 +296,14 @@ _TEXTS: Final[Mapping[str, pa.DataType]] = MappingProxyType(
 
 
 class _JsonSchema:
-    """One document; `$ref` may refer to its definitions."""
+    """One JSON Schema document. `$ref` can refer to the definitions in it."""
 
     def __init__(self, document: Any) -> None:
         self._document = document
 
     def kind(self, node: Any, path: str, followed: tuple[str, ...], level: int = 0) -> tuple[pa.DataType, bool]:
-        """Return the type that the schema at `path` declares, and True if it allows null. `followed` are the `$ref`s
-        so far."""
+        """Return the type that the schema at `path` declares, and True if the schema allows null. `followed` are the
+        `$ref`s that were followed so far."""
         if level > MOST_LEVELS:
             raise ConfigurationError(f"json_schema: {path}: more than {MOST_LEVELS} nested types: flatten it")
         if not isinstance(node, Mapping):

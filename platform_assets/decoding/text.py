@@ -1,4 +1,4 @@
-"""Format `string`: a value is one text.
+"""Format `string`: a value is one string.
 
 Options: `charset` (only utf-8), `column` (the name of the column, by default `value`), `max_bytes`.
 """
@@ -27,7 +27,7 @@ def decoder(spec: FormatSpec) -> TextDecoder:
 
 @dataclass(frozen=True, slots=True)
 class TextDecoder:
-    """Decoder of UTF-8 into one text column. An empty value becomes an empty text."""
+    """Decoder of UTF-8 into one string column. An empty value becomes an empty string."""
 
     column: str
     max_bytes: int

@@ -1,4 +1,4 @@
-"""Text formats of times: ISO 8601, or a strptime format with a few directives, each of which is exact."""
+"""Text formats for times: ISO 8601, or a strptime format with a few directives, each of which is parsed exactly."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class TimeFormat:
-    """A text format of times; `name` is used in messages."""
+    """A text format for times. Messages show its `name`."""
 
     name: str
     program: tuple[int, ...]
     pattern: str
     cut: bool = False
-    """True if digits beyond microseconds are cut off."""
+    """True if digits beyond microseconds are cut off; false if they are a fault."""
 
     def steps(self) -> npt.NDArray[np.int32]:
-        """Return the format for the kernel."""
+        """Return the format in the form that the kernel needs."""
         return np.array(self.program, np.int32)
 
     def microseconds(self, text: str) -> int:
-        """Return microseconds since 1970 in UTC; texts without an offset are in UTC. Raises DecodeFault."""
+        """Return microseconds since 1970 in UTC. Text without an offset is in UTC. Raises DecodeFault."""
         found = _compiled(self.pattern).fullmatch(text)
         if found is None:
             raise DecodeFault("wrong_type", f"not of the form {self.name}")
@@ -109,11 +109,11 @@ ISO_TIME_LENIENT: Final = TimeFormat(
 TIMESTAMPS: Final = MappingProxyType(
     {"iso8601": ISO_TIME, "iso8601_or_utc": ISO_TIME_OR_UTC, "iso8601_lenient": ISO_TIME_LENIENT}
 )
-"""By name in option `timestamps`, here and in JSON."""
+"""Formats by the name that the option `timestamps` has, here and in JSON."""
 
 
 def time_format(text: str) -> TimeFormat:
-    """Parse a format of strptime's %Y %y %m %b %d %e %H %M %S %f %z %%, each at most once. Raises ConfigurationError."""
+    """Parse a format with strptime's %Y %y %m %b %d %e %H %M %S %f %z %%, each at most once. Raises ConfigurationError."""
     program: list[int] = []
     pattern = ""
     seen: set[str] = set()
@@ -166,7 +166,7 @@ def _day(parts: dict[str, str | None]) -> int:
 
 
 def _offset(zone: str | None) -> int:
-    """Return seconds east of UTC. Raises ValueError."""
+    """Return the offset in seconds east of UTC. Raises ValueError."""
     if zone is None or zone in ("Z", "z"):
         return 0
     digits = zone[1:].replace(":", "").ljust(4, "0")

@@ -1,7 +1,7 @@
 """Format `avro`: raw data without a header, written with a declared schema.
 
-Options: `schema` (Avro's JSON, which defines the columns), `writer_schema` (if records were written with another
-schema), `maps`, `max_bytes`.
+Options: `schema` (a schema in Avro's JSON, which defines the columns), `writer_schema` (if records were written with
+another schema), `maps`, `max_bytes`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def decoder(spec: FormatSpec) -> AvroDecoder:
 
 
 def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
-    """Parse the schema of an option, given as JSON or as its text. Raises ConfigurationError."""
+    """Parse the schema in an option, which is given as YAML values or as a JSON string. Raises ConfigurationError."""
     document: Any = spec.options.get(name)
     if document is None or document == "":
         raise options.wrong(name, "an Avro schema: {type: record, name: …, fields: […]}")

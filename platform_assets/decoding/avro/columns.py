@@ -33,8 +33,8 @@ TIMESTAMP: Final = pa.timestamp("us", "UTC")
 SINGLE: Final = "value"
 """Name of the only column of values that are not records."""
 MOST_PARTS: Final = 10_000
-"""Maximum number of parts of a schema after each name is replaced by its definition: a few lines could define billions
-of parts."""
+"""Maximum number of parts of a schema after each name is replaced by its definition. Without a limit, a few lines could
+define billions of parts."""
 LARGEST_PRECISION: Final = 38
 
 _PLAIN: Final[Mapping[PlainKind, pa.DataType]] = {
@@ -57,14 +57,14 @@ def fields_of(schema: AvroType) -> pa.Schema:
 
 
 def plain_type(kind: PlainKind) -> pa.DataType:
-    """Return the Arrow type of a plain Avro type; `null` has none."""
+    """Return the Arrow type of a plain Avro type. `null` has no Arrow type."""
     return _PLAIN[kind]
 
 
 def logical_type(logical: Logical, place: str) -> pa.DataType | None:
-    """Return a column's type; None if the logical type has none and its underlying type applies.
+    """Return a column's type, or None if the logical type does not set one and the underlying type applies.
 
-    Raises BadSchema if no column can have it.
+    Raises BadSchema if no column can have the logical type.
     """
     if logical.name == "date":
         return pa.date32()
@@ -82,7 +82,7 @@ def logical_type(logical: Logical, place: str) -> pa.DataType | None:
 
 
 def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
-    """Return the type other than null, and whether null is allowed too. Raises BadSchema for any other union."""
+    """Return the type other than null, and True if null is allowed too. Raises BadSchema for any other union."""
     if not isinstance(schema, Union):
         return schema, False
     others = [branch for branch in schema.branches if branch != Plain("null")]
@@ -142,13 +142,13 @@ class _Columns:
 
 
 def default_of(field: Field, place: str) -> Any:
-    """Return the reader's default for `field`, which the writer lacks, in pyarrow's form. Raises BadSchema if its
-    type does not allow it."""
+    """Return the reader's default for `field`, which the writer does not have, in pyarrow's form. Raises BadSchema if
+    the field's type does not allow this default."""
     return _default(field.type, field.default, f"default of {place}")
 
 
 def _default(schema: AvroType, given: Any, place: str) -> Any:
-    """Convert a default from JSON as the specification requires; for a union, by the branch that it fits."""
+    """Convert a default from JSON as the specification requires. For a union, use the branch that the default fits."""
     wrong = BadSchema(place, f"{given!r} is not a valid {described(schema)}")
     if isinstance(schema, Union):
         kept, has_null = nullable(schema, place)
@@ -232,8 +232,8 @@ def _encodes(text: str) -> bool:
 
 
 def as_json(value: Any) -> Any:
-    """Return a part of a value in a form that JSON supports, None if it is empty: bytes as base64, numbers that JSON
-    lacks as text.
+    """Return a part of a value in a form that JSON supports, or None if the part is empty. Bytes become base64, and
+    numbers that JSON lacks become strings.
 
     Null and empty parts of objects are omitted.
     """

@@ -1,4 +1,4 @@
-"""Decoding of values with one writer's schema into the columns of one reader's."""
+"""Decoding of values, written with one schema, into the columns of one reader's schema."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 
 def columns_of(plan: Struct, read: pa.StructArray) -> list[pa.Array]:
-    """Return the reader's columns, in its order. Rows that are null in `read`, which has the type of `plan`, are null
-    in each column."""
+    """Return the reader's columns, in the reader's order. `read` has the type of `plan`. Rows that are null in `read`
+    are null in each column."""
     return _outputs(plan, read, read.flatten())
 
 
 def rescued_of(plan: Struct, read: pa.StructArray) -> pa.StringArray:
-    """Return, for each row, a JSON object with the fields that the reader lacks; null if there are only nulls."""
+    """Return, for each row, a JSON object with the fields that the reader lacks, or null if all of these fields are
+    null."""
     if not _rescues(plan):
         return pa.nulls(len(read), pa.string())
     return pa.array([_text(row) for row in _rescued(plan, read).to_pylist()], pa.string())
@@ -69,21 +70,21 @@ def _assembled(node: Node, read: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _rebuilt(read: pa.Array, wanted: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    """Return a struct or list with other children; a list of pairs may become a map."""
+    """Return a struct or list with other children. A list of pairs can become a map."""
     assert read.offset == 0
     own = read.buffers()[: 1 if pa.types.is_struct(wanted) else 2]
     return pa.Array.from_buffers(wanted, len(read), own, read.null_count, children=children)
 
 
 def _filled(output: Output, read: pa.StructArray) -> pa.Array:
-    """Return the default for each row that is not null."""
+    """Return an array with the default in each row that is not null."""
     mask = read.is_null().to_numpy(zero_copy_only=False)
     rows = pa.array(np.zeros(len(read), np.int32), mask=mask)
     return pa.array([output.default], output.column.type).take(rows)
 
 
 def _rescues(node: Node) -> bool:
-    """Return True if the reader lacks any part of the node."""
+    """Return True if the reader lacks any part of this node."""
     if isinstance(node, Struct):
         return any(part.type is not None and (name.startswith(RESCUED) or _rescues(part)) for name, part in node.parts)
     if isinstance(node, Either):
@@ -92,7 +93,8 @@ def _rescues(node: Node) -> bool:
 
 
 def _rescued(node: Node, read: pa.Array) -> pa.Array:
-    """Return the parts of a node that the reader lacks, for a node that `_rescues`, under their names in the node."""
+    """Return the parts of a node that the reader lacks, under their names in the node. `_rescues` must be true for the
+    node."""
     if isinstance(node, Either):
         return _rescued(node.main, read)
     if isinstance(node, Repeated):
@@ -113,9 +115,9 @@ def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int
     """Return dead letters, in ascending order of rows, and marks of the values to decode from the beginning.
 
     The kernel reads the parts of a value in the same order as the exact path, and stops at the first part that it
-    cannot read. So the exact path would reach the same part at the same byte, and its result for that part is its
-    result for the value. If the exact path can read the part (a branch that the kernel does not follow, a decimal of
-    many bytes), it decodes the whole value.
+    cannot read. The exact path would reach the same part at the same byte, so its fault for that part is the fault of
+    the value. If the exact path can read the part (for example a branch that the kernel does not follow, or a decimal
+    of many bytes), it decodes the whole value.
     """
     dead: list[DeadLetter] = []
     undecided = np.zeros(len(values), np.bool_)

@@ -1,6 +1,6 @@
-"""The exact path: one value at a time, in plain Python. Its errors become the texts of dead letters.
+"""The exact path: it reads one value at a time, in plain Python. The messages of its errors appear in dead letters.
 
-It recurses into nested types. A schema has at most `MOST_LEVELS` of them, whatever a value contains.
+The exact path recurses into nested types. A schema has at most `MOST_LEVELS` levels of them, whatever a value contains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from platform_assets.decoding.avro.plan import (
 from platform_assets.decoding.decoder import DecodeFault
 
 MOST_AGAIN: Final = 64
-"""Maximum nesting of records of one type; the code that reads them recurses for each."""
+"""Maximum nesting of records of one type. The code that reads them recurses once for each level."""
 _LONG_BITS: Final = 64
 _WHOLE: Final = ("int", "long")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -44,8 +44,8 @@ _WIDE: Final = Context(prec=100)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a value: its reader, None for the end of the value, and the steps to it, for example
-    `.legs.carrier`."""
+    """A part of a value. `node` is the plan for reading the part, or None at the end of the value. `place` has the
+    steps to the part, for example `.legs.carrier`."""
 
     node: Node | None
     place: str
@@ -68,15 +68,15 @@ def read(plan: Struct, value: bytes, max_bytes: int) -> dict[str, Any]:
 
 
 def too_large(size: int, max_bytes: int) -> DecodeFault:
-    """Return the fault for a value of `size` bytes."""
+    """Return the fault for a value of `size` bytes that is too large."""
     return DecodeFault("too_large", f"{size} bytes, but max_bytes is {max_bytes}")
 
 
 def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
     """Return the fault that `read` would raise for `value`, if nothing before the byte `at` is wrong and `part` begins
-    there.
+    at that byte.
 
-    None if that part can be read; the rest of the value may still be wrong.
+    The result is None if this part can be read. The remainder of the value may still be wrong.
     """
     reader = _Reader(value, at)
     try:
@@ -91,12 +91,13 @@ def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
 
 
 def step_to(name: str) -> str:
-    """Return the step to a part with that name, in the form used in places."""
+    """Return the step to a part with that name, in the form that paths to faults have."""
     return "." + name.lstrip(RESCUED)
 
 
 class _Reader:
-    """Position in `data` of the next part and, for a faulty part, the steps to it, innermost first."""
+    """Reader of the value `data`. It has the position of the next part and, for a faulty part, the steps to that part,
+    innermost first."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -104,8 +105,8 @@ class _Reader:
         self.again = 0
 
     def placed(self, outside: str) -> str | None:
-        """Return the place of the fault, in the form used in dead letters; the value being read is at the steps
-        `outside`."""
+        """Return the path to the fault, in the form that dead letters show. `outside` has the steps to the value that
+        is being read."""
         inside = "".join(reversed(self.place))
         return f"${outside}{inside}" if outside or inside else None
 
@@ -217,8 +218,8 @@ class _Reader:
         return symbol
 
     def structure(self, node: Struct) -> dict[str, Any]:
-        """Read a record. Short numbers and texts of nullable columns are read inline, since most of a value consists
-        of those."""
+        """Read a record. Short numbers and strings in nullable columns are read inline, because most values consist
+        mainly of them."""
         found: dict[str, Any] = {}
         data, end = self.data, len(self.data)
         for name, part in node.parts:
@@ -263,7 +264,7 @@ class _Reader:
         return self.node(branch)
 
     def variant(self, node: Variant) -> dict[str, Any] | None:
-        """Read a union that is rescued."""
+        """Read a union whose value is rescued."""
         branch = node.branches[self._branch(len(node.branches))]
         return None if branch is None else {branch[0]: self.node(branch[1])}
 
@@ -292,7 +293,7 @@ class _Reader:
                 raise self._malformed(f"a block that should end at byte {end} ends elsewhere")
 
     def once_more(self, node: Again) -> Any:
-        """Read a nested record of the same type as JSON; return its text if it is the outermost one."""
+        """Read a nested record of the same type as JSON. Return its JSON text if it is the outermost one."""
         self.again += 1
         if self.again > MOST_AGAIN:
             raise DecodeFault("too_deep", f"more than {MOST_AGAIN} records {node.name} nested in one another")
@@ -304,7 +305,7 @@ class _Reader:
         return None if made is None else {JSON: json.dumps(made, ensure_ascii=False, separators=(",", ":"))}
 
     def empty_items(self, _: EmptyItems) -> None:
-        """Read items that take no bytes."""
+        """Read the blocks of items that take no bytes."""
         while True:
             count, end = self._block()
             if end is not None and end != self.at:
@@ -313,7 +314,8 @@ class _Reader:
                 return
 
     def _block(self) -> tuple[int, int | None]:
-        """Return the number of items that follow, 0 at the end; and the position after them, if the block states it."""
+        """Return the number of items that follow (0 at the end), and the position after these items if the block states
+        it."""
         count = self._long("the items of a block")
         if count >= 0:
             return count, None

@@ -1,5 +1,5 @@
-"""The fast path: the kernel reads a block at a time. It marks the values that it cannot decode and leaves them to
-the exact path."""
+"""The fast path: the kernel reads one block at a time. It marks the values that it cannot decode and leaves them to the
+exact path."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ REFUSED: Final = -1
 
 @dataclass(slots=True)
 class Column:
-    """A column to fill; its slots are allocated for each block. For a list, `inner` is the level of its items."""
+    """A column to fill. Its slots are allocated for each block. If the column is a list, `inner` is the level of the
+    list's items."""
 
     number: int
     level: int
@@ -54,9 +55,11 @@ class Column:
 
 @dataclass(slots=True)
 class Program:
-    """A compiled plan. Steps refer to a column by its number, which `bound` replaces.
+    """A compiled plan. Steps refer to a column by number; `bound` replaces the number with the position of the column's
+    slots.
 
-    For each step, `parts` has the part of a value that begins with it; for steps within a list, the outermost list.
+    For each step, `parts` has the part of a value that begins with the step. For steps within a list, `parts` has the
+    outermost list.
     """
 
     root: Column
@@ -68,7 +71,7 @@ class Program:
     symbols: dict[int, pa.Array] = field(default_factory=dict)
 
     def bound(self, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the steps for columns whose items begin at `begins[i]`."""
+        """Return the steps for columns whose slots begin at `begins[i]`."""
         made = self.steps.copy()
         made[:, 1] = begins[made[:, 1]]
         return made.reshape(-1)
@@ -105,14 +108,15 @@ class _Compiler:
         self.symbols: dict[int, pa.Array] = {}
 
     def emit(self, step: int, column: Column | None = None, *numbers: int) -> int:
-        """Add a step; return its number."""
+        """Add a step and return its number."""
         at = (column.number, column.level) if column else (0, 0)
         self.steps.append([step, *at, *numbers, *[0] * (3 - len(numbers))])
         self.parts.append(self.part)
         return len(self.steps) - 1
 
     def node(self, node: Node, level: int, column: Column | None = None) -> Column | None:
-        """Add the steps of a node, which fill `column` if it is given; return the columns that they fill."""
+        """Add the steps of a node, which fill `column` if it is given. Return the column that they fill, or None if
+        they fill none."""
         if isinstance(node, Empty):
             return None
         self.part = self._outermost or Part(node, "".join(self._place))
@@ -164,7 +168,8 @@ class _Compiler:
         return tuple(each for each in made if each is not None)
 
     def _either(self, node: Either, level: int, column: Column | None) -> Column | None:
-        """Read the main branch; for null, jump to the step after it; the exact path decides all other branches."""
+        """Read the main branch. For null, jump to the step after the main branch. The exact path decides all other
+        branches."""
         main = node.main
         first = self._reserve(len(node.branches))
         self.emit(steps.UNION, None, first, len(node.branches))
@@ -217,17 +222,17 @@ class _Compiler:
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 TOO_LARGE: Final = -2
-"""Step number reported for a value of more than `max_bytes`."""
+"""Step number that stands for a value of more than `max_bytes`."""
 _FEW = 64
-"""Initial room for the items of a list, in addition to one for each value."""
+"""Number of slots for the items of a list at the start, in addition to one slot for each value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Values read from a block: an array of the plan's type, null where the kernel stopped.
+    """Values read from a block: an array of the plan's type, with nulls where the kernel stopped.
 
-    `rows` are the rows where it stopped, ascending; for each, `steps` has the step of the program that failed, or
-    `TOO_LARGE`, and `places` the byte of the value at which that step begins.
+    `rows` are the rows in which the kernel stopped, in ascending order. For each of these rows, `steps` has the step of
+    the program that failed, or `TOO_LARGE`, and `places` has the byte of the value at which that step begins.
     """
 
     read: pa.StructArray
@@ -246,7 +251,7 @@ def read_block(program: Program, values: Pieces, max_bytes: int) -> Block:
 
 
 class _Reading:
-    """Slots of a block."""
+    """The slots into which a block is read."""
 
     def __init__(self, program: Program, values: Pieces) -> None:
         self._program, self._values = program, values
@@ -259,7 +264,7 @@ class _Reading:
         self._begins, self._slots, self._valid = self._made()
 
     def run(self, max_bytes: int) -> None:
-        """Read all values, enlarging levels that need more room."""
+        """Read all values, and enlarge levels that need more slots."""
         row = 0
         starts, sizes = (np.ascontiguousarray(each, np.int32) for each in (self._values.starts, self._values.sizes))
         while True:
@@ -291,7 +296,7 @@ class _Reading:
         return ends - rooms, np.zeros(ends[-1], np.int64), np.zeros(ends[-1], np.uint8)
 
     def _grow(self) -> None:
-        """Double the room for levels that are more than half full."""
+        """Double the number of slots of each level that is at least half full."""
         old_begins, old_slots, old_valid = self._begins, self._slots, self._valid
         old_rooms = self._rooms[self._program.column_levels]
         full = 2 * self._levels[0::3] >= self._rooms
@@ -352,7 +357,7 @@ class _Reading:
 
 
 def _numbers(node: Leaf, slots: Longs) -> npt.NDArray[np.generic]:
-    """Return the values of slots in their Arrow type."""
+    """Return the values in the slots, in their Arrow type."""
     kind = np.float32 if node.column == "float" else np.float64
     if node.wire == "double":
         return slots

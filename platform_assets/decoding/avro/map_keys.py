@@ -1,6 +1,7 @@
-"""Keys of Avro maps that become MAP columns. In Avro a key may occur twice, in a MAP it may not.
+"""Keys of Avro maps that become MAP columns. A key may occur twice in an Avro map, but not in a MAP.
 
-Both paths look for such keys only in values that they could read completely, so that they agree on the outcome.
+Both paths look for duplicate keys only in values that they could read completely. The two paths therefore agree on the
+outcome.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def has_map_columns(node: Node) -> bool:
 
 
 def check_keys(plan: Struct, row: dict[str, Any]) -> None:
-    """Raise DecodeFault for the first map in `row`, read by the exact path, that contains a key twice."""
+    """Raise DecodeFault for the first map in `row` that contains a key twice. The exact path has read `row`."""
     _check(plan, row, "$")
 
 
@@ -59,14 +60,14 @@ def _check(node: Node, value: Any, place: str) -> None:
 
 
 def rows_with_repeated_keys(plan: Struct, read: pa.StructArray) -> Marks:
-    """Return marks of the rows, read by the fast path, that have a map with a duplicate key."""
+    """Return marks of the rows that have a map with a duplicate key. The fast path has read the rows."""
     marks = np.zeros(len(read), np.bool_)
     _mark(plan, read, np.arange(len(read)), marks)
     return marks
 
 
 def _mark(node: Node, read: pa.Array, rows: npt.NDArray[np.int64], marks: Marks) -> None:
-    """Set `marks` of the faulty rows; item `i` of `read` belongs to row `rows[i]`."""
+    """Set `marks` for the faulty rows. Item `i` of `read` belongs to row `rows[i]`."""
     if isinstance(node, Either):
         _mark(node.main, read, rows, marks)
     elif isinstance(node, Struct):

@@ -1,7 +1,7 @@
-"""Plan for reading a value of one schema as another: a tree that both paths follow, in the writer's order.
+"""Plan for reading values of one schema as another: a tree, in the writer's order, that both paths follow.
 
-Each node has the Arrow type of the value that it reads, None if the value takes no bytes. Parts that the reader
-lacks are read too, for the column `rescued`: in a struct, their names have the prefix `RESCUED`.
+Each node has the Arrow type of the value that it reads, or None if the value takes no bytes. Parts that the reader
+lacks are read too, for the column `rescued`. In a struct, the names of these parts have the prefix `RESCUED`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from platform_assets.decoding.decoder import Reason
 
 RESCUED: Final = "\0"
 JSON: Final = "\0json"
-"""Name of a text that is JSON already."""
+"""Field name for a string that is already JSON."""
 Wire = Literal["boolean", "int", "long", "float", "double", "bytes", "fixed"]
-"""Encodings of plain values; a string is encoded like bytes."""
+"""Encodings of plain values. A string is encoded like bytes."""
 Column = Literal["boolean", "whole", "float", "double", "bytes", "text", "decimal"]
-"""Types that the values become; dates and timestamps are integers."""
+"""Types to which the values are converted. Dates and timestamps become whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """One plain value. `size` is the size of a fixed type.
 
-    `factor` is 1,000 to convert milliseconds to microseconds; `divisor` converts nanoseconds, which have to be whole
-    microseconds.
+    `factor` is 1,000 to convert milliseconds to microseconds. `divisor` converts nanoseconds to microseconds; values
+    that are not whole microseconds are faults.
     """
 
     wire: Wire
@@ -43,7 +43,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A symbol; None if the reader lacks it. `name` is the name of the enum."""
+    """A symbol of an enum; `name` is the name of the enum. `read_as` has None for each symbol that the reader lacks."""
 
     name: str
     symbols: tuple[str, ...]
@@ -51,13 +51,13 @@ class Choice:
 
     @property
     def type(self) -> pa.DataType:
-        """A text."""
+        """The type of a string."""
         return pa.string()
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A field of the reader: the index of the child that was read, or a default."""
+    """A field of the reader, with the index of the child that was read or, if there is none, with a default."""
 
     column: pa.Field
     child: int | None
@@ -66,7 +66,8 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Consecutive parts, each with a name and a node. `outputs` is None if the reader has none of them."""
+    """Consecutive parts, each with a name and a node. `outputs` is None if the reader has no field for any of the
+    parts."""
 
     parts: tuple[tuple[str, Node], ...]
     type: pa.DataType
@@ -75,8 +76,8 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A union whose branches all become the same type. None is null; `Refused` is a branch that the reader does not
-    accept."""
+    """A union whose branches all become the same type. A branch None stands for null. A `Refused` branch is not
+    accepted by the reader."""
 
     branches: tuple[Node | Refused | None, ...]
     type: pa.DataType
@@ -89,8 +90,8 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A union of several types that is rescued: a struct with a part for each type, one of which has a value. None
-    is null."""
+    """A union of several types whose value is rescued: a struct with a part for each type, of which only one has a
+    value. A branch None stands for null."""
 
     branches: tuple[tuple[str, Node] | None, ...]
     type: pa.DataType

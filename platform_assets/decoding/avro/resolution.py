@@ -1,4 +1,5 @@
-"""Avro's schema resolution: how to read values of one schema as another, resolved once and not for each value."""
+"""Avro's schema resolution: how to read values of one schema as another. It is done once for two schemas, and not for
+each value."""
 
 from __future__ import annotations
 
@@ -66,8 +67,8 @@ _PROMOTIONS: Final[frozenset[tuple[PlainKind, PlainKind]]] = frozenset(
 
 
 def plan_of(writer: AvroType, reader: AvroType) -> Struct:
-    """Return the plan that turns what `writer` wrote into the columns of `reader`. Raises BadSchema if it cannot,
-    OtherRecord for another record."""
+    """Return the plan that turns what `writer` wrote into the columns of `reader`. Raises BadSchema if this is not
+    possible, or OtherRecord if the records have different names."""
     if isinstance(reader, Record):
         if isinstance(writer, Record) and not _same_name(writer, reader):
             raise OtherRecord("$", _other_record(writer, reader))
@@ -82,7 +83,7 @@ def plan_of(writer: AvroType, reader: AvroType) -> Struct:
 
 
 class _Resolver:
-    """Counts the nodes that it makes."""
+    """Makes the nodes of a plan, and counts them."""
 
     def __init__(self, writer: AvroType) -> None:
         self._nodes = 0
@@ -91,7 +92,7 @@ class _Resolver:
         self._plans: dict[str, Node] = {}
 
     def _know(self, schema: AvroType) -> None:
-        """Find the writer's recursive records, which refer to themselves by name."""
+        """Find all records of the writer by name, because recursive records refer to themselves by name."""
         pending = [schema]
         while pending:
             each = pending.pop()
@@ -155,8 +156,8 @@ class _Resolver:
         return Leaf(wire, kind, size)
 
     def _either(self, writer: Union, reader: AvroType, place: str) -> Node:
-        """Read each branch as the reader declares it; a branch that the reader does not accept makes its value a
-        dead letter."""
+        """Read each branch as the reader declares it. A value is a dead letter if it has a branch that the reader does
+        not accept."""
         wanted, with_null = nullable(reader, place)
         branches: list[Node | Refused | None] = []
         found: Node | None = None
@@ -237,7 +238,7 @@ class _Resolver:
         return None if is_read else default_of(field, f"{place}.{field.name}")
 
     def _whole(self, schema: AvroType, place: str) -> Node:
-        """Return the plan for a part that the reader lacks, as close to the written form as possible."""
+        """Return the plan for a part that the reader lacks. The result is as close to the written form as possible."""
         self._count(place)
         if isinstance(schema, Plain):
             if schema.kind == "null":
@@ -283,9 +284,9 @@ class _Resolver:
 
 
 def _check_meaning(writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> None:
-    """Raise BadSchema if the bytes could be read but would mean something else.
+    """Raise BadSchema if the bytes could be read but would have a different meaning.
 
-    A type without a logical type takes the number or bytes as they are, with the reader's meaning.
+    A type without a logical type takes the number or the bytes unchanged, with the meaning that the reader gives them.
     """
     wrote, wants = writer.logical, reader.logical
     is_text = {type(each) is Plain and each.kind == "string" for each in (writer, reader)}
@@ -341,7 +342,7 @@ def _branch_name(of: AvroType) -> str:
 
 
 def _same_name(writer: Record | Enum | Fixed, reader: Record | Enum | Fixed) -> bool:
-    """Match by the unqualified name, as in the specification, or by an alias of the reader."""
+    """Return True if the unqualified names are equal, as in the specification, or if an alias of the reader matches."""
     return _unqualified(writer.name) in map(_unqualified, (reader.name, *reader.aliases))
 
 

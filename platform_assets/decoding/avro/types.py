@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 PlainKind = Literal["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
 PLAIN_KINDS: Final[tuple[PlainKind, ...]] = get_args(PlainKind)
 MOST_LEVELS: Final = 100
-"""Maximum nesting of types; code that follows a schema recurses that deep."""
+"""Maximum nesting of types. Code that follows a schema recurses once for each level."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LARGEST_FIXED: Final = 1 << 30
 
@@ -27,7 +27,8 @@ _LOGICAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "bytes": ("big-decimal",),
     }
 )
-"""Logical types by underlying type; `decimal` and those of `fixed` depend on more than that."""
+"""Logical types by underlying type. `decimal` and the logical types of `fixed` are not listed, because they depend on
+more than the underlying type."""
 INSTANTS: Final[Mapping[str, int]] = MappingProxyType(
     {"timestamp-millis": 1_000_000, "timestamp-micros": 1_000, "timestamp-nanos": 1}
 )
@@ -35,19 +36,19 @@ INSTANTS: Final[Mapping[str, int]] = MappingProxyType(
 
 
 class BadSchema(Exception):
-    """An invalid schema, or one that has no columns here; the message names the place in it."""
+    """Raised if a schema is invalid or cannot have columns here. The message shows the position in the schema."""
 
     def __init__(self, place: str, what: str) -> None:
         super().__init__(f"{place}: {what}")
 
 
 class OtherRecord(BadSchema):
-    """The value was written as a record with another name than the declared one."""
+    """Raised if the value was written as a record whose name is not the declared one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """Logical type of a plain or fixed type, from those in Avro's specification."""
+    """Logical type of a plain or fixed type. Only the logical types in Avro's specification are used."""
 
     name: str
     precision: int = 0
@@ -74,7 +75,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """One of several names; `default` replaces a writer's name that the reader lacks."""
+    """One of several names. `default` replaces a name from the writer that the reader lacks."""
 
     name: str
     aliases: tuple[str, ...]
@@ -84,7 +85,7 @@ class Enum:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """An array; or a map, which is written as an array of pairs. `is_map_column` is true if the declared column is a
+    """An array, or a map, which is written as an array of pairs. `is_map_column` is true if the declared column is a
     MAP."""
 
     item: AvroType
@@ -121,7 +122,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A reference to the enclosing record of that full name."""
+    """A reference to the enclosing record with that full name."""
 
     name: str
 
@@ -132,11 +133,11 @@ AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record | Around
 def parsed(
     document: Any, references: Sequence[Any] = (), *, writes: bool = False, map_columns: bool = False
 ) -> AvroType:
-    """Parse a schema from its JSON. Raises BadSchema. Recursive types are refused too unless the schema is only used
-    for writing (`writes`), since columns cannot be recursive.
+    """Parse a schema from its JSON. Raises BadSchema, also for recursive types, because columns cannot be recursive.
+    Recursive types are allowed if the schema is only used for writing (`writes`).
 
-    `references` are schemas whose names it may use, in dependency order. With `map_columns`, the columns of maps are
-    MAP.
+    `references` are the schemas whose names this schema can use, in dependency order. With `map_columns`, maps become
+    MAP columns.
     """
     parser = _Parser(writes=writes, map_columns=map_columns)
     for reference in references:
@@ -156,7 +157,8 @@ def described(of: AvroType) -> str:
 
 
 class _Parser:
-    """Parser with the names defined so far; the value is None while the type with that name is being read."""
+    """Parser with the names that are defined so far. A name has the value None while the type with that name is being
+    read."""
 
     def __init__(self, *, writes: bool, map_columns: bool) -> None:
         self._writes, self._map_columns = writes, map_columns
@@ -253,7 +255,7 @@ class _Parser:
         return made
 
     def _names(self, document: Mapping[str, Any], space: str, place: str) -> tuple[str, tuple[str, ...], str]:
-        """Return full name, full aliases, and the namespace for nested names."""
+        """Return the full name, the full aliases, and the namespace for nested names."""
         name, given = document.get("name"), document.get("namespace", space)
         if not isinstance(name, str) or not isinstance(given, str):
             raise BadSchema(place, f"{document['type']} without a name")
@@ -270,8 +272,8 @@ class _Parser:
 
 
 def _logical(document: Mapping[str, Any], kind: str, size: int) -> Logical | None:
-    """Return the logical type; None for one that the specification lacks or that is invalid, which readers have to
-    ignore."""
+    """Return the logical type, or None if it is invalid or not in the specification; readers must ignore such logical
+    types."""
     name = document.get("logicalType")
     if not isinstance(name, str):
         return None
@@ -292,7 +294,7 @@ def _is_number(found: Any) -> bool:
 
 
 def _union_kind(of: AvroType) -> str:
-    """Return the kind of a type; a union may have each kind only once."""
+    """Return the kind of a type. A union may have each kind only once."""
     if isinstance(of, Plain):
         return of.kind
     if isinstance(of, Items):

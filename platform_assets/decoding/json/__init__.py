@@ -8,5 +8,5 @@ from platform_assets.model.decoding import FormatSpec
 
 
 def decoder(spec: FormatSpec) -> JsonDecoder:
-    """Return the decoder of the format `json`. Raises ConfigurationError, which names the faulty option."""
+    """Return the decoder for the format `json`. Raises ConfigurationError, which names the faulty option."""
     return JsonDecoder(dialect(spec))

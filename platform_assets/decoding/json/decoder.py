@@ -1,4 +1,4 @@
-"""The JSON decoder and its two paths; results of the exact path are merged into the columns of the fast one."""
+"""The JSON decoder and its two paths. Results of the exact path are merged into the columns of the fast path."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JsonDecoder:
         return self.dialect.columns
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """Decode a block by compiled loops; values that they cannot decide are decoded exactly."""
+        """Decode a block with compiled loops. Values that the loops cannot decide are decoded by the exact path."""
         # Kernels are loaded when values are decoded, not when a declaration is read.
         from platform_assets.decoding.fallback import with_fallback
         from platform_assets.decoding.json.fast import find
@@ -32,7 +32,7 @@ class JsonDecoder:
         return with_fallback(self, values, found.columns, found.undecided, rescued=found.rescued, voided=True)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
-        """Decode a block value by value."""
+        """Decode a block value by value, with the exact path."""
         rows, rescued, dead = decode_rows(values.to_pylist(), self.dialect)
         columns = pa.RecordBatch.from_arrays(columns_of(rows, self.dialect.fields), schema=self.fields)
         return Decoded(columns, pa.array(rescued, pa.string()), dead_letters(dead))

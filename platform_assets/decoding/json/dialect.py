@@ -1,4 +1,4 @@
-"""Declaration of a JSON decoder: columns, timestamp formats and bounds; docs/json-dialect.md describes each."""
+"""Declaration of a JSON decoder: columns, timestamp formats and bounds. docs/json-dialect.md describes each of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ TIMESTAMPS: Final[tuple[Timestamps, ...]] = get_args(Timestamps)
 
 DEFAULT_DEPTH: Final = 100
 MOST_DEPTH: Final = 500
-"""Maximum nesting, below Python's recursion limit, which limits the exact path's parser."""
+"""Maximum nesting. It is less than Python's recursion limit, which limits the parser of the exact path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The fields of a value that become columns, and other settings of their conversion.
+    """The fields of a value that become columns, and other settings for the conversion of values.
 
-    `renamed` are pairs of a field's name in the value and its column's name, for fields whose names differ.
+    `renamed` has pairs of a field's name in the value and the name of the field's column, for fields where the two
+    names differ.
     """
 
     fields: pa.Schema
@@ -51,12 +52,13 @@ class Dialect:
 
     @property
     def decimals(self) -> int | None:
-        """Number of decimal digits that turns a number into microseconds; None if timestamps are text."""
+        """Number of decimal digits by which a number is shifted to become microseconds, or None if timestamps are
+        strings."""
         return {"seconds": 6, "milliseconds": 3, "microseconds": 0}.get(self.timestamps)
 
 
 def dialect(spec: FormatSpec) -> Dialect:
-    """Return the dialect declared by the options of the format `json`. Raises ConfigurationError, which names the
+    """Return the dialect that the options of the format `json` declare. Raises ConfigurationError, which names the
     option."""
     options = Options(spec, ("schema", "json_schema", "columns", "timestamps", "max_depth", "max_bytes"))
     given = spec.options
@@ -73,7 +75,7 @@ def dialect(spec: FormatSpec) -> Dialect:
 
 
 def _renamed(options: Options, given: Mapping[str, Any]) -> tuple[pa.Schema, tuple[tuple[str, str], ...]]:
-    """Return the fields of values, and those whose columns have a different name. Raises ConfigurationError."""
+    """Return the fields of values, and the fields whose columns have a different name. Raises ConfigurationError."""
     names = given.get("columns", {})
     if not isinstance(names, Mapping) or not all(isinstance(n, str) and n for pair in names.items() for n in pair):
         raise options.wrong("columns", "a mapping of columns to fields of the value, such as {order_key: key}")

@@ -1,5 +1,5 @@
-"""The exact path: one value at a time, with Python's parser and the rules of docs/json-dialect.md. It decides every
-case."""
+"""The exact path: it decodes one value at a time, with Python's parser and the rules in docs/json-dialect.md. It
+decides every case."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _BEHIND: Final = re.compile(rf"{_JSON_SPACE}([,}}\]]){_JSON_SPACE}")
 """Pattern of the text after a field or an element: a comma, or the end of the object or array."""
 _OPENING: Final = re.compile(rf"[{{\[]{_JSON_SPACE}([}}\]]?)")
 _SCAN: Final = json.JSONDecoder(parse_float=str, parse_int=str).raw_decode
-"""Pattern that finds the end of a value, in C. Numbers stay text, since converting many digits is slow."""
+"""Function that finds the end of a value, in C. Numbers stay strings, because converting many digits is slow."""
 
 Path = tuple[str | int, ...]
 
 
 def rescue(text: str, fields: pa.Schema) -> str:
-    """Return a JSON object with the fields of `text`, a decoded JSON object, that `fields` lacks."""
+    """Return a JSON object with those fields of `text` that `fields` lacks. `text` is a JSON object that was already
+    decoded."""
     found: list[tuple[str, str]] = []
     start = len(text) - len(text.lstrip(" \t\n\r"))
     _object(text, start, {field.name: field.type for field in fields}, (), found)
@@ -36,7 +37,7 @@ def rescue(text: str, fields: pa.Schema) -> str:
 
 
 def _object(text: str, at: int, types: dict[str, pa.DataType], path: Path, found: list[tuple[str, str]]) -> int:
-    """Walk through the object at `at`, adding to `found`; return its end."""
+    """Walk through the object at `at`, adding rescued fields to `found`. Return the end of the object."""
     at, is_empty = _opened(text, at)
     while not is_empty:
         start = _NAME.match(text, at)
@@ -55,7 +56,7 @@ def _object(text: str, at: int, types: dict[str, pa.DataType], path: Path, found
 
 
 def _map(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[str, str]]) -> int:
-    """Walk through the map at `at`, whose values have type `kind`; return its end."""
+    """Walk through the map at `at`, whose values have the type `kind`. Return the end of the map."""
     at, is_empty = _opened(text, at)
     while not is_empty:
         start = _NAME.match(text, at)
@@ -65,7 +66,7 @@ def _map(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[st
 
 
 def _value(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[str, str]]) -> int:
-    """Walk through the value at `at`, which may have more fields than `kind`; return its end."""
+    """Walk through the value at `at`, which can have more fields than `kind`. Return the end of the value."""
     if not _has_fields(kind) or text[at] not in "{[":
         return int(_SCAN(text, at)[1])
     if pa.types.is_map(kind):
@@ -88,14 +89,16 @@ def _has_fields(kind: pa.DataType) -> bool:
 
 
 def _opened(text: str, at: int) -> tuple[int, bool]:
-    """Return the start of the first part of the object or array at `at`; or its end, and True, if it is empty."""
+    """Return the start of the first part of the object or array at `at`, and False. If the object or array is empty,
+    return its end and True."""
     found = _OPENING.match(text, at)
     assert found is not None, "the text is JSON"
     return found.end(), bool(found[1])
 
 
 def _behind(text: str, at: int) -> tuple[int, bool]:
-    """Return the start of the part after the one that ends at `at`; or the end of the object or array, and True."""
+    """Return the start of the part after the part that ends at `at`, and False. After the last part, return the end of
+    the object or array, and True."""
     found = _BEHIND.match(text, at)
     assert found is not None, "the text is JSON"
     return (found.end(), False) if found[1] == "," else (found.end(1), True)
@@ -111,13 +114,13 @@ _SPACE: Final = " \t\n\r"
 
 
 class _Facts:
-    """Facts about a value in addition to its columns."""
+    """Facts about a value that are not in its columns."""
 
     __slots__ = ("lacking",)
 
     def __init__(self) -> None:
         self.lacking = False
-        """True if there are fields that the schema lacks."""
+        """True if the value has fields that the schema lacks."""
 
 
 class _Twice(dict[str, Any]):
@@ -129,7 +132,8 @@ class _Twice(dict[str, Any]):
 def decode_rows(
     values: list[bytes | None], dialect: Dialect
 ) -> tuple[list[Row | None], list[str | None], list[DeadLetter]]:
-    """Return rows, rescued texts and dead letters; row and rescued text are None for null and dead values."""
+    """Return rows, rescued fields as strings, and dead letters. For null and dead values, the row and the rescued
+    string are None."""
     read = _object_reader(dialect)
     rows: list[Row | None] = []
     rescued: list[str | None] = []
@@ -154,7 +158,7 @@ def columns_of(rows: list[Row | None], fields: pa.Schema) -> list[pa.Array]:
 
 
 def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | None]:
-    """Return the row of a value, by column, and its rescued text. Raises DecodeFault."""
+    """Return the row of a value, by column, and its rescued fields as a string. Raises DecodeFault."""
     text = text_of(value, dialect.max_bytes)
     _judge_depth(text, dialect.max_depth)
     try:
@@ -179,7 +183,7 @@ def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | Non
 
 
 def _of_a_registry(value: bytes) -> str:
-    """Return a hint if JSON follows a registry's header with a schema id."""
+    """Return a hint if the value is JSON after a registry's header with a schema id."""
     if value[:1] != b"\0" or value[5:6] not in (b"{", b" ", b"\n", b"\t", b"\r"):
         return ""
     return (
@@ -189,7 +193,8 @@ def _of_a_registry(value: bytes) -> str:
 
 
 def _judge_depth(text: str, most: int) -> None:
-    """Raise DecodeFault if an object or array is nested too deeply, unless an earlier part of the text is malformed."""
+    """Raise DecodeFault if an object or array is nested too deeply. A malformed earlier part of the text takes
+    precedence."""
     if text.count("[") + text.count("{") <= most:
         return
     depth = 0

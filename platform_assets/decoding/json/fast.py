@@ -1,6 +1,6 @@
 """The fast path: kernels turn a block of values into columns, without Python code for each value.
 
-It decides values that are clearly correct, and marks the other rows; it never rejects a value.
+The fast path decides values that are clearly correct, and marks the other rows. It never rejects a value.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ _LONGS: Final = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The fields of one object, or with `bare` one value, in the form that `find_fields` needs.
+    """The fields of one object or, if `bare` is true, one value, in the form that `find_fields` needs.
 
-    `inner` has the programs for its objects, its lists' elements and its maps' values; `keys` has the programs for its
-    maps' keys.
+    `inner` has the programs for nested objects, for the elements of lists and for the values of maps. `keys` has the
+    programs for the keys of maps.
 
-    `slots` has the index of each field among the columns of its storage kind (numbers, doubles, places), and
-    `columns` the number of columns of each storage kind.
+    `slots` has the index of each field among the columns with the same kind of storage (numbers, doubles, places).
+    `columns` has the number of columns for each kind of storage.
     """
 
     fields: tuple[pa.Field, ...]
@@ -87,7 +87,7 @@ class Program:
 
     @property
     def padding(self) -> int:
-        """Number of bytes after the data that may be read."""
+        """Number of bytes that may be read past the end of the data."""
         return (
             PADDING
             + max((program.padding for program in (*self.inner.values(), *self.keys.values())), default=0)
@@ -96,13 +96,13 @@ class Program:
 
     @property
     def followers(self) -> int:
-        """Required size of the scratch memory."""
+        """Required number of entries in the scratch memory."""
         return len(self.fields) + MOST_EXTRAS + 2
 
 
 @lru_cache(maxsize=64)
 def program_of(dialect: Dialect) -> Program:
-    """Return the program of a value's columns."""
+    """Return the program for a value's columns."""
     return _program(tuple(dialect.fields), dialect, bare=False)
 
 
@@ -145,7 +145,7 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
 
 
 def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
-    """Return, for a type, the kind of field, the power of ten that makes it an integer, and its bounds."""
+    """Return, for a type, the kind of field, the power of ten that turns a value into a whole number, and the bounds."""
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return WHOLE, 0, -bound, bound - 1
@@ -185,10 +185,7 @@ _NONE: Final = np.empty(0, np.int32)
 
 @dataclass(frozen=True, slots=True)
 class DecodedBlock:
-    """Columns of a block; undecided rows are null in all of them, and in `rescued`.
-
-    `undecided` marks them.
-    """
+    """Columns of a block. Rows that are `undecided` are null in all columns and in `rescued`."""
 
     columns: list[Any]
     rescued: Any
@@ -197,7 +194,8 @@ class DecodedBlock:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Values `data[starts[i]:ends[i]]`, null if a start is NULL; some more bytes of `data` after them are readable."""
+    """Values `data[starts[i]:ends[i]]`; a value is null if its start is NULL. Some bytes of `data` after the values are
+    readable."""
 
     data: Bytes
     starts: Ints
@@ -219,8 +217,8 @@ def find(values: pa.BinaryArray, dialect: Dialect) -> DecodedBlock:
 
 
 def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
-    """Return the values of a block, copied one after another with padding: reading past an Arrow buffer is not
-    allowed."""
+    """Return the values of a block, copied one after another and followed by padding, because reading past the end of
+    an Arrow buffer is not allowed."""
     _, offset_buffer, data_buffer = values.buffers()
     count = len(values)
     offsets = np.frombuffer(offset_buffer, np.int32, count + 1, 4 * values.offset) if count else np.zeros(1, np.int32)
@@ -239,7 +237,7 @@ def _spans(values: pa.BinaryArray, padding: int) -> _Spans:
 class _Block:
     """One pass over objects, or over bare values, and the resulting columns.
 
-    `undecided` gets a 1 for each undecided row.
+    `undecided` is set to 1 for each undecided row.
     """
 
     def __init__(self, program: Program, spans: _Spans, dialect: Dialect, undecided: Bytes, *, extras: bool) -> None:
@@ -296,7 +294,8 @@ class _Block:
         )
 
     def columns(self) -> list[Any]:
-        """Return the columns, built in an order such that all undecided rows are known before the scalars."""
+        """Return the columns. Nested columns are built first, because building them can mark more rows as undecided.
+        Scalar columns follow."""
         fields = range(len(self.program.fields))
         made: dict[int, Any] = {}
         for field in fields:
@@ -340,7 +339,8 @@ class _Block:
         return nulls, pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
 
     def _read_pending(self, field: int) -> None:
-        """Read numbers with more digits than the kernel supports; mark those that stay undecided in `undecided`."""
+        """Read numbers that have more digits than the kernel supports. Mark the numbers that stay undecided in
+        `undecided`."""
         reals = self._column(self.reals, field)
         single = self.program.fields[field].type == pa.float32()
         if self.tallies[2 * field + 1]:

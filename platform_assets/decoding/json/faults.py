@@ -13,20 +13,20 @@ _BRIEF: Final = 60
 
 
 class Fault(DecodeFault):
-    """A fault in a part of a value. `parts` are the names and indexes that lead to it, innermost first."""
+    """A fault in a part of a value. `parts` are the names and indexes that lead to the part, innermost first."""
 
     def __init__(self, reason: Reason, detail: str, *parts: str | int) -> None:
         super().__init__(reason, detail)
         self.parts = list(parts)
 
     def locate(self) -> None:
-        """Set the place, now that all parts are known."""
+        """Set the path, now that all parts are known."""
         if self.parts:
             self.place = place(tuple(reversed(self.parts)))
 
 
 def place(parts: tuple[str | int, ...]) -> str:
-    """Return a path from the outermost object: `$.legs[2].carrier`, `$["first name"]`. Only ASCII."""
+    """Return a path from the outermost object, such as `$.legs[2].carrier` or `$["first name"]`. The path is ASCII."""
     return "$" + "".join(_step(part) for part in parts)
 
 

@@ -1,8 +1,9 @@
-"""Conversion of a parsed JSON value to a column's value, type by type, in plain Python, by the rules of the exact path.
+"""Conversion of a parsed JSON value to a column's value, in plain Python, with the rules of the exact path for each
+type.
 
-A reader receives the parser's value (str, bool, int, `Number` for numbers with a fraction or an exponent, list,
-dict) and returns pyarrow's value for the column: dates as days and timestamps as microseconds since 1970-01-01. It
-raises Fault.
+A reader gets the parser's value (str, bool, int, `Number` for numbers with a fraction or an exponent, list, dict) and
+returns pyarrow's value for the column: dates are days and timestamps are microseconds since 1970-01-01. It raises
+Fault.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Read = Callable[[Any], Any]
 
 
 class Number(str):
-    """The text of a JSON number."""
+    """A JSON number as it is written."""
 
     __slots__ = ()
 
@@ -42,7 +43,8 @@ _LENIENT: Final = re.compile(
 )
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _FAR: Final = 10**12
-"""Exponent limit: above it a number does not fit into any column, and below its negative it is zero."""
+"""Exponent limit. A number with a larger exponent does not fit into any column, and a number with a smaller exponent
+than the negative limit is zero."""
 _MOST_DIGITS: Final = 60
 _DECIMALS: Final = Context(prec=40)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,7 +52,7 @@ _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
 EARLIEST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-"""Microseconds of the first and last instant of the years 1 to 9999."""
+"""The first and the last instant of the years 1 to 9999, in microseconds."""
 
 
 Form = Literal["strict", "or_utc", "lenient"]
@@ -58,10 +60,10 @@ Form = Literal["strict", "or_utc", "lenient"]
 
 
 def scalar_reader(kind: pa.DataType, decimals: int | None, form: Form) -> Read:
-    """Return the reader of a column of `kind`, which is neither list nor struct.
+    """Return the reader for a column of the type `kind`, which is neither a list nor a struct.
 
-    `decimals` is the number of decimal digits that turns a number into microseconds, None if timestamps are text;
-    `form` is the accepted format of such text.
+    `decimals` is the number of decimal digits by which a number is shifted to become microseconds, or None if
+    timestamps are strings. `form` is the accepted format of these strings.
     """
     name = type_name(kind)
     if pa.types.is_integer(kind):

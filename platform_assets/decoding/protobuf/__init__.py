@@ -1,4 +1,5 @@
-"""Protobuf: each value is one message, of a type from a set of descriptors or a registered schema; see docs/avro.md."""
+"""Protobuf: each value is one message. The message type comes from a set of descriptors or from a registered schema;
+see docs/avro.md."""
 
 from __future__ import annotations
 

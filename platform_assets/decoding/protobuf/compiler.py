@@ -1,8 +1,8 @@
-"""Compilation of .proto texts to descriptors with protoc, which comes with grpcio-tools.
+"""Compilation of .proto files to descriptors with protoc, which comes with grpcio-tools.
 
-The texts come from a registry, so they are not trusted. protoc runs in a separate process and folder, without this
-process's environment, with limits on time and memory; file names are checked before they become paths. protoc reads
-only files in that folder, and the types that come with Protobuf, and runs nothing.
+The files come from a registry, so they are not trusted. protoc runs in a separate process and folder, without this
+process's environment, and with limits on time and memory. File names are checked before they become paths. protoc reads
+only files in that folder and the types that come with Protobuf, and it runs nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from platform_assets.decoding.avro.types import BadSchema
 from platform_assets.errors import ConfigurationError, SchemaCompilerError
 
 MOST_TEXT: Final = 4 << 20
-"""Maximum bytes of a schema, including everything that it refers to."""
+"""Maximum number of bytes in a schema, including all schemas that it refers to."""
 MOST_NAME: Final = 200
 MAIN: Final = "registered.proto"
-"""Name of the schema's own file, also in errors; no reference may have this name."""
+"""Name of the schema's own file, which also appears in errors. No reference may have this name."""
 OWN_TYPES: Final = "google/protobuf/"
-"""Prefix of Protobuf's own files: the compiler's copies are used, whatever a registry has under these names."""
+"""Prefix of the names of Protobuf's own files. The compiler's copies of these files are always used, even if a registry
+has files with these names."""
 WAIT_SECONDS: Final = 120.0
-"""Wall-clock limit, far above the limit of processor time, so that only a stalled machine reaches it."""
+"""Limit in wall-clock time. It is far above the limit in processor time, so only a stalled machine reaches it."""
 _SECONDS, _MEMORY = 20, 2 << 30
 _DONE, _REFUSED, _MISSING = 10, 11, 12
 _RUN: Final = f"""
@@ -46,20 +47,21 @@ sys.exit({_REFUSED} if protoc.main(["protoc", own, *sys.argv[1:]]) else {_DONE})
 """
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z0-9_.-]*\.proto")
 _LOGGED: Final = re.compile(r"WARNING: All log messages|[IWEF][0-9]{4} ")
-"""Pattern of lines from the compiler's own logging, between its messages about a schema."""
+"""Pattern for lines from the compiler's own logging, which appear between the compiler's messages about a schema."""
 _KILLED: Final = (-9, -15)
-"""Signals from outside, for example if the machine is short of memory; a crashing compiler ends with others."""
+"""Signals that are sent from outside, for example if the machine is short of memory. A compiler that crashes ends with
+other signals."""
 _NEEDED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
-"""Variables by which Python finds its modules; only these are passed to the compiler's process."""
+"""Environment variables with which Python finds its modules. Only these variables are passed to the compiler's process.
+"""
 
 
 def descriptor_set(text: str, references: Mapping[str, str]) -> bytes:
-    """Return the files of a schema as a serialized FileDescriptorSet: its imports first, itself last.
+    """Return the files of a schema as a serialized FileDescriptorSet: first the files that the schema imports, then the
+    schema's own file.
 
-    Raises:
-        BadSchema: the text is not a schema, or lacks a reference; permanent.
-        SchemaCompilerError: the compiler did not finish; retryable.
-        ConfigurationError: there is no compiler.
+    Raises: BadSchema: the text is not a schema, or a reference is missing; this is permanent. SchemaCompilerError: the
+    compiler did not finish; this is retryable. ConfigurationError: there is no compiler.
     """
     return _compiled(text, tuple(references.items()))
 

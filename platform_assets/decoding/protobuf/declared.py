@@ -1,6 +1,6 @@
-"""Decoding of a registered schema's messages into declared columns, which are matched to fields by name.
+"""Decoding of messages with a registered schema into declared columns, which are matched to fields by name.
 
-The library's C core reads values one by one: there is no vectorized path.
+The library's C core reads values one by one. There is no vectorized path.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from platform_assets.decoding.schema import type_name
 Path = tuple[int, ...]
 
 MOST_LEVELS: Final = 64
-"""Maximum nesting of messages; the compiler allows less."""
+"""Maximum nesting of messages. The compiler's own limit is lower."""
 _FIRST: Final = (0,)
 _LONGEST: Final = 5
-"""Maximum bytes of a 32-bit varint."""
+"""Maximum number of bytes in a 32-bit varint."""
 
 
 def read(value: bytes) -> tuple[Path, int]:
-    """Read the indexes at the beginning of `value`; return them and the start of the message. Raises DecodeFault."""
+    """Read the message indexes at the beginning of `value`. Return the indexes and the start of the message. Raises
+    DecodeFault."""
     count, at = _varint(value, 0)
     if count == 0:
         return _FIRST, at
@@ -97,13 +98,13 @@ _AS_THEY_ARE: Mapping[int, Callable[[pa.DataType], bool]] = MappingProxyType(
         FieldDescriptor.CPPTYPE_BOOL: pa.types.is_boolean,
     }
 )
-"""Kinds of fields by the columns that accept their values unchanged."""
+"""For each kind of field, the test for columns that accept the field's values unchanged."""
 
 
 @dataclass(frozen=True)
 class DeclaredDecoder:
-    """Decoder of values that begin with message indexes into the last file of `descriptor_set`; the indexes must
-    lead to the type `message`."""
+    """Decoder for values that begin with message indexes. The indexes refer to the last file in `descriptor_set`, and
+    must lead to the type `message`."""
 
     descriptor_set: bytes
     message: str
@@ -117,7 +118,7 @@ class DeclaredDecoder:
 
     @cached_property
     def read(self) -> _Read:
-        """The reader that turns a message into a row. Raises BadSchema if that is not possible."""
+        """The reader that turns a message into a row. Raises BadSchema if the messages cannot be read as declared."""
         return _structure(self._kind.DESCRIPTOR, self.fields, "$")
 
     @cached_property
@@ -136,7 +137,7 @@ class DeclaredDecoder:
         return {each.name: getattr(self, each.name) for each in dataclass_fields(self)}
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """See `Decoder.decode`: the same as `decode_exactly`."""
+        """See `Decoder.decode`. This method is identical to `decode_exactly`."""
         return self.decode_exactly(values)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
@@ -225,7 +226,7 @@ def _field(field: FieldDescriptor, wanted: pa.DataType, place: str) -> _Read:
 
 
 def _entries(entry: Descriptor, wanted: pa.DataType, place: str) -> _Read:
-    """Return the reader of a map, in ascending order of keys."""
+    """Return the reader for a map. The reader returns the entries in ascending order of keys."""
     as_map = pa.types.is_map(wanted)
     inner = wanted.value_type if pa.types.is_list(wanted) else None
     if as_map:

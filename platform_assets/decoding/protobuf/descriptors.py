@@ -1,7 +1,8 @@
-"""Format `protobuf`: a value is one message, of a type in a set of descriptors.
+"""Format `protobuf`: a value is one message, whose type is in a set of descriptors.
 
-Options: `descriptor_set` (the output of `protoc --include_imports --descriptor_set_out` in base64), `message` (its full
-name), `maps`, `max_bytes`. The library's C core reads values one by one: there is no vectorized path.
+Options: `descriptor_set` (the output of `protoc --include_imports --descriptor_set_out` in base64), `message` (the full
+name of the message type), `maps`, `max_bytes`. The library's C core reads values one by one. There is no vectorized
+path.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
 MOST_PARTS: Final = 10_000
-"""Maximum number of parts of a message including nested ones, since a few lines of descriptors could create
-billions."""
+"""Maximum number of parts in a message, including nested ones. Without a limit, a few lines of descriptors could create
+billions of parts."""
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""Limits of a Timestamp by its definition: the years 1 to 9999."""
+"""Limits of a Timestamp as Protobuf defines them: the years 1 to 9999."""
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
@@ -79,9 +80,9 @@ def decoder(spec: FormatSpec) -> ProtobufDecoder:
 
 @dataclass(frozen=True)
 class ProtobufDecoder:
-    """Decodes messages of one type. Fields that the type lacks are rescued, by field number.
+    """Decodes messages of one type. Fields that the type lacks are rescued by field number.
 
-    With `map_columns`, maps with text keys become MAP columns.
+    With `map_columns`, maps with string keys become MAP columns.
     """
 
     descriptor_set: bytes
@@ -91,7 +92,7 @@ class ProtobufDecoder:
 
     @cached_property
     def kind(self) -> Any:
-        """The message class. Raises DecodeError, TypeError if a file is missing, KeyError if the type is missing."""
+        """The message class. Raises DecodeError, TypeError if a file is missing, or KeyError if the type is missing."""
         return class_of(descriptor_pb2.FileDescriptorSet.FromString(self.descriptor_set).file, self.message)
 
     @cached_property
@@ -104,7 +105,7 @@ class ProtobufDecoder:
         return {each.name: getattr(self, each.name) for each in dataclass_fields(self)}
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """See `Decoder.decode`: the same as `decode_exactly`."""
+        """See `Decoder.decode`. This method is identical to `decode_exactly`."""
         return self.decode_exactly(values)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
@@ -126,7 +127,7 @@ class ProtobufDecoder:
 
 
 class _Columns:
-    """Builder of columns that counts the parts."""
+    """Builder of columns. It counts the parts of the message."""
 
     def __init__(self, map_columns: bool) -> None:
         self._parts, self._map_columns = 0, map_columns
@@ -218,7 +219,7 @@ def _placed(read: Callable[[Any], Any], value: Any, place: str) -> Any:
 
 
 def symbol_of(field: FieldDescriptor, number: int) -> str:
-    """Return the name of an enum value. Raises DecodeFault if it has none."""
+    """Return the name of an enum value. Raises DecodeFault if the value has no name."""
     symbol = field.enum_type.values_by_number.get(number)
     if symbol is None:
         raise DecodeFault("wrong_type", f"{number} is not a number of enum {field.enum_type.full_name}")
@@ -226,15 +227,15 @@ def symbol_of(field: FieldDescriptor, number: int) -> str:
 
 
 def text_of(value: str | bytes) -> str:
-    """Return a text. Raises DecodeFault if it is not UTF-8, which the older syntax allows: the library then returns
-    bytes."""
+    """Return a string. Raises DecodeFault if it is not UTF-8. The older syntax allows that, and the library then
+    returns bytes."""
     if isinstance(value, bytes):
         raise DecodeFault("malformed", "a string is not UTF-8")
     return value
 
 
 def micros_of(value: Any) -> int:
-    """Return the microseconds of a Timestamp since 1970. Raises DecodeFault."""
+    """Return a Timestamp as microseconds since 1970. Raises DecodeFault."""
     micros, rest = divmod(value.seconds * 1_000_000_000 + value.nanos, 1_000)
     if not _FIRST_SECOND <= value.seconds <= _LAST_SECOND or not 0 <= value.nanos < 1_000_000_000 or rest:
         what = "not whole microseconds in the years 1 to 9999"

@@ -1,4 +1,4 @@
-"""Code shared by both Protobuf readers: message classes, keys of maps, and rescue of undeclared fields."""
+"""Code that both Protobuf readers share: message classes, keys of maps, and the rescue of undeclared fields."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from platform_assets.decoding.decoder import DecodeFault
 
 
 def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> Any:
-    """Return the class of messages with that full name, in a pool of only these files, in dependency order.
+    """Return the class for messages with that full name, from a pool that has only these files. `files` must be in
+    dependency order.
 
-    Raises TypeError if a file is missing or they do not fit together, KeyError if the message is not in them.
+    Raises TypeError if a file is missing or the files do not fit together, or KeyError if the files do not contain the
+    message.
     """
     pool = descriptor_pool.DescriptorPool()
     for file in files:
@@ -34,10 +36,10 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of a map in ascending order, since the library has no order and rows must always be the same.
+    """Return the keys of a map in ascending order. The library has no fixed order, but rows must always be the same.
 
-    Raises DecodeFault for a key that is not UTF-8, which proto2 allows: the library returns it as bytes and cannot
-    look it up.
+    Raises DecodeFault for a key that is not UTF-8. proto2 allows such keys, but the library returns them as bytes and
+    cannot look them up.
     """
     keys = list(entries)
     if any(isinstance(key, bytes) for key in keys):
@@ -52,10 +54,10 @@ def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
 
 
 def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "") -> str | None:
-    """Return the fields of a message that are not in `columns` as JSON; None if there are none. `place` is the
-    message's place.
+    """Return the fields of a message that are not in `columns` as JSON, or None if there are no such fields. `place` is
+    the path to the message.
 
-    Raises DecodeFault if a part of it cannot be written as JSON.
+    Raises DecodeFault if a part of such a field cannot be written as JSON.
     """
     try:
         lacking = rescued_of(message, columns)
@@ -66,7 +68,8 @@ def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "")
 
 
 def rescued_of(message: Message, columns: Iterable[pa.Field]) -> dict[str, Any]:
-    """Return the fields of a message that are not in `columns`; empty if there are none. Raises DecodeFault."""
+    """Return the fields of a message that are not in `columns`. The result is empty if there are no such fields. Raises
+    DecodeFault."""
     found = _unknown(message)
     declared = {column.name: column.type for column in columns}
     for field, value in message.ListFields():
@@ -89,7 +92,7 @@ def _name(field: FieldDescriptor) -> str:
 
 
 def _within(field: FieldDescriptor, value: Any, kind: pa.DataType) -> Any:
-    """Return the rescued part of a declared field; only messages can have fields without a column."""
+    """Return the rescued part of a declared field. Only messages can have fields without a column."""
     if is_map(field):
         if field.message_type.fields_by_name["value"].message_type is None:
             return None
@@ -110,7 +113,7 @@ def _of_one(message: Message, kind: pa.DataType) -> dict[str, Any]:
 
 
 def _whole(field: FieldDescriptor, value: Any) -> Any:
-    """Return an undeclared field."""
+    """Return the value of an undeclared field."""
     if is_map(field):
         of = field.message_type.fields_by_name["value"]
         return {str(key): _plain(of, value[key]) for key in keys_of(value)}
@@ -138,7 +141,7 @@ def _unknown(message: Message) -> dict[str, Any]:
 
 
 def _undecoded(data: Any) -> Any:
-    """Return an unknown field as JSON; bytes as base64."""
+    """Return an unknown field as JSON. Bytes become base64."""
     if isinstance(data, bytes):
         return base64.b64encode(data).decode("ascii")
     if isinstance(data, int):

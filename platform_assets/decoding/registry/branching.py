@@ -1,8 +1,8 @@
-"""Limit on the number of rules that a JSON Schema may apply to one part of a value, since a few lines of references can
-multiply them.
+"""Limit on the number of rules that a JSON Schema can apply to one part of a value, because a few lines of references
+can multiply the rules.
 
-A validator resolves every reference each time, so thirty definitions that each refer twice to the next one cost a
-billion steps for each value.
+A validator resolves every reference each time. Thirty definitions that each refer twice to the next definition would
+therefore cost a billion steps for each value.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from urllib.parse import unquote, urljoin
 from platform_assets.decoding.avro.types import BadSchema
 
 NOWHERE: Final = "json-schema:///"
-"""Base address of schemas that do not set one."""
+"""Base address for schemas that do not set an address."""
 MOST: Final = 10_000
-"""Number of rules for one part of a value, with references expanded."""
+"""Maximum number of rules for one part of a value, with references expanded."""
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _SAME_PART: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 _ONE_OF_THEM: Final = ("properties", "prefixItems")
-"""Keywords of which at most one rule applies to one part of a value."""
+"""Keywords with several rules, of which at most one applies to a part of a value."""
 _EACH: Final = (
     "patternProperties", "additionalProperties", "items", "additionalItems", "contains", "propertyNames", "unevaluatedItems",
     "unevaluatedProperties",
@@ -29,8 +29,8 @@ _EACH: Final = (
 
 
 def check(documents: Mapping[str, Any]) -> None:
-    """Raise BadSchema if one of these schemas, by address, applies too many rules. A schema that contains itself is
-    counted once."""
+    """Raise BadSchema if one of these schemas applies too many rules. The schemas are given by address. A schema that
+    contains itself is counted once."""
     index, bases = _indexed(documents)
     counts: dict[int, int] = {}
     begun: set[int] = set()
@@ -74,7 +74,8 @@ def _parts(
 
 
 def _indexed(documents: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, str]]:
-    """Return the schemas that have an address, by address; and, for each schema, the base address of its references."""
+    """Return two mappings: the schemas that have an address, by address, and for each schema the base address of its
+    references."""
     index: dict[str, Any] = dict(documents)
     bases: dict[int, str] = {}
     waiting = [(each, address) for address, each in documents.items()]
@@ -94,7 +95,7 @@ def _indexed(documents: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, st
 
 
 def _led_to(reference: str, base: str, index: Mapping[str, Any]) -> Any:
-    """Return the target of a reference; None if there is none, which the validator reports."""
+    """Return the target of a reference, or None if the target does not exist. The validator reports a missing target."""
     address = _joined(base, reference)
     if address in index:
         return index[address]

@@ -1,7 +1,8 @@
-"""Schemas that were read once, stored in files, so that windows can be decoded while their registry is unavailable.
+"""Schemas that were read once and are stored in files, so that windows can be decoded while the registry is
+unavailable.
 
-An id belongs to its registry: each registry has a folder, in which its address is recorded. A registry that returns
-another schema for a known id is refused (`decoder`), until `forget` removes the known schema.
+An id belongs to one registry. Each registry has a folder, in which the registry's address is recorded. If a registry
+returns another schema for a known id, it is refused (`decoder`) until `forget` removes the known schema.
 """
 
 from __future__ import annotations
@@ -18,25 +19,26 @@ from platform_assets.errors import LakeNotWritableError, LakeUnavailableError
 
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 LARGEST_ID: Final = (1 << 31) - 1
-"""Ids are from 1 to this."""
+"""The largest id. Ids begin with 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema, and the schemas to which it refers, by the names that it uses, in dependency order."""
+    """A schema, and the schemas to which it refers, in dependency order. `references` has each of these schemas under
+    the name that refers to it."""
 
     kind: str
     text: str
     references: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return the schema in the form of the cache."""
+        """Return the schema in the JSON form that the cache stores."""
         return json.dumps({"schemaType": self.kind, "schema": self.text, "references": dict(self.references)})
 
     @property
     def fingerprint(self) -> str:
-        """Return sixteen hexadecimal digits that identify the schema and its references, ignoring white space in
-        JSON."""
+        """Return sixteen hexadecimal digits that identify the schema and its references. White space in JSON does not
+        matter."""
         texts = [self.text, *(part for pair in sorted(self.references.items()) for part in pair)]
         meant = [self.kind, *(_canonical(text) if self.kind != PROTOBUF else text for text in texts)]
         return hashlib.sha256(json.dumps(meant).encode()).hexdigest()[:16]
@@ -56,7 +58,7 @@ class Registered:
 
 
 def _canonical(text: str) -> str:
-    """Return JSON without white space and with sorted names; any other text unchanged."""
+    """Return JSON in a canonical form, with uniform white space and with sorted names. Return any other text unchanged."""
     try:
         return json.dumps(json.loads(text), sort_keys=True)
     except (ValueError, RecursionError):
@@ -64,7 +66,7 @@ def _canonical(text: str) -> str:
 
 
 class UnknownId(Exception):
-    """The registry has no schema for an id or, for the given reason, was not queried."""
+    """Raised if the registry has no schema for an id, or was not queried for the given reason."""
 
     def __init__(self, number: int | str, reason: str = "the registry does not have this schema") -> None:
         self.number = number
@@ -72,24 +74,25 @@ class UnknownId(Exception):
 
 
 class BadReferences(Exception):
-    """A schema's references never end, so it can never be read."""
+    """Raised if a schema's references never end, so that the schema can never be read."""
 
 
 _ORIGIN: Final = "registry.json"
-"""File that names the registry of a folder's schemas."""
+"""File in a folder of schemas that records the address of the registry."""
 
 
 class KeptFiles(Protocol):
-    """The files of one folder, on a file system or in an object store. Failures raise OSErrors."""
+    """The files in one folder, on a file system or in an object store. Failures raise OSErrors."""
 
     def files(self, below: str) -> list[str]:
-        """Return the names of the files in a subfolder, or in this folder for ""; empty if it is missing."""
+        """Return the names of the files in a subfolder, or in this folder if `below` is "". The result is empty if the
+        folder is missing."""
 
     def folders(self, below: str) -> list[str]:
-        """Return the names of the folders in a subfolder; empty if it is missing."""
+        """Return the names of the folders in a subfolder. The result is empty if the subfolder is missing."""
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """Delete files; missing ones are ignored."""
+        """Delete files. Missing files are ignored."""
 
     def make(self) -> None:
         """Create the folder if it is missing."""
@@ -98,39 +101,39 @@ class KeptFiles(Protocol):
         """Return a file's content. Raises FileNotFoundError."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically: a reader sees either the previous content or this one."""
+        """Write a file atomically: a reader sees either the previous content or the new content."""
 
 
 Schemas = Callable[[str], KeptFiles]
-"""Function that returns the files of a folder by its name, one for each registry; "" is the folder that contains
-them all."""
+"""Function that returns the files of a folder, given the folder's name. Each registry has one folder, and "" is the
+folder that contains all of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A schema that was read before, and the address of its registry."""
+    """A schema that was read before, and the address of the registry that it was read from."""
 
     schema: Registered
     origin: str
 
 
 class SchemaCache:
-    """One file for each id, in the folder `digest` of one registry, whose address is `url`."""
+    """The stored schemas of one registry, with one file for each id. The files are in the folder `digest`, and `url` is
+    the registry's address."""
 
     def __init__(self, schemas: Schemas, digest: str, url: str) -> None:
         self._schemas, self._digest, self._url = schemas, digest, url
         self._others: tuple[str, ...] | None = None
 
     def read(self, number: int | str) -> Registered | None:
-        """Return the schema of an id; None if it was never read, or its file is damaged.
+        """Return the schema of an id, or None if the schema was never read or its file is damaged.
 
         Raises LakeNotWritableError and LakeUnavailableError.
         """
         return _read(self._schemas, self._digest, number)
 
     def elsewhere(self, number: int | str) -> Known | None:
-        """Return the schema that this id has in another registry from which this lake has read it; None if there is
-        none.
+        """Return the schema that this id has in another registry, if this lake has read it from there, or None.
 
         Raises LakeNotWritableError and LakeUnavailableError.
         """
@@ -144,7 +147,7 @@ class SchemaCache:
         return None
 
     def write(self, number: int | str, schema: Registered) -> None:
-        """Store a schema; its file appears atomically. Raises LakeNotWritableError and LakeUnavailableError."""
+        """Store a schema. Its file appears atomically. Raises LakeNotWritableError and LakeUnavailableError."""
         files = self._schemas(self._digest)
         with _named(self._digest):
             files.make()
@@ -154,7 +157,7 @@ class SchemaCache:
 
 
 def kept(schemas: Schemas, number: int | str) -> list[Registered]:
-    """Return the known schemas of an id, one for each meaning that it has in any registry.
+    """Return the known schemas of an id in all registries, each distinct schema once.
 
     Raises LakeNotWritableError and LakeUnavailableError.
     """
@@ -165,7 +168,8 @@ def kept(schemas: Schemas, number: int | str) -> list[Registered]:
 
 
 def forget(schemas: Schemas, numbers: Iterable[int | str], dry_run: bool = False) -> list[str]:
-    """Delete the known schemas of these ids in every registry; return a line for each schema, also with `dry_run`.
+    """Delete the known schemas of these ids in every registry. Return a line for each schema; with `dry_run`, do only
+    this.
 
     Raises LakeNotWritableError and LakeUnavailableError.
     """
@@ -194,7 +198,7 @@ def _read(schemas: Schemas, folder: str, number: int | str) -> Registered | None
 
 
 def _origin(schemas: Schemas, folder: str) -> str:
-    """Return the address of a folder's registry; for a folder of an earlier release, its name."""
+    """Return the address of a folder's registry. For a folder from an earlier release, return the folder's name."""
     try:
         with _named(folder):
             found = json.loads(schemas(folder).read(_ORIGIN))
@@ -218,5 +222,5 @@ def _named(folder: str) -> Iterator[None]:
 
 
 def _name(number: int | str) -> str:
-    """Return the file name of an id: a number, or a GUID, which was checked when it was parsed."""
+    """Return the file name for an id, which is a number or a GUID. The GUID was checked when it was parsed."""
     return f"{number}.json"

@@ -1,6 +1,6 @@
-"""A client that reads schemas by id from a registry, using Confluent's API, which others support too.
+"""A client that reads schemas by id from a registry, using Confluent's API, which other registries support too.
 
-It uses urllib3, since confluent-kafka's client reads answers of any size, and needs four more packages for one
+It uses urllib3, because confluent-kafka's client reads responses of any size and needs four more packages for one
 request.
 """
 
@@ -27,15 +27,15 @@ from platform_assets.errors import ConfigurationError, RegistryRefusedError, Reg
 from platform_assets.secret_files import basic_login
 
 MOST_BYTES: Final = 4 << 20
-"""Maximum bytes of one answer."""
+"""Maximum number of bytes in one response."""
 MOST_REFERENCES: Final = 100
-"""Maximum number of references of one schema, including indirect ones."""
+"""Maximum number of references in one schema, including indirect references."""
 ANSWER_SECONDS: Final = 20.0
-"""Time limit for one complete answer, even if it arrives slowly."""
+"""Time limit in seconds for one complete response, even if it arrives slowly."""
 TRIES: Final = 5
 UNKNOWN_SCHEMA: Final = 40403
 UNKNOWN_SUBJECT_VERSION: Final = (40401, 40402, UNKNOWN_SCHEMA)
-"""Error codes with which a registry reports that it does not have a subject, one of its versions, or the schema of
+"""Error codes with which a registry reports that it does not have a subject, a version of the subject, or the schema of
 that version."""
 _FIRST_PAUSE: Final = 0.2
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Number of attempts for a request, and the time limit in seconds of one answer."""
+    """Number of attempts for a request, and the time limit in seconds for one response."""
 
     tries: int
     seconds: float
@@ -54,15 +54,15 @@ class Patience:
 
 PATIENT: Final = Patience(TRIES, ANSWER_SECONDS)
 HURRIED: Final = Patience(1, 2.0)
-"""Limits for confirming a known schema, so that an unavailable registry delays a task only this long."""
+"""Limits for confirming a known schema. An unavailable registry delays a task only this long."""
 
 
 class _Again(Exception):
-    """A failure that may be temporary."""
+    """Raised for a failure that may be temporary."""
 
 
 class RegistryClient:
-    """A client of one registry at one address. It follows no redirects, and resolves references only through the
+    """A client for one registry at one address. It follows no redirects, and resolves references only through the
     registry's API."""
 
     def __init__(
@@ -82,12 +82,12 @@ class RegistryClient:
         self._pool.clear()
 
     def schema(self, number: Key, kind: str = AVRO) -> Registered:
-        """Return the schema of an id, of a GUID in canonical text, or of an Apicurio id; for the latter, `kind` is the
-        kind of schema.
+        """Return the schema of an id, of a GUID in canonical text, or of an Apicurio id. For an Apicurio id, `kind` is
+        the kind of schema.
 
-        Raises UnknownId if the registry does not have it; BadReferences if its references never end, or if it lacks
-        one of them; RegistryUnreachableError (retryable) if no answer came after several attempts;
-        RegistryRefusedError if an answer is not a registry's.
+        Raises UnknownId if the registry does not have the schema; BadReferences if the schema's references never end,
+        or if the registry lacks one of the references; RegistryUnreachableError (retryable) if no response came after
+        several attempts; RegistryRefusedError if a response does not come from a registry.
         """
         named = long_id(number)
         if named is not None:
@@ -101,8 +101,8 @@ class RegistryClient:
         )
 
     def _of_apicurio(self, of: str, number: int, key: Key, kind: str) -> Registered:
-        """Query Apicurio's own API: in its Confluent-compatible API, a registry setting decides which of the two ids
-        is meant."""
+        """Query Apicurio's own API. In the Confluent-compatible API of Apicurio, a registry setting decides which of
+        the two ids is meant."""
         base, replaced = _CONFLUENT.subn("/apis/registry/v3", self._settings.url)
         if not replaced:
             raise ConfigurationError(
@@ -201,7 +201,7 @@ class RegistryClient:
         return document
 
     def _request(self, address: str) -> tuple[int, bytes]:
-        """Send one request; return the status and the body. Raises _Again and RegistryRefusedError."""
+        """Send one request. Return the status and the body. Raises _Again and RegistryRefusedError."""
         try:
             answer = self._pool.request(
                 "GET",
@@ -258,8 +258,8 @@ class RegistryClient:
 
 
 def _in_path(part: str, name: str) -> str:
-    """Return `part` of the reference `name` as one path segment. Raises BadReferences if it would lead to another
-    path."""
+    """Return the value `part` of the reference `name` as one path segment. Raises BadReferences if the segment would
+    lead to another path."""
     if part in ("", ".", ".."):
         raise BadReferences(
             f"its reference {name[:60]!r} names {part!r}, which would request another path of the registry"
@@ -271,7 +271,7 @@ def _in_path(part: str, name: str) -> str:
 
 
 def _document(content: bytes) -> dict[str, Any]:
-    """Return the JSON object of an answer; an empty one for anything else."""
+    """Return the JSON object in a response, or an empty object for anything else."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Decoder of values with any number of registered schemas, into the declared columns."""
+"""Decoder that reads values with any number of registered schemas into the declared columns."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from platform_assets.errors import RegistryChangedError, RegistryRefusedError, R
 
 Order = npt.NDArray[np.int64]
 MOST_UNKNOWN: Final = 1_000
-"""Maximum number of unknown ids for which a decoder queries the registry; a decoder lives as long as a task."""
+"""Maximum number of unknown ids for which a decoder queries the registry. A decoder exists for the duration of a task.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """The reason why values of an id cannot be read."""
+    """The reason why values with an id cannot be read."""
 
     reason: Reason
     detail: str
@@ -42,19 +43,19 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Readable:
-    """The decoder of an id's values."""
+    """The decoder for values with an id."""
 
     decoder: Decoder
 
 
 @dataclass(frozen=True)
 class RegistryDecoder:
-    """Groups a block's values by the ids with which they begin, and decodes each group with its schema.
+    """Groups a block's values by the ids with which they begin, and decodes each group with the schema for its id.
 
-    `schemas` returns the files in which schemas are stored; if it is None, schemas are not stored. The registry is
-    queried once for each id and object, even for stored ones: if it returns another schema, nothing is decoded
-    (RegistryChangedError); if it does not answer, the stored schema is used. Settings come from the environment of the
-    decoding process; none of them is part of this object except `url`, which is used if that environment has no
+    `schemas` returns the files in which schemas are stored; if it is None, schemas are not stored. Each decoder object
+    queries the registry once for each id, even if the schema is stored. If the registry returns another schema, nothing
+    is decoded (RegistryChangedError). If the registry does not answer, the stored schema is used. Settings come from
+    the environment of the decoding process. Only `url` is part of this object; it is used if that environment has no
     address.
     """
 
@@ -64,7 +65,7 @@ class RegistryDecoder:
     id_from: wire.IdFrom = "prefix"
     _known: dict[wire.Key, _Readable | _Fault] = field(default_factory=dict, repr=False, compare=False)
     unknown: list[wire.Key] = field(default_factory=list, repr=False, compare=False)
-    """Requested ids that the registry does not have."""
+    """Ids that the decoder requested and the registry does not have."""
 
     @property
     def fields(self) -> pa.Schema:
@@ -84,11 +85,11 @@ class RegistryDecoder:
         return self._decoded(values, wire.heads_of(values, self.id_from), lambda decoder: decoder.decode)
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
-        """See `Decoder.decode_exactly`; raises as `decode`."""
+        """See `Decoder.decode_exactly`. Raises the same errors as `decode`."""
         return self._decoded(values, wire.heads_exactly(values, self.id_from), lambda decoder: decoder.decode_exactly)
 
     def decode_records(self, values: pa.BinaryArray, headers: pa.ListArray, side: wire.Side) -> Decoded:
-        """See `ReadsHeaders.decode_records`; raises as `decode`."""
+        """See `ReadsHeaders.decode_records`. Raises the same errors as `decode`."""
         framed = wire.framed(values, headers, side, self.id_from)
         found = self.decode(framed.values)
         if not found.dead.num_rows:
@@ -153,10 +154,10 @@ class RegistryDecoder:
         return Decoded(columns, pa.nulls(1, pa.string()), dead_letters([]))
 
     def _learn(self, heads: wire.Heads) -> None:
-        """Find the decoder of each of these ids, or the reason why its values cannot be read.
+        """For each of these ids, find the decoder or the reason why values with the id cannot be read.
 
-        The most frequent ids come first: after `MOST_UNKNOWN` unknown ids, further ones that the lake does not know are
-        not looked up, so that writers of the topic cannot cause endless requests to the registry.
+        The most frequent ids come first. After `MOST_UNKNOWN` unknown ids, no further ids are looked up, except those
+        that the lake knows. Writers to the topic therefore cannot cause endless requests to the registry.
         """
         numbers, rows = np.unique(heads.numbers, return_counts=True)
         ordered = [heads.key(n) for n in numbers[np.argsort(-rows, kind="stable")].tolist()]
@@ -189,7 +190,7 @@ class RegistryDecoder:
 
 
 class _Asking:
-    """Look-up of one block's new ids in the lake's files and the registry; `unknown` are ids without a schema."""
+    """Look-up of the new ids in one block, in the lake's files and in the registry. `unknown` are ids without a schema."""
 
     def __init__(
         self, settings: RegistrySettings, cache: SchemaCache | None, unknown: list[wire.Key], kind: str
@@ -205,10 +206,9 @@ class _Asking:
                 client.close()
 
     def schema(self, number: wire.Key) -> Registered:
-        """Return the schema of an id, and store it.
+        """Return the schema of an id, and store the schema.
 
-        Raises UnknownId, BadReferences, RegistryChangedError, and what `RegistryClient.schema` and `SchemaCache`
-        raise.
+        Raises UnknownId, BadReferences, RegistryChangedError, and what `RegistryClient.schema` and `SchemaCache` raise.
         """
         kept = None if self._cache is None else self._cache.read(number)
         if kept is not None:
@@ -233,8 +233,8 @@ class _Asking:
         return found
 
     def _confirmed(self, number: wire.Key) -> Registered | None:
-        """Return the registry's present schema of a stored id; None if it does not answer, and from then on do not
-        query it.
+        """Return the schema that the registry now has for a stored id, or None if the registry does not answer. After
+        that, do not query the registry again.
 
         If the registry is unavailable or has lost the id, windows are still decoded with the stored schema.
         """

@@ -1,4 +1,4 @@
-"""Readers of registered schemas into the declared columns, one class for each format."""
+"""Readers that read data with registered schemas into the declared columns. There is one class for each format."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from platform_assets.decoding.registry.cache import AVRO, JSON, PROTOBUF, Regist
 # block it forever. This one takes linear time, and it does not fetch the target of a `$ref`.
 
 _VALUES_PER_BATCH: Final = 512
-"""Number of values that are parsed together."""
+"""Number of values that are parsed at a time."""
 
 
 @dataclass(frozen=True)
 class AdmittedDecoder:
-    """Decodes values with `declared`; values that the schema `text` does not admit become dead letters."""
+    """Decodes values with `declared`. Values that the schema `text` does not admit become dead letters."""
 
     declared: Decoder
     text: str
@@ -112,7 +112,7 @@ class AdmittedDecoder:
         return refused
 
     def _fault(self, value: bytes) -> tuple[str, str] | None:
-        """Return the place and the reason if a value is not admitted; None if it is admitted."""
+        """Return the path and the reason if a value is not admitted, or None if the value is admitted."""
         try:
             error = next(self.validator.iter_errors(json.loads(value)), None)
         except ValueError:
@@ -153,23 +153,23 @@ def _alive(values: pa.BinaryArray, found: Decoded) -> list[int]:
 
 
 class Reader(Protocol):
-    """The declared columns, and the conversion of a registered schema's values to them. It can be pickled."""
+    """The declared columns, and the conversion of values with a registered schema to these columns. It can be pickled."""
 
     @property
     def kind(self) -> str:
-        """The declared kind of schema."""
+        """The kind of schema that is declared."""
 
     @property
     def fields(self) -> pa.Schema:
         """The declared columns."""
 
     def decoder_for(self, schema: Registered) -> Decoder:
-        """Return the decoder of data written with `schema`. Raises BadSchema if it cannot be read as declared."""
+        """Return the decoder for data written with `schema`. Raises BadSchema if the data cannot be read as declared."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroReader:
-    """Reader of data with any schema that Avro's rules resolve into the declared one."""
+    """Reader for data with any schema that Avro's rules can resolve to the declared schema."""
 
     schema: AvroType
     fields: pa.Schema
@@ -191,7 +191,7 @@ class AvroReader:
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """Reader of JSON as declared, for values that their writer's schema admits."""
+    """Reader that decodes JSON as declared, if the writer's schema admits the value."""
 
     decoder: Decoder
     kind: str = JSON
@@ -211,8 +211,8 @@ class JsonReader:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufReader:
-    """Reader of messages with one full name, in any schema whose fields with the columns' names can be read as
-    declared."""
+    """Reader for messages with one full name. Fields are matched to columns by name. The messages can have any schema
+    in which these fields can be read as declared."""
 
     message: str
     fields: pa.Schema
@@ -220,7 +220,7 @@ class ProtobufReader:
     kind: str = PROTOBUF
 
     def decoder_for(self, schema: Registered) -> DeclaredDecoder:
-        """See `Reader.decoder_for`. Raises SchemaCompilerError too, which is retryable."""
+        """See `Reader.decoder_for`. Also raises SchemaCompilerError, which is retryable."""
         _check_kind(schema, PROTOBUF)
         made = DeclaredDecoder(
             descriptor_set(schema.text, schema.references), self.message, self.fields, self.max_bytes

@@ -1,4 +1,5 @@
-"""Address and credentials of the registry, taken only from the environment of the process that queries it."""
+"""Address and credentials of the registry. They come only from the environment of the process that queries the
+registry."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """Settings of one registry. `url` has no trailing slash and no secret; the rest is never shown, and never leaves
-    the process."""
+    """Settings for one registry. `url` has no trailing slash and no secret. The other settings are never shown, and
+    never leave the process."""
 
     url: str
     user: str | None = field(default=None, repr=False)
@@ -32,8 +33,8 @@ class RegistrySettings:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> RegistrySettings:
-        """Return the settings from an environment. Raises ConfigurationError; no message contains the value of a
-        secret, or a URL that might contain one."""
+        """Return the settings from an environment. Raises ConfigurationError. No message contains the value of a
+        secret, or a URL that might contain a secret."""
         url = environ.get(URL_VARIABLE, "").strip()
         if not url:
             raise ConfigurationError(
@@ -67,7 +68,7 @@ class RegistrySettings:
 
     @property
     def digest(self) -> str:
-        """Name of the registry in paths."""
+        """Name that stands for the registry in paths."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     def __reduce__(self) -> NoReturn:
@@ -75,7 +76,8 @@ class RegistrySettings:
 
 
 def address(environ: Mapping[str, str]) -> str:
-    """Return the registry's address, which is not secret; empty if it is not set. Raises ConfigurationError."""
+    """Return the registry's address, which is not secret. The result is empty if the address is not set. Raises
+    ConfigurationError."""
     return RegistrySettings.of(environ).url if environ.get(URL_VARIABLE) else ""
 
 

@@ -1,10 +1,10 @@
-"""The place of a value's schema id: in its head, or in a header of its record.
+"""The position of a value's schema id: in the value's head, or in a header of the record.
 
 A head is a byte 0 and the id in four bytes, big-endian. A header `__value_schema_id` or `__key_schema_id` contains a
-head, or a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. Apicurio's serializers
-write a byte 0 and an id in eight bytes, or a header `apicurio.value.contentId` or `.globalId` with these eight
-bytes. A value with such a header is passed on with the header's content as its head, so that there is only one form
-to decode.
+head, or a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. Apicurio's serializers write
+a byte 0 and an id in eight bytes before the value, or put these eight bytes into a header `apicurio.value.contentId` or
+`apicurio.value.globalId`. A value with such a header is passed on with the header's content as its head, so that there
+is only one form to decode.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.kernels import arrow
 
 IdFrom = Literal["prefix", "header", "apicurio", "apicurio_global"]
-"""Declared place of the schema id. An id of eight bytes before a value is either a content id or a global id."""
+"""Declared position of the schema id. An id of eight bytes before a value is either a content id or a global id."""
 Side = Literal["value", "key"]
 Key = int | str
-"""An id of a schema, its GUID in canonical text of 36 characters, or Apicurio's `contentId-7` or `globalId-7`."""
+"""The id of a schema, the schema's GUID in canonical text of 36 characters, or Apicurio's `contentId-7` or
+`globalId-7`."""
 
 SIZE: Final = 5
 GUID_SIZE: Final = 17
 LONG_SIZE: Final = 9
 NONE: Final = -1
-"""Used as the id if a value is null or has no such head."""
+"""Stands for the id if a value is null or has no valid head."""
 _FIRST_NAMED: Final = -2
 _HEADERS: Final[Mapping[Side, bytes]] = {"value": b"__value_schema_id", "key": b"__key_schema_id"}
 CONTENT_ID: Final = "contentId"
 GLOBAL_ID: Final = "globalId"
 _LONG_IDS: Final[Mapping[str, int]] = {CONTENT_ID: 2, GLOBAL_ID: 3}
-"""Suffixes of Apicurio's header names, and the byte before their eight bytes in a head."""
+"""Suffixes of Apicurio's header names. In a head, the byte listed for the suffix precedes the eight bytes of the id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A number for each value: its schema's id, `NONE`, or a lower number, local to this block, whose key is in
-    `names`."""
+    """A number for each value: the id of the value's schema, `NONE`, or a lower number. A lower number is local to this
+    block, and `names` has its key."""
 
     numbers: npt.NDArray[np.int64]
     names: Mapping[int, str]
@@ -57,7 +58,8 @@ class Heads:
 
 
 def heads_of(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
-    """Return the heads of a block; heads of values in `framed` are read only according to `id_from`."""
+    """Return the heads of a block of values, which come from `framed`. Only the kinds of heads that `id_from` declares
+    are recognized."""
     pieces = pieces_of(values)
     ids = np.full(len(pieces), NONE, np.int64)
     if id_from in ("prefix", "header"):
@@ -82,7 +84,7 @@ def heads_of(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
 
 
 def heads_exactly(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
-    """Like `heads_of`, value by value in plain Python."""
+    """Like `heads_of`, but value by value in plain Python."""
     ids, numbers = [], dict[str, int]()
     for value in values.to_pylist():
         first = value[0] if value else None
@@ -106,13 +108,13 @@ def _key_of_head(head: bytes, id_from: IdFrom) -> str:
 
 
 def long_id(key: Key) -> tuple[str, int] | None:
-    """Return the kind and the number of an Apicurio id; None for any other key."""
+    """Return the kind and the number of an Apicurio id, or None for any other key."""
     kind, _, number = str(key).partition("-")
     return (kind, int(number)) if kind in _LONG_IDS else None
 
 
 def data_of(values: pa.BinaryArray, key: Key) -> pa.BinaryArray:
-    """Return the bytes after the head of each value; all values name `key` or are null."""
+    """Return the bytes after the head of each value. All values must be null or have a head with the id `key`."""
     pieces = pieces_of(values)
     size = np.int32(SIZE if isinstance(key, int) else LONG_SIZE if long_id(key) else GUID_SIZE)
     starts = pieces.starts + size
@@ -133,17 +135,18 @@ def fault_of(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Values with the declared head and, by row, the reasons why the others have none."""
+    """Values with the declared head. For each row without such a head, `faults` has the reason."""
 
     values: pa.BinaryArray
     faults: Mapping[int, str]
 
 
 def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: IdFrom) -> Framed:
-    """Return the values with their heads; `headers` belong to their records: lists of structs of key and value.
+    """Return the values with their heads. `headers` are the headers of the values' records: lists of structs with key
+    and value.
 
-    If a record names its schema in a header although the declaration says `prefix`, its value gets no head: bytes that
-    only look like a head would select the wrong schema.
+    If a record names its schema in a header although the declaration says `prefix`, the record's value gets no head.
+    Bytes that only look like a head would select the wrong schema.
     """
     if id_from in ("apicurio", "apicurio_global"):
         return _framed_by_apicurio(values, headers, side)
@@ -174,7 +177,7 @@ def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: I
 
 
 def _framed_by_apicurio(values: pa.BinaryArray, headers: pa.ListArray, side: Side) -> Framed:
-    """Like `framed`: a header takes precedence over a prefix, and a content id over a global one."""
+    """Like `framed`, but for Apicurio. A header takes precedence over a prefix, and a content id over a global id."""
     found, there = values, pa.array(np.zeros(len(values), bool))
     faults: dict[int, str] = {}
     for kind in (GLOBAL_ID, CONTENT_ID):
@@ -206,8 +209,8 @@ def apicurio_rows(headers: pa.ListArray, side: Side) -> npt.NDArray[np.bool_]:
 
 
 def last_header(headers: pa.ListArray, name: bytes) -> pa.BinaryArray:
-    """Return the last header value with that name of each record, like Kafka's `lastHeader`; null if there is none, or
-    it is null."""
+    """Return, for each record, the value of the last header with that name, like Kafka's `lastHeader`. The result is
+    null if the record has no such header or if the header's value is null."""
     entries = headers.values
     edges = headers.offsets.to_numpy().astype(np.int64)
     keys = entries.field("key").cast(pa.binary())
