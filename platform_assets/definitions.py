@@ -19,7 +19,7 @@ _FILES = dg.fs_io_manager.configured(lambda _: {}, config_schema={})
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The code location. What is given in the environment wins over what `platform-assets up` started."""
+    """The code location. Services set in the environment take precedence over those that `platform-assets up` started."""
     project.adopt(os.environ, Path.cwd())
     secret_files.take(os.environ, secret_files.STORE)
     for name, value in platform.environment().items():

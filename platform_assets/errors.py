@@ -1,15 +1,15 @@
-"""Every error that the platform raises, under one root.
+"""All errors that the platform raises, with one base class.
 
-Three mix-ins tell a caller what it may do, and nothing else decides that:
+Three mix-ins, and nothing else, tell a caller how to react:
 
 * `Retryable`: nothing changed and the same call may succeed later (a broker out of reach, a lost race).
-* `Terminal`: the same call fails again until somebody makes the change that the message names.
+* `Terminal`: the same call fails again until somebody makes the change that the message describes.
 * `UnknownOutcome`: the call may or may not have taken effect. Running it again is safe, because every write of the
   platform is an overwrite keyed by offsets or a compare-and-set.
 
-Each message names the value, the place and the next step. No message holds a client setting's value: those may be
-secrets. Messages quote records, brokers and registries, and Dagster and Spark log them: `str` shows control characters
-as escapes.
+Each message names the value, the place and the next step. No message contains the value of a client setting, because it
+could be a secret. Messages quote records, brokers and registries, and are logged by Dagster and Spark. For this reason,
+`str` shows control characters as escapes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Final
 
 
 def printable(text: object) -> str:
-    """Return `text` in one line, with whatever is not printable as an escape.
+    """Return `text` on one line, with each character that is not printable as an escape.
 
-    That is control characters, ESC and line ends among them, and marks that change the direction of text or have no
+    These are control characters, including ESC and line ends, and characters that change the text direction or have no
     width.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
@@ -31,8 +31,8 @@ def printable(text: object) -> str:
 class PlatformError(Exception):
     """Root of all errors of the platform.
 
-    Errors cross processes (runs, Spark's workers), so each can be pickled, whatever arguments its class takes:
-    unpickling restores its message and its fields without calling `__init__`.
+    Errors are passed between processes (runs, Spark's workers), so each error can be pickled, whatever arguments its
+    class takes. Unpickling restores the error's message and fields without calling `__init__`.
 
     Attributes:
         has_lines: true if the line breaks in the message are the platform's own, so a terminal may show them.
@@ -53,11 +53,11 @@ def _restored(kind: type[PlatformError], *args: object) -> PlatformError:
 
 
 class Retryable(PlatformError):
-    """Nothing changed; the same call may succeed later."""
+    """Nothing was changed; the same call may succeed later."""
 
 
 class Terminal(PlatformError):
-    """The same call fails again until somebody acts as the message says."""
+    """The same call fails again until somebody does what the message says."""
 
 
 class UnknownOutcome(PlatformError):
@@ -72,7 +72,7 @@ class ConfigurationError(Terminal):
 
 
 class WindowKeyError(ConfigurationError, ValueError):
-    """A text is not a window key."""
+    """A string is not a window key."""
 
     def __init__(self, key: object) -> None:
         self.key = key
@@ -100,7 +100,7 @@ class DeclarationsError(ConfigurationError):
 
 
 class GivenServiceError(ConfigurationError):
-    """A service that an environment variable names does not answer."""
+    """A service that an environment variable sets does not answer."""
 
     def __init__(self, service: str, variable: str, cause: str) -> None:
         self.service, self.variable, self.cause = service, variable, cause
@@ -111,7 +111,7 @@ class GivenServiceError(ConfigurationError):
 
 
 class TopicNameError(ConfigurationError):
-    """A topic's name breaks Kafka's rule for names; it is not used in any path or request."""
+    """A topic's name breaks Kafka's naming rules; the name is not used in any path or request."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -122,7 +122,7 @@ class TopicNameError(ConfigurationError):
 
 
 class ThrowawayInstanceError(ConfigurationError):
-    """A run uses a temporary Dagster instance, so everything that it reports is lost when it ends."""
+    """A run uses a temporary Dagster instance, so everything that the run reports is lost when the run ends."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -138,7 +138,7 @@ class ThrowawayInstanceError(ConfigurationError):
 
 
 class WindowError(Terminal):
-    """A window cannot be sealed or loaded as asked."""
+    """A window cannot be sealed or loaded as requested."""
 
 
 class UnknownWindowError(WindowError):
@@ -150,7 +150,7 @@ class UnknownWindowError(WindowError):
 
 
 class WindowOpenError(WindowError):
-    """The window's end has not passed yet."""
+    """The end of the window is still in the future."""
 
     def __init__(self, topic: str, key: str, closes_at: str) -> None:
         self.topic, self.key, self.closes_at = topic, key, closes_at
@@ -160,7 +160,7 @@ class WindowOpenError(WindowError):
 
 
 class WindowBeforeStartError(WindowError):
-    """The window is before the first edge of the topic."""
+    """The window is before the topic's first edge."""
 
     def __init__(self, topic: str, key: str, start: str) -> None:
         self.topic, self.key, self.start = topic, key, start
@@ -185,7 +185,7 @@ class BrokerUnreachableError(Retryable):
 
 
 class BrokerRefusedError(Terminal):
-    """A broker answered and refused the request. `right` is the one that the user lacks, if that is the reason."""
+    """A broker answered and refused the request. If the user lacks a right, `right` names it."""
 
     def __init__(self, doing: str, reason: str, right: str = "") -> None:
         self.doing, self.reason, self.right = doing, reason, right
@@ -196,7 +196,7 @@ class BrokerRefusedError(Terminal):
 
 
 class TopicMissingError(Terminal):
-    """The broker answers, but does not have the topic."""
+    """The broker answers but does not have the topic."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -207,7 +207,7 @@ class TopicMissingError(Terminal):
 
 
 class TopicRecreatedError(Terminal):
-    """The topic's name now has a different topic id from the ledger's."""
+    """The topic's name now has a different topic id from the one in the ledger."""
 
     def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
         self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
@@ -222,7 +222,7 @@ class TopicRecreatedError(Terminal):
 
 
 class ClusterChangedError(Terminal):
-    """The brokers belong to a different cluster from the one that the topic's newest cut was taken from."""
+    """The brokers belong to a different cluster from the one where the topic's newest cut was taken."""
 
     def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
         self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
@@ -237,7 +237,7 @@ class ClusterChangedError(Terminal):
 
 
 class PartitionsAbsentError(Terminal):
-    """The topic has fewer partitions on these brokers than were sealed."""
+    """The topic has fewer partitions on these brokers than the ledger has sealed offsets for."""
 
     def __init__(self, topic: str, servers: str, absent: Sequence[int], number: int) -> None:
         self.topic, self.absent = topic, tuple(absent)
@@ -253,7 +253,8 @@ class PartitionsAbsentError(Terminal):
 
 
 class TruncationError(Terminal):
-    """The log lost recorded offsets from `found` on, or has other records there, as leader epoch `epoch` shows."""
+    """The log lost recorded offsets from `found` on, or now has other records at these offsets, as leader epoch `epoch`
+    shows."""
 
     def __init__(self, topic: str, partition: int, recorded: int, found: int, epoch: int | None = None) -> None:
         self.topic, self.partition, self.recorded, self.found, self.epoch = topic, partition, recorded, found, epoch
@@ -285,7 +286,7 @@ class RegistryUnreachableError(Retryable):
 
 
 class RegistryRefusedError(Terminal):
-    """The server at the URL refuses, or does not answer like a schema registry."""
+    """The server at the URL refuses requests, or does not answer like a schema registry."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url, self.reason = url, reason
@@ -296,7 +297,7 @@ class RegistryRefusedError(Terminal):
 
 
 class RegistryChangedError(Terminal):
-    """A registry returns a different schema for an id than the one that this lake has decoded values with."""
+    """A registry returns a different schema for an id from the schema with which this lake has decoded values."""
 
     def __init__(self, url: str, number: int | str, known_from: str, known: str, found: str) -> None:
         self.url, self.number, self.known_from, self.known, self.found = url, number, known_from, known, found
@@ -310,7 +311,7 @@ class RegistryChangedError(Terminal):
 
 
 class SchemaCompilerError(Retryable):
-    """The compiler of Protobuf schemas did not finish, for a reason other than the schema."""
+    """The Protobuf schema compiler did not finish, for a reason other than the schema."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -324,7 +325,7 @@ class SchemaCompilerError(Retryable):
 
 
 class UnstableEndError(Retryable):
-    """Evidence was requested past the last stable offset, where transactions are still open."""
+    """Evidence was requested for offsets past the last stable offset, where transactions are still open."""
 
     def __init__(self, topic: str, partition: int, end: int, last_stable: int) -> None:
         self.topic, self.partition, self.end, self.last_stable = topic, partition, end, last_stable
@@ -336,7 +337,7 @@ class UnstableEndError(Retryable):
 
 
 class EmptyAnswersError(Retryable):
-    """A broker keeps returning no records below the last stable offset, and nothing proves that there are none."""
+    """A broker keeps returning no records below the last stable offset, and nothing proves that there are no records."""
 
     def __init__(self, topic: str, partition: int, offset: int, end: int, seconds: float) -> None:
         self.topic, self.partition, self.offset, self.end, self.seconds = topic, partition, offset, end, seconds
@@ -351,7 +352,7 @@ class EmptyAnswersError(Retryable):
 
 
 class DamagedBatchError(Terminal):
-    """A record batch that the broker sent is not intact. `window` is the one that is loaded."""
+    """A record batch from the broker is damaged. `window` is the window that is being loaded."""
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str, window: str = "") -> None:
         self.topic, self.partition, self.offset, self.reason, self.window = topic, partition, offset, reason, window
@@ -364,17 +365,18 @@ class DamagedBatchError(Terminal):
         )
 
     def of_window(self, window: str) -> DamagedBatchError:
-        """The same error of a load of `window`, which can also leave the batch out."""
+        """Return this error for a load of `window`; the message adds how to leave the batch out."""
         return DamagedBatchError(self.topic, self.partition, self.offset, self.reason, window)
 
     def of_loaded_window(self) -> DamagedBatchError:
-        """The same error of a window that is loaded: the table's rows, or those of its past versions, are kept
-        first."""
+        """Return this error for a load of a window that already has rows: first, the rows of the table or of its past
+        versions are kept."""
         return self.of_window("")
 
 
 class BatchTooLargeError(Terminal):
-    """A record batch exceeds a limit on what a batch may unpack to, and was not opened. `window` is being loaded."""
+    """A record batch exceeds a limit on the size of an unpacked batch, so it was not opened. `window` is the window
+    that is being loaded."""
 
     def __init__(
         self, topic: str, partition: int, start: int, end: int, reason: str, variable: str, window: str = ""
@@ -390,12 +392,12 @@ class BatchTooLargeError(Terminal):
         )
 
     def of_window(self, window: str) -> BatchTooLargeError:
-        """Return this error for a load of `window`; its message adds how to leave the batch out."""
+        """Return this error for a load of `window`; the message adds how to leave the batch out."""
         return BatchTooLargeError(self.topic, self.partition, self.start, self.end, self.reason, self.variable, window)
 
     def of_loaded_window(self) -> BatchTooLargeError:
-        """Return this error for a window with rows in the table: a loss that a higher limit prevents is not
-        accepted."""
+        """Return this error for a window with rows in the table: records that a higher limit would load must not be
+        accepted as lost."""
         return self.of_window("")
 
 
@@ -404,16 +406,16 @@ class BatchTooLargeError(Terminal):
 REPAIR_LEDGER: Final = (
     "The ledger was edited: restore _ledger from a backup, or move it away and run `platform-assets rebuild-ledger`."
 )
-"""The fix when the ledger contradicts itself or the table. rebuild-ledger adds what is missing and corrects nothing, so
-the ledger has to be moved away first."""
+"""The fix if the ledger contradicts itself or the table. rebuild-ledger only adds what is missing and does not correct
+entries, so the ledger must be moved away first."""
 
 
 class LedgerConflictError(Retryable):
-    """Another process recorded the edge first, and its cut could not be read yet."""
+    """Another process recorded the edge first, and the cut that it recorded could not be read yet."""
 
 
 class LedgerLostError(Terminal):
-    """The tables know more than the ledger, which was lost or rolled back."""
+    """The tables have loads that the ledger, which was lost or rolled back, does not have."""
 
     def __init__(self, table: str, detail: str) -> None:
         self.table = table
@@ -424,7 +426,7 @@ class LedgerLostError(Terminal):
 
 
 class LedgerNewerError(Terminal):
-    """A later release wrote the ledger in a way that this one would misread."""
+    """A later release wrote the ledger in a form that this release would misread."""
 
     def __init__(self, place: str, found: int, known: int) -> None:
         self.place, self.found, self.known = place, found, known
@@ -436,7 +438,7 @@ class LedgerNewerError(Terminal):
 
 
 class LedgerCorruptError(Terminal):
-    """The ledger contradicts itself, or facts of the caller that never change."""
+    """The ledger contradicts itself, or contradicts facts from the caller that never change."""
 
 
 # --- lake and loads ---------------------------------------------------------------------------------------------
@@ -454,7 +456,7 @@ class SparkUnreachableError(Retryable):
 
 
 class LakeUnavailableError(Retryable):
-    """The file system or object store of the lake failed temporarily; nothing was changed."""
+    """The lake's file system or object store failed temporarily; nothing was changed."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
@@ -473,7 +475,7 @@ _STORE: Final = "s3://"
 
 
 def access_to(place: str) -> str:
-    """Name the settings to correct when the lake at `place` refuses access."""
+    """Return the names of the settings to correct when the lake at `place` refuses access."""
     if _STORE not in place:
         return "its permissions"
     return (
@@ -483,7 +485,7 @@ def access_to(place: str) -> str:
 
 
 class LakeNotWritableError(Terminal):
-    """A folder of the lake cannot be written."""
+    """A folder of the lake is not writable."""
 
     def __init__(self, folder: str, reason: str) -> None:
         self.folder, self.reason = folder, reason
@@ -497,7 +499,7 @@ class LoadError(Terminal):
 
 
 class OffsetsExpiredError(LoadError):
-    """Kafka no longer holds offsets that the window needs."""
+    """Kafka no longer has offsets that the window needs."""
 
     def __init__(
         self, topic: str, window: str, lost: Iterable[tuple[int, int, int]], remedy: str, why: str = ""
@@ -525,7 +527,7 @@ class UnreadableTimestampError(LoadError):
 
 
 class TimestampOverflowError(LoadError):
-    """Spark found a timestamp that it cannot represent; the record is not known yet."""
+    """Spark found a timestamp that it cannot represent; the record with this timestamp is not known yet."""
 
     def __init__(self, topic: str, window: str) -> None:
         self.topic, self.window = topic, window
@@ -533,7 +535,7 @@ class TimestampOverflowError(LoadError):
 
 
 class TimestampShiftedError(LoadError):
-    """Spark's connector has shifted timestamps, as it does with those before the calendar reform of 1582."""
+    """Spark's connector has shifted timestamps, as it does with timestamps before the calendar reform of 1582."""
 
     def __init__(self, table: str, window: str, oldest: int) -> None:
         self.table, self.window, self.oldest = table, window, oldest
@@ -569,7 +571,7 @@ class WorkerLostError(Retryable):
 
 
 class MergingLostError(Retryable):
-    """Spark ended a job that merges files before all of them were merged."""
+    """Spark ended a file merge job before all files were merged."""
 
     def __init__(self, table: str, reason: str) -> None:
         self.table, self.reason = table, reason
@@ -581,7 +583,7 @@ class MergingLostError(Retryable):
 
 
 class FilesLostError(LoadError):
-    """Data files named in the table's log cannot be read."""
+    """Data files that the table's log lists cannot be read."""
 
     def __init__(self, table: str, window: str, detail: str) -> None:
         self.table, self.window, self.detail = table, window, detail
@@ -592,10 +594,10 @@ class FilesLostError(LoadError):
 
 
 class LostForGoodError(LoadError):
-    """Neither Kafka nor any data file that can still be read has `lost` rows of a damaged window.
+    """`lost` rows of a damaged window exist neither in Kafka nor in any data file that can still be read.
 
-    `gone` are `(partition, start, end)` ranges of the window without a row; some of these offsets may never have had
-    one.
+    `gone` lists `(partition, start, end)` ranges of the window that have no row; some of these offsets may never have
+    had one.
     """
 
     def __init__(
@@ -623,7 +625,7 @@ class LostForGoodError(LoadError):
 
 
 class UnprovedRowsError(LoadError):
-    """A window has no receipt, and a load might not restore the rows that the table has for it."""
+    """A window has no receipt, and a load might not restore the rows that the table has for this window."""
 
     def __init__(self, table: str, window: str, held: int | None, found: int | None, offsets: str) -> None:
         self.table, self.window, self.held, self.found = table, window, held, found
@@ -641,11 +643,11 @@ class UnprovedRowsError(LoadError):
 
 
 class UnrecordedLoadError(UnprovedRowsError):
-    """A rebuilt ledger found a window's rows without their load, and Kafka has more records, or the rows are damaged
-    now.
+    """A rebuilt ledger found the rows of a window but not the load that wrote them. In addition, either Kafka has more
+    records, or the rows are now damaged.
 
-    `kafka` describes what Kafka has of the window. `new` are `(partition, start, end)` ranges that Kafka has and the
-    table lacks, given if the table has all rows that the ledger found.
+    `kafka` describes what Kafka has of the window. `new` lists `(partition, start, end)` ranges that Kafka has and the
+    table lacks; it is set only if the table has all rows that the ledger found.
     """
 
     def __init__(
@@ -687,8 +689,8 @@ class UnrecordedLoadError(UnprovedRowsError):
 
 
 class DamagedRowsError(UnprovedRowsError):
-    """Kafka and the data files have as many rows of a damaged window as were loaded, or more, but not provably the
-    same."""
+    """Kafka and the data files have at least as many rows of a damaged window as were loaded, but nothing proves that
+    they are the same rows."""
 
     def __init__(self, table: str, window: str, rows: int, found: int, cause: str) -> None:
         self.table, self.window, self.held, self.found = table, window, rows, found
@@ -704,11 +706,11 @@ class DamagedRowsError(UnprovedRowsError):
 
 
 _NAMED: Final = 10
-"""Ranges that a message names."""
+"""Maximum number of ranges that a message lists."""
 
 
 class ReloadDiffersError(LoadError):
-    """A re-load read different records from those that the ledger has for the window."""
+    """A re-load read different records from those that the ledger lists for the window."""
 
     def __init__(self, topic: str, window: str, detail: str) -> None:
         self.topic, self.window, self.detail = topic, window, detail
@@ -716,7 +718,7 @@ class ReloadDiffersError(LoadError):
 
 
 class ConcurrentLoadError(Retryable):
-    """Another run committed the same window first, or changed the table's columns."""
+    """Another run committed the same window first, or changed the table's columns in the meantime."""
 
     def __init__(self, table: str, window: str) -> None:
         self.table, self.window = table, window
@@ -739,7 +741,7 @@ class TableRefusedError(LoadError):
 
 
 class SchemaChangeError(LoadError):
-    """The declared columns of a decoded table differ from the table's by more than additions."""
+    """The declared columns of a decoded table differ from the existing ones by more than additions."""
 
     def __init__(
         self, table: str, changes: Sequence[str], held: str, rows: int = 0, windows: int = 0, version: int | None = None
@@ -765,7 +767,8 @@ class SchemaChangeError(LoadError):
 
 
 class ReplacedRowsError(LoadError):
-    """The replacement columns cannot hold some rows of the table. `fewer` has the rows before and after, by window."""
+    """The replacement columns cannot hold some rows of the table. `fewer` has the numbers of rows before and after, by
+    window."""
 
     def __init__(
         self, table: str, held: str, fewer: Mapping[str, tuple[int, int]], *, tried: int, rows: int, windows: int
@@ -787,7 +790,7 @@ class ReplacedRowsError(LoadError):
 
 
 class RepairOffsetError(ConfigurationError):
-    """A repair declares a value for a record that its window does not have."""
+    """A repair declares a value for a record that is not in the repair's window."""
 
     def __init__(self, raw: str, window: str, partition: int, offset: int) -> None:
         self.raw, self.window, self.partition, self.offset = raw, window, partition, offset
@@ -810,7 +813,7 @@ class NotLoadedError(Retryable):
 
 
 class DecodingDiffersError(LoadError):
-    """The same declaration decodes the same records into different rows than before."""
+    """The same declaration decodes the same records into different rows than the last time."""
 
     def __init__(self, table: str, window: str, detail: str) -> None:
         self.table, self.window, self.detail = table, window, detail
@@ -823,7 +826,7 @@ class DecodingDiffersError(LoadError):
 
 
 class DecodingUnsupportedError(LoadError):
-    """Spark's workers cannot decode."""
+    """Spark's workers cannot decode records."""
 
     def __init__(self, table: str, window: str, reason: str) -> None:
         self.table, self.window, self.reason = table, window, reason
@@ -846,7 +849,7 @@ class UnerasedReplay:
 
 
 class ErasureUnfinishedError(Retryable):
-    """Some windows still hold records that are being erased; no load reads those records any more."""
+    """Some windows still hold records that are being erased. Loads no longer read those records."""
 
     def __init__(
         self,
@@ -928,7 +931,7 @@ class PastVersionsKeptError(Terminal):
 
 
 class CommitOutcomeUnknownError(UnknownOutcome):
-    """The outcome of a commit, or of writing files for it, is unknown."""
+    """The outcome of a commit, or of writing files for a commit, is unknown."""
 
     def __init__(self, table: str, window: str, reason: str) -> None:
         self.table, self.window = table, window
@@ -943,7 +946,7 @@ class CommitOutcomeUnknownError(UnknownOutcome):
 
 
 class MigrationDamageError(Terminal):
-    """Rows of a table that is to be migrated are not those that its loads wrote."""
+    """A table to be migrated has rows that differ from those that its loads wrote."""
 
     def __init__(self, table: str, windows: Sequence[str]) -> None:
         self.table, self.windows = table, tuple(windows)
@@ -956,7 +959,7 @@ class MigrationDamageError(Terminal):
 
 
 class MigrationBusyError(Retryable):
-    """Other commits always came before the migration's."""
+    """Each time, another commit came before the commit of the migration."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -967,7 +970,7 @@ class MigrationBusyError(Retryable):
 
 
 class MigrationOutcomeUnknownError(UnknownOutcome):
-    """The outcome of the commit of a migration is unknown."""
+    """The outcome of a migration's commit is unknown."""
 
     def __init__(self, table: str, reason: str) -> None:
         self.table = table
@@ -981,7 +984,7 @@ class MigrationOutcomeUnknownError(UnknownOutcome):
 
 
 class SendingInterruptedError(Retryable):
-    """Not all dead letters were sent to a topic, or it is unknown whether the last ones were sent."""
+    """Not all dead letters were sent to a topic, or the outcome of the last sends is unknown."""
 
     def __init__(self, source: str, target: str, doing: str, reason: str) -> None:
         self.source, self.target = source, target
@@ -992,7 +995,7 @@ class SendingInterruptedError(Retryable):
 
 
 class SendingRefusedError(Terminal):
-    """A broker refused to take dead letters. `right` is the one that the user lacks, if that is why."""
+    """A broker refused to take dead letters. If the user lacks a right, `right` names it."""
 
     def __init__(self, source: str, target: str, reason: str, right: str = "") -> None:
         self.source, self.target, self.right = source, target, right
@@ -1008,7 +1011,8 @@ def _rows(number: int) -> str:
 
 
 def ranges_text(ranges: Iterable[tuple[int, int, int]], limit: int = 10) -> str:
-    """Name `(partition, start, end)` ranges, end exclusive, for a message; beyond `limit`, only count them."""
+    """Describe `(partition, start, end)` ranges, end exclusive, for a message; beyond `limit` ranges, only give their
+    number."""
     listed = list(ranges)
     text = ", ".join(f"partition {p} offsets [{start}, {end})" for p, start, end in listed[:limit])
     return text + (f" and {len(listed) - limit} more ranges" if len(listed) > limit else "")

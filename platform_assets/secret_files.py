@@ -1,6 +1,7 @@
-"""Secrets that a variable holds, or a file that a second variable names: `NAME` or `NAME_FILE`, as for mounted secrets.
+"""Secrets from the environment: variable `NAME` has the value, or variable `NAME_FILE` has the path of a file, such as
+a mounted secret.
 
-A file is read each time, so a secret that is replaced there is taken by the next run, tick or task.
+A file is read each time, so the next run, tick or task uses a secret that was replaced in the file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from platform_assets.errors import ConfigurationError
 SUFFIX: Final = "_FILE"
 MOST_BYTES: Final = 64 << 10
 STORE: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-"""Secrets of an object store. Its clients (delta-rs, Spark, obstore) read the environment by themselves."""
+"""Secrets of an object store. The store's clients (delta-rs, Spark, obstore) read the environment themselves."""
 
 
 def secret(environ: Mapping[str, str], name: str) -> str | None:
@@ -55,9 +56,10 @@ def secret(environ: Mapping[str, str], name: str) -> str | None:
 
 
 def take(environ: MutableMapping[str, str], names: Iterable[str]) -> None:
-    """Set those of `names` whose secrets are in files, for clients that read the environment by themselves.
+    """Set the variables in `names` whose secrets are in files, for clients that read the environment themselves.
 
-    Call it when a process starts, before it has threads: the files are read once. Raises ConfigurationError as `secret` does.
+    Call it when a process starts, before the process has threads. The files are read once. Raises ConfigurationError as
+    `secret` does.
     """
     for name in names:
         if environ.get(name + SUFFIX) and (found := secret(environ, name)) is not None:
@@ -67,7 +69,8 @@ def take(environ: MutableMapping[str, str], names: Iterable[str]) -> None:
 
 
 def _content(path: str) -> bytes | None:
-    """The beginning of a file, one byte more than is allowed; None if it is not a regular file. It never waits for a writer."""
+    """Return the beginning of a file, one byte more than is allowed; None if it is not a regular file. Never wait for a
+    writer."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
@@ -84,7 +87,7 @@ def has_controls(text: str) -> bool:
 
 
 def basic_login(user: str, password: str) -> dict[str, str]:
-    """The header of a login by HTTP Basic, in UTF-8 (RFC 7617)."""
+    """Return the header for an HTTP Basic login, in UTF-8 (RFC 7617)."""
     return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
 
 

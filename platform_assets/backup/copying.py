@@ -1,4 +1,5 @@
-"""Copy files into a backup: unchanged files are linked to the previous backup's, others are copied and digested."""
+"""Copy files into a backup. Unchanged files become links to the files of the previous backup; all others are copied,
+and their digests are computed."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ _SQLITE: Final = b"SQLite format 3\x00"
 _BESIDE_DATABASES: Final = (".db-wal", ".db-shm", ".db-journal")
 _BUSY_SECONDS: Final = 60.0
 _AT_ONCE: Final = 16
-"""Number of concurrent requests to an object store: each waits for an answer, not for a processor."""
+"""Number of concurrent requests to an object store. The requests wait for answers, not for a processor."""
 PIECE_BYTES: Final = 2 << 20
-"""Bytes of an object to request at a time."""
+"""Number of bytes to request from an object at a time."""
 
 
 _T = TypeVar("_T")
@@ -41,7 +42,8 @@ class Former:
 
 @dataclass
 class Copier:
-    """Fills the folder `into`. Links to files of `former` if `links` says that the file system supports that."""
+    """Fills the folder `into` with a backup. If `links` is true, because the file system supports it, unchanged files
+    are hard links to the files of `former`."""
 
     into: Path
     former: Former | None
@@ -51,8 +53,9 @@ class Copier:
     done: list[BackedUpFile] = field(default_factory=list)
 
     def file(self, origin: Path, path: str) -> bool:
-        """Put the file `origin` into the backup as `path`; return False if the file does not exist or no longer exists.
-        Raises the errors of `lake.failures` if it cannot be read, and BackupNotWritableError.
+        """Put the file `origin` into the backup as `path`; return False if the file does not exist.
+
+        Raises the errors of `lake.failures` if the file cannot be read, and BackupNotWritableError.
         """
         try:
             opened = origin.open("rb")
@@ -75,8 +78,8 @@ class Copier:
         return True
 
     def objects(self, folder: Folder, names: Sequence[str], below: str) -> Iterator[tuple[str, bool]]:
-        """Put files of a folder in an object store into the backup, `below`; yield each name, and whether the file
-        exists.
+        """Put files from a folder in an object store into the backup, under the path `below`; yield the name of each
+        file, and whether it exists.
 
         Raises the errors of `lake.failures`, and BackupNotWritableError.
         """
@@ -103,9 +106,9 @@ class Copier:
             yield name, found is not None
 
     def database(self, origin: Path, path: str) -> bool:
-        """Copy an SQLite database that may be in use, in the state of one moment.
+        """Copy an SQLite database, which may be in use, as it was at one moment.
 
-        Also raises BackupInterruptedError.
+        Raises the same errors as `file`, and BackupInterruptedError.
         """
         source = _source_of_database(origin)
         if source is None:
@@ -135,9 +138,8 @@ class Copier:
         self.done.append(file)
 
     def _linked(self, path: str, source: str) -> BackedUpFile | None:
-        """Link the previous backup's file from this source as `path` and return it; None if that backup has no such
-        file.
-        """
+        """Link the previous backup's copy as `path`, and return its entry; None if that backup has no copy made from
+        the same `source`."""
         known = None if self.former is None or not self.links else self.former.files.get(path)
         if self.former is None or known is None or known.source != source:
             return None
@@ -150,9 +152,9 @@ class Copier:
         return known
 
     def _copy(self, read: Callable[[], bytes], path: str) -> tuple[str, int]:
-        """Write the pieces that `read` returns until one is empty; return digest and size.
+        """Write the blocks that `read` returns until it returns an empty one; return the digest and the size.
 
-        Raises BackupNotWritableError, and the errors of `read`.
+        Raises BackupNotWritableError, and whatever `read` raises.
         """
         digest, size = hashlib.sha256(), 0
         with writing_backup(self.into):
@@ -173,9 +175,9 @@ class Copier:
 
 
 def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
-    """Yield the result of `ask` for each item, in order, with several calls running in parallel.
+    """Yield the result of `ask` for each item, in order. Several calls run in parallel.
 
-    After an error, no other call starts.
+    After an error, no further calls start.
     """
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
@@ -185,9 +187,8 @@ def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
 
 
 def home_files(home: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield each file of Dagster's home, and whether it is an SQLite database; SQLite's own files next to it belong to
-    the database.
-    """
+    """Yield each file in Dagster's home, and whether it is an SQLite database. Files that SQLite keeps next to a
+    database are not listed, because they belong to the database."""
     for folder, _, names in sorted(os.walk(home)):
         for name in sorted(names):
             file = Path(folder) / name
@@ -221,8 +222,8 @@ def _is_database(file: Path) -> bool:
 
 
 def _source_of_database(origin: Path) -> str | None:
-    """Return a stamp of a database, which each write changes, whether it is in the database file or in the write-ahead
-    file next to it."""
+    """Return a stamp of a database. Each write changes the stamp, whether the write goes to the database file or to the
+    write-ahead file next to it."""
     found = []
     for file in (origin, origin.with_name(f"{origin.name}-wal")):
         with failures.reading(file):

@@ -22,7 +22,7 @@ class BackupInterruptedError(Retryable):
 
 
 class BackupNotWritableError(Terminal):
-    """The folder of the backups refuses writes."""
+    """The backup folder is not writable."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
@@ -44,7 +44,7 @@ class BackupDamagedError(Terminal):
 
 
 class RestoreInterruptedError(Terminal):
-    """A restore failed; the replaced data may still be in a folder next to its place."""
+    """A restore failed. The data that it was replacing may still be in a folder next to the restored data."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
@@ -67,7 +67,7 @@ class RestoreHalfDoneError(Terminal):
 
 @contextmanager
 def writing_backup(place: Path) -> Iterator[None]:
-    """Context of a block that writes to the backup folder. Raises BackupNotWritableError."""
+    """Run a block that writes to the backup folder; raise BackupNotWritableError if it fails."""
     try:
         yield
     except OSError as e:

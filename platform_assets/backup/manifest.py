@@ -1,4 +1,4 @@
-"""Manifest of a backup: the list of its contents, by which a restore detects missing and changed files."""
+"""Manifest of a backup: the list of the backup's contents, with which a restore detects missing and changed files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ DAGSTER: Final = "dagster"
 LEDGER: Final = "ledger"
 STAGED: Final = ".restoring"
 REPLACED: Final = ".replaced"
-"""Name in a place that an unfinished restore is replacing; in a folder, it has the data that was moved away."""
+"""Name that marks a place as being replaced by an unfinished restore. In a local place, it is a folder with the data
+that was moved away."""
 OWN: Final = frozenset({STAGED, REPLACED})
-"""Names of folders that a restore creates in a place, and that stay there if the restore dies."""
+"""Names that a restore creates in a place, and leaves there if the restore dies."""
 
 MOST_BYTES: Final = 1 << 30
-"""Maximum size of a manifest: enough for some million files."""
+"""Maximum size of a manifest: enough for several million files."""
 _SHOWN: Final = 200
 
 _VERSION_KEY: Final = "platform_assets_backup"
@@ -36,9 +37,9 @@ _VERSION_KEY: Final = "platform_assets_backup"
 
 @dataclass(frozen=True, slots=True)
 class BackedUpFile:
-    """A file of a backup. `path` is below the backup's folder, with `/` between the parts.
+    """A file in a backup. `path` is relative to the backup's folder, with `/` between the parts.
 
-    `source` describes the file from which it was copied: if that looks unchanged, it need not be copied again.
+    `source` describes the original file. If the original looks unchanged, it need not be copied again.
     """
 
     path: str
@@ -48,7 +49,7 @@ class BackedUpFile:
 
     @property
     def part(self) -> str:
-        """The part to which it belongs: `ledger`, `dagster`, or the name of a table."""
+        """The part of the backup to which the file belongs: `ledger`, `dagster`, or the name of a table."""
         parts = PurePosixPath(self.path).parts
         if parts[0] == DAGSTER:
             return DAGSTER
@@ -56,7 +57,7 @@ class BackedUpFile:
 
     @property
     def place(self) -> str:
-        """Its path below the lake root, or below Dagster's home."""
+        """The file's path below the lake root, or below Dagster's home."""
         return self.path.partition("/")[2]
 
 
@@ -64,8 +65,9 @@ class BackedUpFile:
 class Manifest:
     """Contents of a backup.
 
-    `tables` are the versions of all Delta tables, by path below the lake root. `left_out` lists other files there that
-    were not backed up. `at` is the start time: all data of that time is included.
+    `tables` has the version of each Delta table, by the table's path below the lake root. `left_out` lists other files
+    below the lake root that were not backed up. `at` is the time when the backup began: everything that existed then is
+    included.
     """
 
     at: datetime
@@ -75,18 +77,18 @@ class Manifest:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Parts that can be restored separately: `ledger` first, `dagster` last, tables in between."""
+        """Parts that can be restored separately: `ledger` comes first, `dagster` last, and the tables in between."""
         found = {file.part for file in self.files}
         tables = sorted(found - {LEDGER, DAGSTER})
         return tuple(part for part in (LEDGER, *tables, DAGSTER) if part in found)
 
     def of(self, parts: Iterable[str]) -> list[BackedUpFile]:
-        """The files of these parts."""
+        """Return the files in these parts."""
         wanted = set(parts)
         return [file for file in self.files if file.part in wanted]
 
     def to_json(self) -> str:
-        """The manifest file's content."""
+        """Return the content of the manifest file."""
         fields = {
             _VERSION_KEY: VERSION,
             "at": self.at.astimezone(UTC).isoformat(timespec="seconds"),
@@ -137,7 +139,7 @@ def _content(place: Path) -> bytes:
 
 
 def _check_path(manifest: Path, path: str) -> None:
-    """Check a path of a manifest: anybody may have written the manifest, and the restore writes to its paths."""
+    """Check a path in a manifest. Anybody may have written the manifest, and the restore writes to the paths in it."""
     parts = path.split("/")
     lowest = {LAKE: 3, DAGSTER: 2}.get(parts[0])
     is_path = lowest is not None and len(parts) >= lowest and not {"", ".", ".."} & {*parts} and "\0" not in path
@@ -164,7 +166,8 @@ class Backup:
     manifest: Manifest
 
     def blocks(self, file: BackedUpFile) -> Iterator[bytes]:
-        """Yield the content of a file. Raises BackupDamagedError at its end if it does not match the manifest."""
+        """Yield the content of a file, block by block. Raises BackupDamagedError after the last block if the content
+        does not match the manifest."""
         place, digest, size = self.folder / file.path, hashlib.sha256(), 0
         with reading_backup(place):
             source = open_regular(place)
@@ -183,12 +186,12 @@ class Backup:
             )
 
     def compare(self, file: BackedUpFile) -> None:
-        """Read a file. Raises BackupDamagedError if it does not match the manifest."""
+        """Read a file. Raises BackupDamagedError if the content does not match the manifest."""
         for _ in self.blocks(file):
             pass
 
     def written(self, file: BackedUpFile) -> int:
-        """Return when the original of this copy was last written, in nanoseconds since 1970. Raises
+        """Return the time when the original of this file was last written, in nanoseconds since 1970. Raises
         BackupDamagedError."""
         place = self.folder / file.path
         with reading_backup(place):
@@ -196,9 +199,9 @@ class Backup:
 
 
 def open_regular(place: Path) -> IO[bytes]:
-    """Open a file to read it.
+    """Open a file for reading.
 
-    Raises OSError, also if it is not a regular file: reading a pipe or a device may never end.
+    Raises OSError, also if it is not a regular file, because reading a pipe or a device may never end.
     """
     source = open(place, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):

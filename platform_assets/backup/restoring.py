@@ -1,8 +1,8 @@
-"""Restore a backup completely or in parts: first compare all of it with the manifest, then put it in place.
+"""Restore a backup completely or in parts: first compare all files with the manifest, then put them in place.
 
 Existing data stays untouched until all requested parts are known to be complete. If a table is restored without the
-ledger, the ledger may have receipts of later table versions. These receipts are removed first, so their windows count
-as not loaded and are requested again.
+ledger, the ledger may have receipts for later versions of the table. These receipts are removed first, so their windows
+count as not loaded and are requested again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ _RECEIPTS: Final = "_ledger/commits/"
 
 
 class Place(Protocol):
-    """Destination of a backup's files. A restore has several steps, and does each in all places before the next."""
+    """Destination for files from a backup. A restore performs each of its steps in all places before it begins the next
+    step."""
 
     def begin(self) -> None:
-        """Make room. Raises RestoreInterruptedError."""
+        """Prepare the place. Raises RestoreInterruptedError."""
 
     def take(self) -> Iterator[BackedUpFile]:
-        """Compare the files with the manifest and prepare them; yield each. Existing data stays untouched.
+        """Compare the files with the manifest and stage them; yield each file. Existing data stays untouched.
 
         Raises BackupDamagedError and RestoreInterruptedError.
         """
 
     def put(self, progress: Progress) -> None:
-        """Replace the existing data with them. Raises RestoreInterruptedError; the existing data may then be lost."""
+        """Replace the existing data with the staged files. Raises RestoreInterruptedError; the existing data may then
+        be lost."""
 
     def end(self) -> None:
         """Delete all staged files."""
@@ -57,7 +59,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A folder: the lake root or Dagster's home. `names` are the entries to replace in it."""
+    """A folder: the lake root or Dagster's home. `names` lists the entries in the folder to replace."""
 
     backup: Backup
     root: Path
@@ -75,7 +77,7 @@ class LocalPlace:
             self._staged.mkdir(parents=True)
 
     def take(self) -> Iterator[BackedUpFile]:
-        """See `Place`: copy the files to a folder next to it."""
+        """See `Place`: copy the files to a staging folder inside the root."""
         for file in self.files:
             target, moment = self._staged / file.place, self.backup.written(file)
             with restoring_to(target):
@@ -84,7 +86,7 @@ class LocalPlace:
             yield file
 
     def put(self, progress: Progress) -> None:
-        """See `Place`: move existing data away, and staged files into their place."""
+        """See `Place`: move existing data away, and move staged files to their final paths."""
         # A restore that died may have left the data it was replacing: that stays until a restore succeeds.
         replaced = self.root / REPLACED / uuid.uuid4().hex
         for name in self.names:
@@ -109,7 +111,7 @@ class LocalPlace:
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A lake's root in an object store. `names` are the entries to replace below it."""
+    """A lake's root in an object store. `names` lists the entries below the root to replace."""
 
     backup: Backup
     root: Folder
@@ -126,10 +128,9 @@ class StorePlace:
             yield file
 
     def put(self, progress: Progress) -> None:
-        """See `Place`: missing data files are sent first, and the logs last. Names of data files are unique, so tables
-        stay as they are while data files are sent. Logs follow in the order in which tables depend on one another,
-        receipts last, so a window has its rows before its receipt.
-        """
+        """See `Place`: missing data files are sent first. Names of data files are unique, so the existing tables do not
+        change while data files are sent. Then the logs are sent, in the order in which tables depend on one another.
+        Receipts come last, so a window has its rows before its receipt."""
         with restoring_to(self.root):
             self.root.content.write(self._mark, str(self.backup.folder).encode())
             stamps = self.root.content.stamps("")
@@ -155,7 +156,7 @@ class StorePlace:
         """See `Place`: nothing was staged."""
 
     def finish(self) -> None:
-        """See `Place`: the replaced files are already deleted, so only the mark is removed."""
+        """See `Place`: the replaced files are already deleted, so only the mark of the restore is removed."""
         with restoring_to(self.root):
             self.root.content.remove_files(self.root.content.written_before(FOREVER, REPLACED))
 
@@ -164,7 +165,8 @@ class StorePlace:
         return f"{REPLACED}/{self.backup.folder.name}"
 
     def _sorted(self) -> tuple[list[list[BackedUpFile]], list[BackedUpFile], list[BackedUpFile]]:
-        """Return the logs, one per table, in the manifest's order; the tables' data files; and files outside tables."""
+        """Return the logs, one per table, in the manifest's order; the tables' data files; and the files outside
+        tables."""
         logs: dict[str, list[BackedUpFile]] = {}
         others, data, loose = list[BackedUpFile](), list[BackedUpFile](), list[BackedUpFile]()
         for file in self.files:
@@ -189,7 +191,7 @@ class StorePlace:
 
 
 def _is_there(log: Sequence[BackedUpFile], stamps: Mapping[str, str]) -> bool:
-    """Return whether all commits of a table's log are there already, by their stamps."""
+    """Return whether the place already has all commits in a table's log, judging by their stamps."""
     return all(stamps.get(file.place) == file.source for file in log if file.place.endswith(".json"))
 
 
@@ -197,8 +199,8 @@ def _is_there(log: Sequence[BackedUpFile], stamps: Mapping[str, str]) -> bool:
 class Restored:
     """Result of a restore, or of a dry run.
 
-    `forgotten` has by table the windows whose receipts were removed from the ledger, because the table was restored to
-    a version before their loads.
+    `forgotten` lists, by table, the windows whose receipts were removed from the ledger because the table was restored
+    to a version before the loads of these windows.
     """
 
     backup: Backup
@@ -209,7 +211,8 @@ class Restored:
 
 
 def find(source: Path) -> Backup:
-    """The backup at `source`, or the newest one in that folder. Raises ConfigurationError and BackupDamagedError."""
+    """Return the backup at `source` or, if `source` is a folder of backups, the newest one. Raises ConfigurationError
+    and BackupDamagedError."""
     if not (source / manifest.FILE).is_file():
         with reading_backup(source):
             known = backups(source)
@@ -232,11 +235,12 @@ def restore(
     dry_run: bool = False,
     progress: Progress = lambda text: None,
 ) -> Restored:
-    """Restore the parts of a backup, or only those in `only`. Neither loads nor Dagster may be running on them.
+    """Restore all parts of a backup, or only the parts in `only`. Meanwhile, neither loads nor Dagster may run on the
+    lake or the home.
 
     With `dry_run`, only compare the backup's files with its manifest. Raises ConfigurationError if the backup lacks a
-    part, if lake and home are nested, or, without `force`, if a part exists already; BackupDamagedError,
-    with nothing changed; RestoreInterruptedError.
+    part, if lake and home are nested, or, without `force`, if a part exists already; BackupDamagedError, with nothing
+    changed; RestoreInterruptedError.
     """
     check_roots_apart(lake, home)
     parts = _chosen(backup, only)
@@ -264,7 +268,7 @@ def restore(
 
 
 def newer_tables(done: Restored, lake: Lake) -> list[str]:
-    """Return tables with loads later than those in the restored ledger."""
+    """Return the tables that were not restored and have later loads than the restored ledger."""
     if LEDGER not in done.parts:
         return []
     versions = done.backup.manifest.tables
@@ -326,7 +330,7 @@ def _places(backup: Backup, parts: Sequence[str], files: Sequence[BackedUpFile],
 
 @contextmanager
 def _begun(places: Sequence[Place]) -> Iterator[None]:
-    """Delete all staged files at the end of the block."""
+    """Prepare the places, and delete all staged files at the end of the block."""
     for place in places:
         place.begin()
     try:

@@ -1,7 +1,8 @@
-"""Take a backup: a new folder in the backup folder, which is complete once it has its final name.
+"""Take a backup in a new folder inside the backup folder. The new folder gets its final name once the backup is
+complete.
 
-Loads continue in the meantime. Unchanged files are links to the previous backup's files, so each backup can be read,
-restored or deleted by itself, but costs only the space and time of new files.
+Loads continue in the meantime. Unchanged files are hard links to the files of the previous backup. So a backup takes
+only the space and time that new files need, but can be read, restored or deleted by itself.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _LOG: Final = "_delta_log"
 _LOG_FILE: Final = re.compile(r"(\d{20})\.[A-Za-z0-9._-]+")
 _DERIVED_FIRST: Final = tuple(reversed(KINDS))
 _CACHES: Final = frozenset({"baselines", "files", "sessions"})
-"""Folders of the ledger that may be deleted at any time: notes of what was checked, contents of data files, and
+"""Ledger folders that can be deleted at any time: notes on what was checked, notes on what data files contain, and
 sessions of one Spark server."""
 _ATTEMPTS: Final = 5
 
@@ -54,10 +55,9 @@ class PinnedTable:
     version: int
 
     def files(self) -> Iterator[str]:
-        """Return the files needed to read the table at that version, as paths below its folder: its log up to there,
-        and its data files. Past versions stay in the log, but of their files only those are included that this version
-        also names.
-        """
+        """Yield the files needed to read the table at this version, as paths relative to its folder: the log up to this
+        version, and the data files. Past versions stay in the log, but a data file is only included if this version
+        also lists it."""
         for name in sorted(self.folder.files(_LOG)):
             found = _LOG_FILE.fullmatch(name)
             if found is not None and int(found[1]) <= self.version:
@@ -75,9 +75,8 @@ class PinnedTable:
 
 @dataclass(frozen=True, slots=True)
 class PinnedLake:
-    """The tables of a lake at one moment; the names of `loose` files below the root, and of entries that are
-    `left_out`.
-    """
+    """The tables of a lake at one moment, the names of `loose` files below the root, and the names of entries that are
+    `left_out`."""
 
     tables: tuple[PinnedTable, ...]
     loose: tuple[str, ...]
@@ -87,7 +86,8 @@ class PinnedLake:
 def pin(lake: Lake) -> PinnedLake:
     """Return the lake's current state.
 
-    Raises BackupInterruptedError if operators record decisions during each attempt, and the errors of reading.
+    Raises BackupInterruptedError if operators record decisions during every attempt, and whatever reading the lake
+    raises.
     """
     for _ in range(_ATTEMPTS):
         decided = delta_log.newest_version(lake.decisions)
@@ -116,7 +116,7 @@ def _pinned(folder: Folder, name: str) -> PinnedTable | None:
 
 
 def _loose(lake: Lake, tables: list[PinnedTable]) -> Iterator[str]:
-    """Return the ledger's files outside tables: its version, schemas of registries, outcomes of deep audits."""
+    """Yield the ledger's files outside tables: its version, schemas from registries, and outcomes of deep audits."""
     ledger = lake.ledger
     yield from (f"_ledger/{name}" for name in sorted(ledger.files()) if not name.startswith("."))
     known = {table.name for table in tables} | {f"_ledger/{name}" for name in _CACHES}
@@ -156,11 +156,11 @@ class BackupResult:
 def take(
     lake: Lake, home: Path, destination: Path, now: datetime, *, progress: Progress = lambda text: None
 ) -> BackupResult:
-    """Back up the lake and Dagster's home to a new folder in `destination`, which is created if missing.
+    """Back up the lake and Dagster's home to a new folder in `destination`, which is created if it is missing.
 
-    A lake or home that does not exist is left out. Raises ConfigurationError if the destination is inside a folder to
-    be backed up, if lake and home are nested, or if there is nothing to back up; BackupNotWritableError,
-    BackupInterruptedError and the errors of reading the lake. After an error there is no new backup, and earlier
+    If the lake or the home does not exist, it is left out. Raises ConfigurationError if the destination is inside a
+    folder to be backed up, if lake and home are nested, or if there is nothing to back up; BackupNotWritableError,
+    BackupInterruptedError, and whatever reading the lake raises. After an error there is no new backup, and earlier
     backups are unchanged.
     """
     check_roots_apart(lake, home)
@@ -197,7 +197,7 @@ def take(
 
 
 def backups(destination: Path) -> list[Path]:
-    """Return the finished backups in a folder, the oldest first."""
+    """Return the finished backups in a folder, oldest first."""
     try:
         return sorted(f for f in destination.iterdir() if f.name != _UNFINISHED and (f / manifest.FILE).is_file())
     except (FileNotFoundError, NotADirectoryError):
@@ -205,9 +205,8 @@ def backups(destination: Path) -> list[Path]:
 
 
 def check_roots_apart(lake: Lake, home: Path) -> None:
-    """Raise ConfigurationError if the lake is inside Dagster's home or the reverse, because each is replaced as a
-    whole.
-    """
+    """Raise ConfigurationError if the lake is inside Dagster's home, or the home inside the lake, because each of them
+    is replaced as a whole."""
     if lake.root.is_in_store:
         return
     root, of_dagster = lake.root.path.resolve(), home.resolve()
@@ -229,7 +228,7 @@ def _check_apart(destination: Path, sources: Sequence[Path]) -> None:
 
 
 def _check_not_half_restored(lake: Lake, home: Path) -> None:
-    """Raise BackupInterruptedError if a restore is unfinished: its partial data would become the newest backup."""
+    """Raise BackupInterruptedError if a restore is unfinished, because its partial data would become the newest backup."""
     for place in (lake.root, Folder.at(home)):
         if REPLACED in place.folders():
             raise BackupInterruptedError(
@@ -285,7 +284,7 @@ def _copy_lake(lake: Lake, pinned: PinnedLake, copier: Copier, progress: Progres
 
 
 def _copied(folder: Folder, names: Iterable[str], below: str, copier: Copier) -> Iterator[tuple[str, bool]]:
-    """Put files of a lake folder into the backup; yield each name, and whether the file exists."""
+    """Put files from a lake folder into the backup; yield the name of each file, and whether it exists."""
     if folder.is_in_store:
         yield from copier.objects(folder, list(names), below)
     else:

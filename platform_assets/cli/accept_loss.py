@@ -15,21 +15,21 @@ import click
 @click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_loss(table: str, window: str, reason: str | None, by: str | None, dry_run: bool, yes: bool) -> None:
-    """Accept that offsets of WINDOW of TABLE will never be loaded, after showing which and why.
+    """Show which offsets of WINDOW in TABLE cannot be loaded, and accept that they will never be loaded.
 
-    TABLE is raw/<topic>, or just the topic's name. The command accepts only offsets that cannot be loaded, and none
-    that the table has:
+    TABLE is raw/<topic>, or just the topic's name. The command accepts only offsets that are not in the table and
+    cannot be loaded:
 
     \b
     * offsets below the log start, or from an earlier log of the topic;
-    * if there are none, records with a timestamp that Spark cannot represent, damaged batches, and batches beyond
-      the limits of KAFKA_BATCH_MAX_*; finding them reads the whole window once;
+    * if there are no such offsets: records with a timestamp that Spark cannot represent, damaged batches, and batches
+      beyond the limits of KAFKA_BATCH_MAX_*. To find them, the command reads the whole window once;
     * offsets of a loaded window for which the brokers have neither a record nor an explanation.
 
-    The next load of the window leaves them out, and the ledger records the decision.
+    The next load of the window leaves the accepted offsets out, and the ledger records the decision.
 
-    A damaged window is loaded again first, which repairs it if possible. If its rows are permanently lost, the window
-    becomes what is left of them in Kafka and in data files.
+    A damaged window is first loaded again, which repairs it if possible. If rows are permanently lost, the window then
+    consists of the rows that Kafka and the data files still have.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author

@@ -36,16 +36,16 @@ def status(as_json: bool, every: float | None) -> None:
     * a sensor is stopped or fails, or a check fails;
     * a transaction hangs, or retention is close to unloaded records;
     * a topic is missing, or cannot be defined next to the others;
-    * the brokers or Spark do not answer. A Spark that was never started is not asked.
+    * the brokers or Spark do not answer. Spark is not queried if it was never started.
 
-    Dead letters that only cause a warning are shown, and do not change the exit code.
+    Dead letters that only cause a warning are shown, but do not change the exit code.
 
-    The lag is measured to the last stable offset; "to watermark" also counts what open transactions hold back.
-    "overtaken in" is the earliest time when retention may delete records that are not loaded. The row of a decoded
-    table counts windows of the raw table, and records that have become rows.
+    The lag is measured to the last stable offset; "to watermark" also counts the offsets that open transactions hold
+    back. "overtaken in" shows how soon retention could delete records that are not loaded. The row of a decoded table
+    counts the windows of the raw table, and the records that have become rows.
 
-    With --watch, a terminal shows the newest status in place; otherwise each status is printed below the previous one;
-    with --json, each is one line. Ctrl-C ends it with the exit code of the last status.
+    With --watch, a terminal shows the newest status in place. Without a terminal, each status is printed below the
+    previous one; with --json, each status is one line. Ctrl-C ends the command with the exit code of the last status.
     """
     from platform_assets.cli.status_table import print_status
 

@@ -1,4 +1,4 @@
-"""The project's declared topics, for the code location and for commands that run outside of it."""
+"""The project's declared topics, for the code location and for commands that run outside it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ _log = logger(__name__)
 _ANY_SCHEDULE: Final = "0 0 * * *"
 _PACKAGE: Final = Path(__file__).parents[1]
 _MODULE: Final = "platform_defs"
-"""Module name under which Python files of a folder outside of this package are imported."""
+"""Module name under which Python files from a folder outside this package are imported."""
 
 
 def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
     """The folder of the declarations: `PLATFORM_DEFS`, or this package's own `defs`.
 
-    Raises ConfigurationError where the variable holds anything but an absolute path, and without it outside a checkout.
+    Raises ConfigurationError if the variable holds anything but an absolute path, or if it is not set outside a
+    checkout.
     """
     given = (os.environ if environ is None else environ).get(DEFS_VARIABLE)
     if not given:
@@ -54,7 +55,8 @@ def defs_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def definitions() -> dg.Definitions:
-    """Return everything that the definitions folder declares; nothing if it is empty, which Dagster itself refuses.
+    """Return everything that the definitions folder declares; nothing if the folder is empty, which Dagster itself
+    refuses.
 
     A topic that cannot be defined next to the others is left out: see `judgement`.
     """
@@ -69,7 +71,7 @@ def definitions() -> dg.Definitions:
 
 
 def component_tree() -> dg.ComponentTree:
-    """Return the components of the definitions folder, loaded on demand. Raises ConfigurationError."""
+    """Return the tree of the definitions folder, which loads components on demand. Raises ConfigurationError."""
     folder = defs_folder()
     if not os.environ.get(DEFS_VARIABLE):
         return dg.ComponentTree.for_project(_PACKAGE)
@@ -103,7 +105,7 @@ def judgement(folder: Path | None = None) -> Judgement:
 
 
 def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """Return every mistake in the YAML, including named topics that would start with too many windows.
+    """Return every mistake in the YAML. This includes explicitly named topics that would start with too many windows.
 
     Raises ConfigurationError.
     """
@@ -113,7 +115,7 @@ def mistakes(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
 
 
 def moved_starts(ledger: Ledger) -> tuple[Mistake, ...]:
-    """Return the topics whose `start` is before their first window, so that none is sealed.
+    """Return the topics whose `start` is before their first window, so no window can be sealed.
 
     Raises ConfigurationError.
     """
@@ -127,15 +129,16 @@ def moved_starts(ledger: Ledger) -> tuple[Mistake, ...]:
 
 
 def beside(ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """Return notes on single topics while all others load: topics that are left out, and topics found for a pattern
-    that would start with too many windows. Raises ConfigurationError."""
+    """Return notes on single topics that do not stop the other topics from loading: topics that are left out, and
+    topics found by a pattern that would start with too many windows. Raises ConfigurationError."""
     judged = judgement()
     many = too_many_windows((each for each in judged.declared if each.found), ledger, now)
     return tuple(sorted((*judged.left_out, *many)))
 
 
 def refused_by_dagster() -> str | None:
-    """Return why Dagster rejects valid declarations, or None; the cause may be Python code of the project."""
+    """Return the reason why Dagster rejects valid declarations, or None. The cause may be the project's own Python
+    code."""
     resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
     try:
         whole = dg.Definitions.merge(definitions(), dg.Definitions(resources=resources))
@@ -149,7 +152,8 @@ def refused_by_dagster() -> str | None:
 
 
 def too_many_windows(declared: Iterable[Declared], ledger: Ledger, now: datetime) -> tuple[Mistake, ...]:
-    """Return the topics that would start with too many windows. A topic that has cuts already continues."""
+    """Return the topics that would start with too many windows. A topic that already has cuts is not included, because
+    it continues from them."""
     over = [(each, text) for each in declared if (text := planning.limit_refusal(each.declaration, now))]
     running = ledger.newest_edges([each.declaration.topic for each, _ in over])
     return tuple(
@@ -175,7 +179,8 @@ def declarations(project: Path | None = None) -> dict[str, TopicDeclaration]:
 
 
 def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, dict[str, str]]]:
-    """Return all components that declare topics, each with its topics that are left out, and the reasons."""
+    """Return all components that declare topics. Each comes with those of its topics that are left out, and the
+    reasons."""
     components: list[TopicTable | TopicTables] = [
         *tree.get_all_components(of_type=TopicTable),
         *tree.get_all_components(of_type=TopicTables),
@@ -190,8 +195,8 @@ def _components(tree: dg.ComponentTree) -> list[tuple[TopicTable | TopicTables, 
 
 
 def _is_case_sensitive(topics: Iterable[str]) -> bool:
-    """Return whether the lake has a separate folder for each topic, even if names differ only by case; asked only
-    then."""
+    """Return whether the lake has a separate folder for each topic even if names differ only by case. The lake is asked
+    only if there are such names."""
     names = set(topics)
     if len({name.lower() for name in names}) == len(names):
         return True
@@ -200,7 +205,8 @@ def _is_case_sensitive(topics: Iterable[str]) -> bool:
 
 
 def patterns() -> list[tuple[Path, TopicTables]]:
-    """Return every list with a pattern, and the folder of its file. Raises ConfigurationError and DeclarationsError."""
+    """Return every list with a pattern, and the folder of the file that declares it. Raises ConfigurationError and
+    DeclarationsError."""
     tree = component_tree()
     refuse(judgement(tree.defs_module_path).mistakes)
     if _is_empty(tree.defs_module_path):
@@ -216,14 +222,16 @@ def _is_empty(folder: Path) -> bool:
 
 
 def refuse(found: tuple[Mistake, ...]) -> None:
-    """Raise DeclarationsError if there are mistakes."""
+    """Raise DeclarationsError if mistakes were found."""
     if found:
         raise DeclarationsError([str(m) for m in found])
 
 
 def table_of(name: str) -> tuple[TopicDeclaration, TableRef]:
-    """Return the declaration for a table's name of any kind, and the table; a topic's name means its raw table. Raises
-    DeclarationsError, and ConfigurationError for an unknown name, with the list of tables.
+    """Return the declaration for a table of any kind, and the table. `name` is a table's name or, for the raw table, a
+    topic's name.
+
+    Raises DeclarationsError, and ConfigurationError for an unknown name, with the list of tables.
     """
     known = declarations()
     named = {t.name: (d, t) for d in known.values() for t in d.tables} | {
@@ -236,9 +244,8 @@ def table_of(name: str) -> tuple[TopicDeclaration, TableRef]:
 
 
 def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
-    """Like `table_of`, but also for a raw table of the lake whose topic is no longer declared. Its declaration then
-    comes from the ledger: the topic and its first edge, without a schedule.
-    """
+    """Like `table_of`, but also accept a raw table in the lake whose topic is no longer declared. The declaration of
+    such a topic comes from the ledger: the topic and its first edge, without a schedule."""
     known = declarations()
     retired = [t for t in ledger.lake.tables() if t.kind == "raw" and t.topic not in known]
     found = next((t for t in retired if name in (t.name, t.topic)), None)
@@ -249,9 +256,8 @@ def table_held(name: str, ledger: Ledger) -> tuple[TopicDeclaration, TableRef]:
 
 
 def declaration_of(table: str) -> TopicDeclaration:
-    """Return the declaration for `table`, the name of a raw table or of its topic. Raises DeclarationsError, and
-    ConfigurationError for an unknown name, with the list of tables.
-    """
+    """Return the declaration for `table`, the name of a raw table or its topic. Raises DeclarationsError, and
+    ConfigurationError for an unknown name, with the list of tables."""
     known = declarations()
     found = next((d for d in known.values() if table in (d.raw_table.name, d.topic)), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""The block `decode:` of a topic's YAML, checked field by field, including the options of its formats."""
+"""The `decode:` block in a topic's YAML, checked field by field, including the options of its formats."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 
 
 def expectations_of(given: Any, columns: pa.Schema, taken: Sequence[str]) -> tuple[Expectation, ...]:
-    """Return the expectations of the list on rows with `columns`, without the table's own ones. `taken` are the names
-    of other checks.
+    """Return the expectations in the list on rows with `columns`, without the expectations that each table has anyway.
+    `taken` lists the names of other checks.
 
-    Raises ConfigurationError, which names the entry of the list, counted from 1, and the fix.
+    Raises ConfigurationError, which names the list entry, counted from 1, and the fix.
     """
     if not isinstance(given, list | tuple):
         raise ConfigurationError(f"expect: must be a list of expectations such as {_FORM}, not {given!r}")
@@ -138,8 +138,8 @@ _SHARES: Final = ("warn", "fail")
 
 
 def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
-    """Return the declaration of the block. Raises ConfigurationError, which names the field, its value and the allowed
-    values."""
+    """Return the declaration from the block. Raises ConfigurationError, which names the field, its value and the
+    allowed values."""
     _check_known("decode", block, _FIELDS)
     if block.get("value") is None:
         raise ConfigurationError("value: missing: add the format of values, such as `value: {format: string}`")
@@ -170,7 +170,7 @@ def decode_declaration(block: Mapping[str, Any]) -> DecodeDeclaration:
 
 
 def _cluster_by(given: Any, columns: pa.Schema) -> tuple[str, ...]:
-    """Return the columns by which merged files are sorted. Raises ConfigurationError."""
+    """Return the columns to sort merged files by. Raises ConfigurationError."""
     if given is None:
         return ()
     if not isinstance(given, list | tuple) or not given or any(not isinstance(name, str) for name in given):
@@ -218,7 +218,7 @@ def _revision(given: Any) -> int:
 
 
 def _replaces(given: Any) -> tuple[str | None, bool]:
-    """Return the columns to replace, and whether that may lose rows."""
+    """Return the columns to replace, and whether the replacement may lose rows."""
     if isinstance(given, Mapping):
         if set(given) != {"columns", "lost_rows"} or given["lost_rows"] != "accepted":
             raise ConfigurationError(
@@ -282,7 +282,8 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
 
 
 def _takes_bytes(spec: FormatSpec) -> bool:
-    """Return whether a value of this format cannot be written as text: it is binary, or has its schema id in front."""
+    """Return whether a value in this format cannot be written as text, because it is binary or begins with its schema
+    id."""
     in_front = bool(spec.options.get("registry")) and spec.options.get("id", "prefix") != "header"
     return in_front or FORMATS[spec.format].binary
 

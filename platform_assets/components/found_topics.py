@@ -1,4 +1,4 @@
-"""The file of topics found on the brokers for a pattern, next to `defs.yaml`. Definitions follow from files only, so a
+"""The file, next to `defs.yaml`, of topics found on the brokers for a pattern. Definitions depend on files only, so a
 code location never asks Kafka when it loads."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEAD: Final = (
 
 
 def read(folder: Path) -> tuple[str, ...]:
-    """Return the names in the file of `folder`, in order; none without a file. Raises ConfigurationError."""
+    """Return the names in the file in `folder`, sorted; no names if there is no file. Raises ConfigurationError."""
     file = folder / FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def add(folder: Path, names: Iterable[str]) -> None:
 
 
 def check(expression: str) -> None:
-    """Raise ConfigurationError unless it is an RE2 regular expression, which matches in linear time."""
+    """Raise ConfigurationError unless the pattern is an RE2 regular expression, which matches in linear time."""
     try:
         pc.match_substring_regex(pa.array([""]), expression)
     except pa.ArrowInvalid as e:
@@ -65,10 +65,11 @@ def check(expression: str) -> None:
 
 
 def matching(names: Iterable[str], pattern: str, exclude: Sequence[str]) -> tuple[str, ...]:
-    """Return the `names` that `pattern` matches completely and none of `exclude` matches, in order.
+    """Return, sorted, the `names` that `pattern` matches completely, without those that an expression in `exclude`
+    matches.
 
-    Names that begin with two underscores are Kafka's own, and left out. Raises ConfigurationError for an invalid
-    expression.
+    Names that begin with two underscores belong to Kafka itself and are left out. Raises ConfigurationError for an
+    invalid expression.
     """
     left = pa.array(sorted({name for name in names if not name.startswith("__")}), pa.string())
     for number, expression in enumerate((pattern, *exclude)):

@@ -14,7 +14,7 @@ _WAY_OUT: Final = "Leave one of them out (with `exclude` if a `pattern` finds it
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A topic declared at `place` by its name or, if `found`, by a pattern."""
+    """A topic declared at `place`: by a pattern if `found` is true, otherwise by name."""
 
     declaration: TopicDeclaration
     place: str
@@ -22,11 +22,11 @@ class Candidate:
 
 
 def left_out(candidates: Sequence[Candidate], *, case_sensitive: bool = True) -> dict[int, str]:
-    """Return the indexes of topics that cannot be defined, and why. If two exclude each other, the one found by a
-    pattern is left out.
+    """Return the indexes of topics that cannot be defined, and why. If two topics exclude each other, the topic found
+    by a pattern is left out.
 
-    `case_sensitive` is true if the lake distinguishes `Orders` from `orders`. A topic that is named twice is not
-    handled here.
+    `case_sensitive` is true if the lake distinguishes `Orders` from `orders`. A topic that is listed by name twice is
+    not handled here.
     """
     first: dict[str, Candidate] = {}
     taken: dict[str, Candidate] = {}

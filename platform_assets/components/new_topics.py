@@ -1,7 +1,7 @@
-"""The sensor that finds new topics of a pattern: it adds them to the file next to `defs.yaml`, and reloads the code.
+"""The sensor that finds new topics for a pattern, adds them to the file next to `defs.yaml`, and reloads the code.
 
-Definitions follow from that file only. Until the code location is loaded again, the sensor reports which topics wait
-for it.
+Definitions depend on that file only. Until the code location is loaded again, the sensor reports which topics are
+waiting for it.
 """
 
 # No postponed annotations here, because Dagster reads the annotations of the functions below.
@@ -28,16 +28,15 @@ _BY_HAND: Final = "Reload the code location (Deployment, Reload in the UI), or r
 
 
 def sensor_name(pattern: str) -> str:
-    """Return the name of a pattern's sensor."""
+    """Return the name of the sensor for a pattern."""
     return f"topics_by_pattern_{sha256(pattern.encode()).hexdigest()[:6]}"
 
 
 def build_definitions(
     pattern: str, wanted: Callable[[Iterable[str]], tuple[str, ...]], folder: Path, left_out: Mapping[str, str]
 ) -> dg.Definitions:
-    """Build the sensor of one pattern. `wanted` selects its topics, and `folder` has the file of found topics. It
-    reports the topics in `left_out`, which cannot be defined, with their reasons.
-    """
+    """Build the sensor for one pattern. `wanted` selects the pattern's topics, and `folder` has the file of found
+    topics. The sensor reports the topics in `left_out`, which cannot be defined, with the reasons."""
 
     @dg.sensor(
         name=sensor_name(pattern),
@@ -58,7 +57,7 @@ def build_definitions(
 
 
 def taken_up(new: list[str], folder: Path, reload: Callable[[], str]) -> str:
-    """Add `new` topics to the file of `folder`, reload the code with `reload`, and describe what was done."""
+    """Add the topics in `new` to the file in `folder`, reload the code with `reload`, and describe what was done."""
     if not new:
         return "every topic that matches is declared"
     named = ", ".join(new[:_NAMED]) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
@@ -73,7 +72,8 @@ def taken_up(new: list[str], folder: Path, reload: Callable[[], str]) -> str:
 
 
 def reload() -> str:
-    """Make the UI started by `platform-assets up` reload its code, if it runs; return what was done, or must be done."""
+    """Make the UI started by `platform-assets up`, if it is running, reload its code. Return a sentence that says what
+    was done, or what remains to be done."""
     try:
         asked = platform.reload()
     except ConfigurationError as e:

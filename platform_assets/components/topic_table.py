@@ -36,7 +36,7 @@ _AT_LEAST_ONE = (
 
 _MOST = (1 << 31) - 1
 _LAST_START = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-"""Latest `start`: windows of a later one could end after the last supported year."""
+"""Latest allowed `start`. With a later start, windows could end after the last supported year."""
 
 
 class TopicTable(dg.Component, dg.Model, dg.Resolvable):
@@ -208,13 +208,13 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
 
     @classmethod
     def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
-        """Like any component, but texts stay texts."""
+        """Resolve like any component, but keep strings unchanged."""
         made: Self = super().resolve_from_model(TextContext.of(context), model)
         return made
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Like any component, but the message for a refused value has its file and line."""
+        """Load like any component, but give the file and line in the message for a refused value."""
         file = context.resolution_context.source_position_tree
         lines = None if file is None else file.children.get("attributes")
         if lines is None:
@@ -226,15 +226,15 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         return made
 
     def candidates(self) -> list[Candidate]:
-        """The declared topics with their places. Raises ConfigurationError."""
+        """The declared topics and where they are declared. Raises ConfigurationError."""
         return [Candidate(self.declaration(), str(self._folder), found=False)]
 
     def leave_out(self, topics: Mapping[str, str]) -> None:
-        """Define nothing if the topic is one of these keys; the values are reasons."""
+        """Define nothing if the topic is among the keys of `topics`; the values are the reasons."""
         self._left_out = topics
 
     def declaration(self, together: str | None = None) -> TopicDeclaration:
-        """Return the declaration as a plain value; `together` is the name of the topic's group, if any.
+        """Return the declaration as a plain value; `together` is the name of the topic's group, if it is in a group.
 
         Raises ConfigurationError.
         """

@@ -1,4 +1,5 @@
-"""The component for a list of topics with common settings: each gets what `TopicTable` defines for one topic."""
+"""The component for a list of topics with common settings. Each topic gets what `TopicTable` defines for a single
+topic."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _AN_ENTRY: Final = "a topic's name nor a mapping with `topic: <name>` and the fi
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The attributes of one topic of a list, as for a separate `TopicTable`, and their positions."""
+    """The attributes of one topic in a list, as for a separate `TopicTable`, and the attributes' positions in the file."""
 
     attributes: Mapping[str, Any]
     tree: SourcePositionTree | None
@@ -138,13 +139,13 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
     @classmethod
     def resolve_from_model(cls, context: ResolutionContext, model: BaseModel) -> Self:
-        """Like any component, but texts stay texts."""
+        """Resolve like any component, but keep strings unchanged."""
         made: Self = super().resolve_from_model(TextContext.of(context), model)
         return made
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
-        """Like any component, but the message for a refused topic has its file and line."""
+        """Load like any component, but give the file and line in the message for a refused topic."""
         made = super().load(attributes, context).with_found(context.path)
         file = context.resolution_context.source_position_tree
         for entry in made.entries(None if file is None else file.children.get("attributes")):
@@ -156,7 +157,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         return made
 
     def entries(self, tree: SourcePositionTree | None = None) -> Iterator[Entry]:
-        """Yield the declaration of each topic; `tree` has the positions of this component's attributes."""
+        """Yield the declaration of each topic; `tree` has the positions of this component's attributes in the file."""
         for number, value in enumerate(self.topics):
             own = {"topic": value} if isinstance(value, str) else value
             yield Entry({**self.each, **own}, None if tree is None else _merged(tree, number))
@@ -180,11 +181,11 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Topics found for the pattern that `topics` does not name."""
+        """Topics found by the pattern and not listed in `topics`."""
         return self.wanted(self._found)
 
     def wanted(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the `names` that the pattern selects and `topics` does not name."""
+        """Return those of `names` that the pattern selects and `topics` does not list."""
         if self.pattern is None:
             return ()
         named = {value if isinstance(value, str) else value["topic"] for value in self.topics}
@@ -199,12 +200,13 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
         return {table.topic: table.declaration(self.together) for table in self.tables()}
 
     def candidates(self) -> list[Candidate]:
-        """Return the declarations, each with its place and whether the pattern found it."""
+        """Return the declarations. Each comes with the place of the declaration, and whether the pattern found the
+        topic."""
         found = set(self.found)
         return [Candidate(d, str(self.folder), topic in found) for topic, d in self.declarations().items()]
 
     def leave_out(self, topics: Mapping[str, str]) -> None:
-        """Define all topics except these; the values are the reasons."""
+        """Define all topics except the keys of `topics`; the values are the reasons."""
         self._left_out = topics
 
     def _sensor_of(self, pattern: str, folder: Path) -> dg.Definitions:
@@ -226,10 +228,10 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
 
 
 def _merged(tree: SourcePositionTree, number: int | None) -> SourcePositionTree:
-    """Return the positions of one topic's fields: in its own entry, otherwise in `each`, where a missing field
-    belongs.
+    """Return the positions of one topic's fields: from the topic's own entry, otherwise from `each`, where a missing
+    field belongs.
 
-    Without a `number`, the topic was found for the pattern.
+    Without a `number`, the topic was found by the pattern.
     """
     nowhere = SourcePositionTree(tree.position, {})
     shared = tree.children.get("each", nowhere)

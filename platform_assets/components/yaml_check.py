@@ -1,4 +1,4 @@
-"""Check the YAML of a definitions folder without loading it: report every mistake with file, line and remedy."""
+"""Check the YAML in a definitions folder without loading it: report every mistake with its file, line and remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from platform_assets.model.untrusted import cut
 TOPIC_TABLE: Final = "platform_assets.components.TopicTable"
 TOPIC_TABLES: Final = "platform_assets.components.TopicTables"
 NAMES: Final = ("defs.yaml", "defs.yml", "component.yaml")
-"""Names of files that Dagster reads in a folder; it reads the first one that exists."""
+"""Names of files that Dagster reads in a folder. It reads only the first of these that exists."""
 
 _FOLDER: Final = "dagster.DefsFolderComponent"
 _EXAMPLES: Final = {
@@ -41,7 +41,7 @@ _EXAMPLES: Final = {
     "start": '"2026-01-31T00:00Z"',
 }
 _MOST_VALUES: Final = 100_000
-"""Maximum number of values in all documents of a file, with aliases expanded."""
+"""Maximum number of values in all documents in a file, with aliases expanded."""
 _MOST_LEVELS: Final = 100
 _MOST_REPR: Final = 200
 _TOO_DEEP: Final = f"its values are nested more than {_MOST_LEVELS} levels deep: use fewer"
@@ -49,11 +49,12 @@ _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset(
     _CORE + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge", "timestamp", "value")
 )
-"""Supported tags of values; YAML's own reader refuses other families."""
+"""Supported tags of values; YAML's own reader refuses other families of tags."""
 _NAME_TAGS: Final = frozenset(_CORE + kind for kind in ("str", "int", "bool", "merge", "timestamp"))
-"""Supported tags of names: Dagster cannot find values under names with other tags."""
+"""Supported tags of names: Dagster cannot find values under names that have other tags."""
 _STAND_INS: Final = {"topic": "stand-in", "window": "0 * * * *", "start": "2000-01-01T00:00Z"}
-"""Stand-ins for required fields that are missing or have a wrong type, so that the other fields are also checked."""
+"""Stand-ins for required fields that are missing or have the wrong type, so that the other fields can also be checked.
+"""
 _TYPES: Final = {
     "string": "text (in quotes where it looks like something else)",
     "int": "a whole number",
@@ -92,7 +93,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Declarations of a definitions folder, its mistakes, and topics that are left out so that all others are
+    """Declarations in a definitions folder, mistakes in them, and topics that are left out so that all others can be
     defined."""
 
     declared: tuple[Declared, ...]
@@ -101,9 +102,8 @@ class Judgement:
 
 
 def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
-    """Read every YAML file below `folder` that Dagster would load, and those that it would wrongly skip.
-    `case_sensitive` is true if the lake distinguishes `Orders` from `orders`.
-    """
+    """Read every YAML file below `folder` that Dagster would load, and each file that it would wrongly skip.
+    `case_sensitive` is true if the lake distinguishes `Orders` from `orders`."""
     if not folder.is_dir():
         missing = Mistake(folder, 1, "there is no such folder: create it, or correct PLATFORM_DEFS")
         return Judgement((), (missing,))
@@ -127,7 +127,8 @@ def judge(folder: Path, *, case_sensitive: bool = True) -> Judgement:
 
 
 def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
-    """Yield mistakes of lists whose group name another list also uses: Dagster would get two sensors with that name."""
+    """Yield a mistake for each list with the same group name as another list: Dagster would get two sensors with that
+    name."""
     first: dict[str, tuple[Path, int]] = {}
     reported: set[tuple[Path, int]] = set()
     for each in declared:
@@ -203,9 +204,8 @@ def _shadow(file: Path, folder: Path) -> Path | None:
 
 
 def _refused(roots: Sequence[yaml.Node]) -> tuple[int, str] | None:
-    """Return the line and the reason if the documents must not be expanded, otherwise None. A few lines of aliases can
-    expand to more values than fit into memory.
-    """
+    """Return the line and the reason if the documents must not be expanded, otherwise None. With aliases, a few lines
+    can expand to more values than fit into memory."""
     sizes: dict[int, int] = {}
     levels: dict[int, int] = {}
     for node in _children_first(roots):
@@ -240,7 +240,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _children_first(roots: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
-    """Yield each node once, however many aliases it has, after the nodes inside it."""
+    """Yield each node once, after the nodes inside it, even if it has several aliases."""
     begun: set[int] = set()
     waiting = [(root, False) for root in reversed(roots)]
     while waiting:
@@ -254,7 +254,8 @@ def _children_first(roots: Sequence[yaml.Node]) -> Iterator[yaml.Node]:
 
 
 def _doubled(roots: Sequence[yaml.Node]) -> Iterator[tuple[str, int]]:
-    """Yield duplicate keys of a mapping, which YAML's reader silently accepts, with the line of the second."""
+    """Yield duplicate keys of a mapping, each with the line of the second occurrence. YAML's reader silently accepts
+    them."""
     for node in _children_first(roots):
         if isinstance(node, yaml.MappingNode):
             seen = set()
@@ -311,7 +312,7 @@ def _not_a_component(name: str) -> str | None:
 def _topic_table(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
 ) -> Iterator[Declared | Mistake]:
-    """Check the attributes of one topic; `templates` is true if its templates can be evaluated without Python code."""
+    """Check one topic's attributes; `templates` is true if their templates can be evaluated without Python code."""
     model = TopicTable.get_model_cls()
     if model is None:
         raise AssertionError("unreachable: the component has attributes")
@@ -353,7 +354,7 @@ def _template_problem(context: ResolutionContext, value: Any) -> str | None:
 def _topic_tables(
     file: Path, tree: SourcePositionTree, given: dict[str, Any], *, templates: bool
 ) -> Iterator[Declared | Mistake]:
-    """Check the attributes of a list of topics: a mistake in a shared field is reported once."""
+    """Check the attributes of a list of topics. A mistake in a shared field is reported once."""
     try:
         made = TopicTables(**given).with_found(file.parent)
     except ConfigurationError as e:
@@ -377,7 +378,7 @@ def _topic_tables(
 
 
 def _by_field(error: ValidationError, known: Sequence[str]) -> dict[str, str]:
-    """Return the first error of each field; "" stands for the whole."""
+    """Return the first error for each field; the key "" stands for the whole topic."""
     found: dict[str, str] = {}
     for each in error.errors(include_url=False):
         field = str(each["loc"][0]) if each["loc"] else ""

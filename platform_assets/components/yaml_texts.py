@@ -1,8 +1,7 @@
-"""Keep texts of the YAML as texts. Dagster renders every text of a component as a Jinja template whose result it
-evaluates as a literal of Python, so that `'{"id": 7}'` would be a mapping and `'"abc"'` would lose its quotes. Here a
-text without a template stays unchanged, and the result of a template is never evaluated: it keeps the type of its
-expression.
-"""
+"""Keep strings in the YAML as strings. Dagster renders every string of a component as a Jinja template and evaluates
+the result as a Python literal, so that `'{"id": 7}'` would become a mapping and `'"abc"'` would lose its quotes. Here,
+a string without a template stays unchanged, and the result of a template is never evaluated: it keeps the type of the
+template's expression."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from jinja2 import Environment, StrictUndefined, Undefined
 from jinja2.exceptions import UndefinedError
 
 _EXPRESSION: Final = re.compile(r"\{\{(?!-)((?:(?!\{\{|\}\}).)*)(?<!-)\}\}\n?", re.DOTALL)
-"""A text that consists of a single expression."""
+"""A string that consists of a single expression."""
 _ENVIRONMENT: Final = Environment(undefined=StrictUndefined)
 
 
 def has_template(value: object) -> bool:
-    """Return whether a value of the YAML has a template, at any depth."""
+    """Return whether a YAML value contains a template, at any depth."""
     if isinstance(value, dict):
         return any(has_template(each) for each in value.values())
     if isinstance(value, list | tuple):
@@ -32,11 +31,11 @@ def has_template(value: object) -> bool:
 
 
 class TextContext(ResolutionContext):
-    """A Dagster context that leaves texts unchanged."""
+    """A Dagster context that leaves strings unchanged."""
 
     @classmethod
     def of(cls, context: ResolutionContext) -> TextContext:
-        """Return the context in a form that leaves texts unchanged."""
+        """Return the context in a form that leaves strings unchanged."""
         return cls(**as_dict_for_new(context))
 
     def _resolve_inner_value(self, val: Any) -> Any:

@@ -1,7 +1,6 @@
-"""The only way to a terminal: nothing that the platform prints can control a terminal, whatever records, registries or
+"""All output to a terminal. Nothing that the platform prints can control the terminal, whatever records, registries or
 brokers contain. Control characters, including ESC, are shown as escapes, and square brackets are not markup. Only the
-platform sets colors.
-"""
+platform sets colors."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def echo(text: object = "", *, err: bool = False) -> None:
 
 
 def echo_lines(text: object, *, err: bool = False) -> None:
-    """Print text with several lines; its line ends must come from the platform."""
+    """Print text with several lines. The line ends must come from the platform itself, not from quoted text."""
     click.echo(lines(text), err=err)
 
 
