@@ -1,4 +1,4 @@
-"""`python -m platform_assets.kernels`: compile every kernel that the cache lacks."""
+"""`python -m platform_assets.kernels`: compile every kernel that is not yet in the cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MODULES: Final = ("arrow", "avro", "conversion", "csv", "hashing", "json_texts"
 
 
 def main() -> None:
-    """Print where the kernels are stored, or why there are none; without them, loads use Spark's connector."""
+    """Print where the kernels are stored, or why there are no kernels. Without kernels, loads use Spark's connector."""
     try:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:

@@ -20,12 +20,12 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
 LARGEST = (1 << 31) - 1
-"""Maximum bytes of an array with 32-bit offsets."""
+"""Maximum number of bytes in an array with 32-bit offsets."""
 
 
 @kernel(INTS)
 def total_size(sizes: Ints) -> int:
-    """Return the sum of the sizes that are not negative, that is, of the values that are not null."""
+    """Return the sum of all sizes that are not negative, which are the sizes of the values that are not null."""
     total = 0
     for size in sizes:
         if size > 0:
@@ -35,9 +35,11 @@ def total_size(sizes: Ints) -> int:
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather(data: Bytes, positions: Ints, sizes: Ints, offsets: Ints, values: Bytes, validity: Bytes) -> int:
-    """Copy `data[positions[i]:positions[i] + sizes[i]]` into `values`, one after the other; a negative size is a null.
+    """Copy `data[positions[i]:positions[i] + sizes[i]]` into `values`, one value after the other. A negative size
+    stands for a null.
 
-    Fills `offsets` (one longer than `sizes`) and the bits of `validity` (all 0 before). Returns the number of nulls.
+    Fills `offsets`, which has one entry more than `sizes`, and the bits of `validity`, which must all be 0. Returns the
+    number of nulls.
     """
     at = np.int64(0)
     nulls = 0
@@ -56,7 +58,7 @@ def gather(data: Bytes, positions: Ints, sizes: Ints, offsets: Ints, values: Byt
 
 @kernel(INTS, FILLED_INTS, FILLED_BYTES)
 def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
-    """Fill the offsets of lists of `counts` elements each; an empty one is a null. Returns the number of nulls."""
+    """Fill the offsets of lists with `counts` elements each. An empty list is a null. Returns the number of nulls."""
     at = nulls = 0
     for index in range(counts.size):
         offsets[index] = at
@@ -71,8 +73,8 @@ def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
 
 @kernel(FILLED_LONGS)
 def to_microseconds(milliseconds: Longs) -> int:
-    """Convert in place. Return the first index whose microseconds do not fit 64 bits, or -1; values after it are
-    unchanged."""
+    """Convert values in place. Return the first index whose microseconds do not fit into 64 bits, or -1. The values
+    from that index on are unchanged."""
     for index in range(milliseconds.size):
         value = milliseconds[index]
         if value > 9223372036854775 or value < -9223372036854775:

@@ -1,16 +1,16 @@
-"""Reading a block of Avro values by a program that a schema was compiled to.
+"""Kernels that read a block of Avro values with a program, which was compiled from a schema.
 
-A program is a table of steps, `WIDTH` numbers each: what to do, the column (where its items begin in `slots` and
-`valid`), the level, and three numbers more. Each level has its own position: level 0 counts the values, and each list
-has a level that counts its items. Each column has a slot of 64 bits for each item of its level, and a byte that says
-whether it is
-valid:
+A program is a table of steps with `WIDTH` numbers each: the kind of step, the column (the position in `slots` and
+`valid` where the column's items begin), the level, and three more numbers. Each level has its own position: level 0
+counts the values, and each list has a level that counts its items. Each column has a 64-bit slot for each item of its
+level, and a byte that is 1 if the item is valid. The slot contains:
 
-* numbers have their value, floating ones their bits;
-* bytes have `at << 32 | size`, where they are in `data`;
-* lists have the number of their items; structs have nothing.
+* for a number, its value, or its bits if it is a floating-point number;
+* for bytes, their position in `data` and their size, as `at << 32 | size`;
+* for a list, the number of its items;
+* for a struct, nothing.
 
-No byte after a value's end is read, and no slot beyond a level's room is filled, whatever a value claims.
+No byte after the end of a value is read, and no slot beyond the slots of a level is filled, whatever a value claims.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ WIDTH = 6
     LONG, INT32, BYTES_OF_SIZE, TEXT, FIXED, DOUBLE, FLOAT, BOOLEAN, ENUM, UNION, MARK, LIST, ITEMS, ITEM_END, JUMP, EMPTY_ITEMS, END,
     DIVIDED,
 ) = range(18)  # fmt: skip
-"""Steps, with what their three numbers are. LONG (factor), DIVIDED (divisor), INT32 (factor), BYTES_OF_SIZE (-, limit),
-TEXT, FIXED (size, limit), DOUBLE, FLOAT, BOOLEAN: a plain value. DIVIDED is a long that is a whole multiple of its
-divisor. TEXT is UTF-8. `limit` is the first of two entries of the table, the low and the high 64 bits of the largest
-magnitude of a decimal; it is negative for other bytes. ENUM (first, count): an index into `count` entries of the table
-from `first` on, of which a negative one is refused. UNION (first, count): an index into entries, as for ENUM; the entry
-is the next step. MARK: a struct is there. LIST (level of its items): begins one, and ITEMS (level of its items, least
-size of one, step behind the list) comes next; ITEM_END (level of the items, step of ITEMS) ends each. JUMP (step).
-EMPTY_ITEMS: blocks whose items take no bytes. END: of the value."""
+"""Steps, and the meaning of their three numbers. LONG (factor), DIVIDED (divisor), INT32 (factor), BYTES_OF_SIZE (-,
+limit), TEXT, FIXED (size, limit), DOUBLE, FLOAT and BOOLEAN read a plain value. DIVIDED reads a long that must be a
+whole multiple of the divisor. TEXT is UTF-8. `limit` is negative, except for decimals: there it is the index of two
+table entries, which are the low and the high 64 bits of the largest magnitude. ENUM (first, count) reads an index into
+the `count` table entries from `first` on; a negative entry is refused. UNION (first, count) reads an index into table
+entries as ENUM does, and the entry is the next step. MARK notes that a struct is present. LIST (level of the items)
+begins a list. It is followed by ITEMS (level of the items, minimum size of an item, step after the list). ITEM_END
+(level of the items, step of ITEMS) ends each item. JUMP (step) continues with that step. EMPTY_ITEMS reads blocks whose
+items take no bytes. END ends the value."""
 FRAME = 5
-"""Numbers on the stack for each list being read: items left in the block, its end or -1, first item, the step that
-began the list, and the position of that step."""
+"""Numbers on the stack for each list that is being read: the remaining items of the block, the end of the block or -1,
+the first item, the step that began the list, and the position of that step in the value."""
 
 _FAILED = np.int64(-1)
 _LAST_SHIFT = np.uint64(63)
@@ -61,8 +62,8 @@ _LAST_SHIFT = np.uint64(63)
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """Read a zigzag varint of 64 bits at `at`; return it and the position after it, -1 if there is none before
-    `stop`."""
+    """Read a zigzag varint of 64 bits at `at`. Return the number and the position after it, or -1 as the position if no
+    number ends before `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop:
@@ -81,7 +82,8 @@ def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
 
 @inlined
 def _block(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole, Whole]:
-    """Read the head of a block; return its items, its end or -1, and the position after the head, -1 if it is wrong."""
+    """Read the head of a block. Return the number of items, the end of the block or -1, and the position after the
+    head, or -1 if the head is wrong."""
     items, at = _varint(data, at, stop)
     end: Whole = np.int64(-1)
     if items < 0 and at >= 0:
@@ -95,7 +97,7 @@ def _block(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole, Whole]:
 
 @inlined
 def _decimal(data: Bytes, at: Whole, size: Whole) -> tuple[Whole, np.uint64]:
-    """Return the high and the low 64 bits of a big-endian two's complement of 1 to 16 bytes."""
+    """Return the high and the low 64 bits of a big-endian two's complement number of 1 to 16 bytes."""
     high = np.int64(-1) if data[at] & 0x80 else np.int64(0)
     low = np.uint64(high)
     for byte in range(size):
@@ -106,7 +108,7 @@ def _decimal(data: Bytes, at: Whole, size: Whole) -> tuple[Whole, np.uint64]:
 
 @inlined
 def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> None:
-    """Undo the value that is being read at these `levels`, as if its reading had never begun."""
+    """Undo the value that is being read at these `levels`, as if the kernel had never begun to read it."""
     for column in range(columns.size // 3):
         begin, level, room = columns[3 * column], columns[3 * column + 1], columns[3 * column + 2]
         for item in range(levels[3 * level + 1], min(levels[3 * level] + 1, room)):
@@ -116,8 +118,8 @@ def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> Non
 
 @kernel(BYTES, INT, INT, LONGS, INT)
 def _is_within(data: Bytes, at: Whole, size: Whole, table: Longs, limit: Whole) -> Truth:
-    """Return True if `limit` is negative, or the decimal at `at` has 1 to 16 bytes and a magnitude within the
-    table's entry."""
+    """Return True if `limit` is negative, or if the decimal at `at` has 1 to 16 bytes and its magnitude does not exceed
+    the limit in the table."""
     if limit < 0:
         return True
     if size == 0 or size > 16:
@@ -149,17 +151,18 @@ def read_values(
     stops: Longs,
     stack: Longs,
 ) -> int:
-    """Read the values `data[starts[i]:starts[i] + sizes[i]]`, from value `first` on. A negative size is a null.
+    """Read the values `data[starts[i]:starts[i] + sizes[i]]`, from value `first` on. A negative size stands for a null.
 
-    `columns` has three numbers for each column: where its items begin, its level, and the room of that level. `levels`
-    has three for each level: its items so far, those before the value that is being read, its room. `slots` and `valid`
-    are 0 where nothing was read. Of a value that the program cannot read, the items are taken back, and `stops` has two
-    numbers: 1 more than the step that could not be done, and how many bytes into the value that step begins; within a
-    list, those of the outermost list's LIST, and for a value of more than `largest` bytes -1 and 0. Of others it keeps
-    what it had.
+    `columns` has three numbers for each column: the position in `slots` where its items begin, its level, and the
+    number of slots for that level. `levels` has three numbers for each level: the items so far, the items before the
+    value that is being read, and the number of slots. `slots` and `valid` are 0 where nothing was read. If the program
+    cannot read a value, the items of the value are removed again, and the value gets two numbers in `stops`: the number
+    of the failed step plus 1, and the byte of the value at which that step begins. Within a list, these numbers are for
+    the LIST step of the outermost list. For a value of more than `largest` bytes, they are -1 and 0. For all other
+    values, `stops` is unchanged.
 
-    Returns the number of values, or the index of the value for which a level has too little room: provide more, and
-    continue there.
+    Returns the number of values, or the index of the value for which a level has too few slots. In that case, provide
+    more slots and continue with that value.
     """
     count = levels.size // 3
     for row in range(first, sizes.size):
@@ -328,7 +331,8 @@ def read_values(
 
 @kernel(LONGS, BYTES, BYTES, FILLED_INTS, FILLED_BYTES)
 def copy_pieces(slots: Longs, valid: Bytes, data: Bytes, offsets: Ints, values: Bytes) -> int:
-    """Copy the bytes that `slots` refer to, one after the other; `offsets` is one longer. Returns the end."""
+    """Copy the bytes that `slots` refer to, one value after the other. `offsets` has one entry more than `slots`.
+    Returns the end of the copied bytes."""
     at = np.int64(0)
     for index in range(slots.size):
         offsets[index] = at
@@ -342,7 +346,8 @@ def copy_pieces(slots: Longs, valid: Bytes, data: Bytes, offsets: Ints, values: 
 
 @kernel(LONGS, BYTES, BYTES, FILLED_LONGS)
 def to_decimals(slots: Longs, valid: Bytes, data: Bytes, values: Longs) -> None:
-    """Convert big-endian two's complements of 1 to 16 bytes to 128 bits: two numbers in `values` for each slot."""
+    """Convert big-endian two's complement numbers of 1 to 16 bytes to 128 bits. `values` gets two numbers for each
+    slot."""
     for index in range(slots.size):
         if valid[index]:
             high, low = _decimal(data, slots[index] >> 32, slots[index] & 0xFFFFFFFF)

@@ -1,8 +1,9 @@
 """Compilation of kernels with numba, into a cache that outlives the process.
 
-A kernel is compiled, or read from the cache, when its module is imported, for the single signature that it declares: no call ever
-waits for a compiler. numba checks only a kernel's own file to see if the cached one is valid, but kernels call each other across
-files. So the cache folder's name depends on the sources of all of them.
+A kernel is compiled, or read from the cache, when its module is imported, for the single signature that the kernel
+declares. No call ever waits for a compiler. To decide if a cached kernel is valid, numba checks only the kernel's own
+file, but kernels call each other across files. The name of the cache folder therefore depends on the source code of all
+kernels.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ import numpy as np
 from numba import types
 
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
-"""numba's own variable: if set, the kernels' folder is created inside that one."""
+"""numba's own environment variable. If it is set, the folder for the kernels is created inside the folder that it
+names."""
 
 INT: Final = types.int64
 HASH: Final = types.uint64
 BYTES, INTS, LONGS = (types.Array(of, 1, "C", readonly=True) for of in (types.uint8, types.int32, types.int64))
-"""Arrays that a kernel only reads; writable ones are accepted too."""
+"""Arrays that a kernel only reads. Writable arrays are accepted too."""
 FILLED_BYTES, FILLED_INTS, FILLED_LONGS, SUMS, FILLED_DOUBLES = (
     types.Array(of, 1, "C") for of in (types.uint8, types.int32, types.int64, types.uint64, types.float64)
 )
 """Arrays that a kernel fills or adds to."""
 
 Whole = int | np.int64
-"""Integer inside a kernel, where Python's and numba's types are the same."""
+"""Integer inside a kernel, where no difference is made between Python's and numba's types."""
 Truth = bool | np.bool_
 """Boolean inside a kernel."""
 
@@ -42,11 +44,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def kernel(*arguments: Any) -> Callable[[F], F]:
-    """Return a decorator that compiles for these argument types, caches the result, and releases Python's global lock.
+    """Return a decorator that compiles a function for these argument types, caches the result, and releases Python's
+    global lock.
 
-    A kernel allocates nothing; the caller provides outputs and scratch memory. So numba counts no references;
-    otherwise it would do so at each inlined call, with instructions that the processor cannot overlap: they took 40
-    % of a record's digest.
+    A kernel allocates nothing, because the caller provides outputs and scratch memory. numba's reference counting is
+    therefore off. It would count at each inlined call, with instructions that the processor cannot overlap, and took 40
+    % of the time for a record's digest.
     """
 
     def compiled(function: F) -> F:
@@ -72,10 +75,11 @@ def inlined(function: F) -> F:
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path | None:
-    """Return the folder of compiled kernels, which only this user can write; None if there is no place for one.
+    """Return the folder for compiled kernels, which only this user can write, or None if no such folder is possible.
 
-    Its content is executed, so a folder that others could have filled is not used. A read-only folder that is already filled, as in an
-    image, is copied to a writable place, because numba cannot read from a read-only one.
+    The content of the folder is executed, so a folder that other users could have filled is not used. A read-only
+    folder that is already filled, as in an image, is copied to a writable location, because numba cannot read from a
+    read-only folder.
     """
     digest = sources_digest()
     given = os.environ.get(CACHE_VARIABLE)
@@ -97,7 +101,7 @@ def cache_folder() -> Path | None:
 
 @lru_cache(maxsize=1)
 def sources_digest() -> str:
-    """Return a digest of the code of all kernels; it changes when any file of this package does."""
+    """Return a digest of the code of all kernels. It changes when any file of this package changes."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
@@ -105,7 +109,7 @@ def sources_digest() -> str:
 
 
 def _made_private(folder: Path) -> bool:
-    """Create `folder` if it is missing; return True if it is writable, and only by its owner, this user."""
+    """Create `folder` if it is missing. Return True if this user owns it and is the only one who can write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -116,7 +120,7 @@ def _made_private(folder: Path) -> bool:
 
 
 def _is_trusted(folder: Path) -> bool:
-    """Return True if `folder` exists and only this user and root can have put anything into it."""
+    """Return True if `folder` exists and only this user and root were able to write to it."""
     try:
         found = folder.lstat()
     except OSError:
@@ -125,8 +129,8 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _copy(filled: Path, folder: Path) -> None:
-    """Copy `filled` to `folder`, which appears completely or not at all; in the latter case kernels are compiled
-    there."""
+    """Copy `filled` to `folder`, which appears completely or not at all. If it does not appear, kernels are compiled
+    into `folder`."""
     try:
         own = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     except OSError:

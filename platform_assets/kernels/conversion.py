@@ -1,7 +1,7 @@
 """Kernels that convert pieces of ASCII text to typed values, by the rules of `decoding/conversion`.
 
-Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null and is skipped. Values that a kernel cannot decide are
-marked in `undecided`, and have no meaning.
+Piece `i` is `data[starts[i]:starts[i] + sizes[i]]`. A negative size stands for a null, which is skipped. A value that a
+kernel cannot decide is marked in `undecided`, and the result for that value has no meaning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 LITERAL: Final = 256
-"""Steps of a program for times: a number below this is that byte itself; the others name what to read."""
+"""Steps of a program for times. A step below LITERAL is a byte that the text must contain; each other step names what
+to read."""
 (
     YEAR, SHORT_YEAR, MONTH, MONTH_NAME, DAY, PADDED_DAY, HOUR, MINUTE, SECOND, FRACTION, ZONE, SEPARATOR, FRACTION_IF_ANY, OFFSET,
     OFFSET_IF_ANY, LENIENT_SEPARATOR, LENIENT_SECOND, LENIENT_OFFSET,
@@ -34,7 +35,7 @@ _MONTH_DAYS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int6
 
 @kernel(BYTES, INTS, INTS, INT, INT, FILLED_LONGS, FILLED_BYTES)
 def integers(data: Bytes, starts: Ints, sizes: Ints, low: int, high: int, values: Longs, undecided: Bytes) -> None:
-    """Convert an optional sign and 1 to 18 digits, for values from `low` to `high` inclusive."""
+    """Convert text with an optional sign and 1 to 18 digits, for values from `low` to `high` inclusive."""
     for index in range(sizes.size):
         size = np.int64(sizes[index])
         if size < 0:
@@ -90,10 +91,10 @@ def booleans(data: Bytes, starts: Ints, sizes: Ints, values: Bytes, undecided: B
 def mark_unlike_numbers(
     data: Bytes, starts: Ints, sizes: Ints, before: int, behind: int, exponents: int, undecided: Bytes
 ) -> None:
-    """Mark what is not a decimal number with at most `before` digits (without leading zeros) before the point and
-    `behind` after it.
+    """Mark text that is not a decimal number with at most `before` digits before the point (without leading zeros) and
+    at most `behind` digits after it.
 
-    A sign is allowed and, if `exponents` is 1, an exponent. Nothing is converted.
+    A sign is allowed. An exponent is allowed if `exponents` is 1. Nothing is converted.
     """
     for index in range(sizes.size):
         size = np.int64(sizes[index])
@@ -133,7 +134,7 @@ _ANY_DIGITS: Final = 1 << 40
 
 @kernel(BYTES, INT, INT, INT)
 def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
-    """Return the value of `number` digits from `at` on, or -1."""
+    """Return the value of the `number` digits from `at` on, or -1."""
     value = np.int64(0)
     if at + number > end:
         value = np.int64(-1)
@@ -146,7 +147,8 @@ def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, INT)
 def _fraction(data: Bytes, at: Whole, end: Whole, most: Whole) -> tuple[Whole, Whole]:
-    """Return the microseconds of 1 to `most` digits, truncated after six, and the position after them; -1 for fewer or more digits."""
+    """Return the microseconds for 1 to `most` digits, truncated after six digits, and the position after the digits.
+    The result is -1 for fewer or more digits."""
     value = np.int64(0)
     digits = 0
     while at < end and 48 <= data[at] <= 57:
@@ -163,7 +165,7 @@ def _fraction(data: Bytes, at: Whole, end: Whole, most: Whole) -> tuple[Whole, W
 
 @kernel(BYTES, INT, INT)
 def _zone(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
-    """Return the seconds east of UTC of `Z`, `+hh`, `+hhmm` or `+hh:mm`, and the position after them."""
+    """Return the seconds east of UTC for `Z`, `+hh`, `+hhmm` or `+hh:mm`, and the position after this text."""
     seconds: Whole = np.int64(_NO_ZONE)
     if at < end and data[at] == 90:
         seconds = np.int64(0)
@@ -188,7 +190,8 @@ def _zone(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
 
 @kernel(INT, INT, INT)
 def _days(year: Whole, month: Whole, day: Whole) -> Whole:
-    """Return the days from 1970-01-01 to a day of the Gregorian calendar, counted in eras of 400 years that begin in March."""
+    """Return the number of days from 1970-01-01 to a day of the Gregorian calendar, computed in eras of 400 years that
+    begin in March."""
     years = year - 1 if month <= 2 else year
     era = years // 400
     of_era = years - era * 400
@@ -198,7 +201,8 @@ def _days(year: Whole, month: Whole, day: Whole) -> Whole:
 
 @kernel(BYTES, INTS, INTS, INTS, FILLED_LONGS, FILLED_BYTES)
 def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, undecided: Bytes) -> None:
-    """Return microseconds since 1970 in UTC, read with the steps of `program`; a text without an offset is in UTC."""
+    """Fill `values` with microseconds since 1970 in UTC, read with the steps of `program`. Text without an offset is in
+    UTC."""
     for index in range(sizes.size):
         size = np.int64(sizes[index])
         if size < 0:

@@ -1,4 +1,4 @@
-"""Kernel that splits values of one CSV row each into fields, by the rules of docs/csv-dialect.md."""
+"""Kernel that splits values into fields by the rules of docs/csv-dialect.md. Each value is one row of CSV."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def split(
     field_sizes: Ints,
     undecided: Bytes,
 ) -> Whole:
-    """Split the values `data[starts[i]:starts[i] + sizes[i]]`; a negative size is a null. Field c of value i gets
-    number c * n + i.
+    """Split the values `data[starts[i]:starts[i] + sizes[i]]`. A negative size stands for a null. Field `c` of value
+    `i` has the index `c * n + i` in the results.
 
-    `quote` and `escape` are bytes, or -1 for none; with `trim` 1, spaces and tabs around an unquoted field are
-    removed. Fields are copied to `content` (as long as `data`), without their quotes and escapes; an unquoted field
-    that equals `null` has the size -1. A value that is not clearly one row of `width` fields is marked in
-    `undecided`, and its fields have the size -1, like those of a null. Returns the number of bytes used in
+    `quote` and `escape` are bytes, or -1 if there is no such character. If `trim` is 1, spaces and tabs around an
+    unquoted field are removed. Fields are copied to `content` (as long as `data`) without their quotes and escapes. An
+    unquoted field that equals `null` has the size -1. A value that is not clearly one row of `width` fields is marked
+    in `undecided`, and its fields have the size -1, like the fields of a null. Returns the number of bytes used in
     `content`.
     """
     number = sizes.size

@@ -1,7 +1,7 @@
 """XXH64 with a running seed, as Spark's `xxhash64` chains the hashes of its columns.
 
-The function is that of https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md; a column's hash is the next one's seed, and a
-null leaves it unchanged.
+The function is the one in https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. The hash of a column is the
+seed for the next column, and a null leaves the seed unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 ROWS_AT_A_TIME = 1024
-"""Number of rows whose hashes fit into the processor's first-level cache; callers give kernels room for as many."""
+"""Number of rows whose hashes fit into the processor's first-level cache. Callers give kernels memory for this number
+of hashes."""
 _SEED = np.uint64(42)
 _NO_HEADERS = -1
 _LOW = np.uint64(0xFFFFFFFF)
@@ -74,7 +75,7 @@ def hash_int(value: Whole, seed: Hash) -> Hash:
 
 @inlined
 def add_halves(hashes: Totals, sums: Totals, at: Whole) -> None:
-    """Add the upper halves of hashes to `sums[at]` and the lower ones to `sums[at + 1]`, which cannot overflow."""
+    """Add the upper halves of hashes to `sums[at]` and the lower halves to `sums[at + 1]`. These sums cannot overflow."""
     for h in hashes:
         sums[at] += h >> np.uint64(32)
         sums[at + 1] += h & _LOW
@@ -117,7 +118,7 @@ def hash_bytes(data: Bytes, at: Whole, size: Whole, seed: Hash) -> Hash:
 
 @inlined
 def _tagged(data: Bytes, offsets: Ints, validity: Bytes, index: int, seed: Hash) -> Hash:
-    """Hash a null flag, then the value; an empty `validity` means that nothing is null."""
+    """Hash the null flag, then the value. An empty `validity` means that nothing is null."""
     if validity.size and not validity[index >> 3] >> (index & 7) & 1:
         return hash_int(1, seed)
     h = hash_int(0, seed)
@@ -141,11 +142,11 @@ def add_content_hashes(
     room: Totals,
     sums: Totals,
 ) -> None:
-    """Add the hashes of (partition, offset) to `sums[0:2]` and those of whole records to `sums[2:4]`, by halves.
+    """Add the hashes of (partition, offset) to `sums[0:2]` and the hashes of whole records to `sums[2:4]`, in halves.
 
-    `headers` contains the hash of each record's headers; timestamps are in microseconds. The hash of a record is a
-    chain in which each step waits for the previous one; with column-by-column processing of as many records as
-    `room` allows, the processor can overlap the chains.
+    `headers` contains the hash of each record's headers. Timestamps are in microseconds. The hash of a record is a
+    chain in which each step waits for the previous step. The kernel processes as many records as `room` allows column
+    by column, so the processor can overlap their chains.
     """
     for first in range(0, offsets.size, room.size):
         hashes = room[: min(offsets.size - first, room.size)]
@@ -175,7 +176,8 @@ def hash_headers(
     value_validity: Bytes,
     hashes: Longs,
 ) -> None:
-    """Hash each record's list of headers into `hashes`: their number, then each one's key and value."""
+    """Hash each record's list of headers into `hashes`: first the number of headers, then the key and the value of each
+    header."""
     for index in range(hashes.size):
         if list_validity.size and not list_validity[index >> 3] >> (index & 7) & 1:
             hashes[index] = _NO_HEADERS

@@ -1,4 +1,4 @@
-"""Kernel that finds the declared fields of JSON objects, in one pass that also checks their grammar.
+"""Kernel that finds the declared fields of JSON objects, in one pass that also checks the grammar of the objects.
 
 It returns numbers, and the positions of values without a fixed width. A row that differs from the declaration is
 marked, and Python's exact path decides it.
@@ -47,16 +47,18 @@ Doubles = npt.NDArray[np.float64]
 TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST, MAP = range(9)
 """Kinds of fields. WHOLE is a 64-bit integer after scaling by a power of ten."""
 NULL: Final = -1
-"""Start that stands for a null text, object or list."""
+"""Start position that stands for a null text, object or list."""
 PRESENT, ABSENT, PENDING = 0, 1, 2
-"""State of a field in a row: it has a value, it has none, or it is a number to read LATER."""
+"""State of a field in a row: the field has a value; it has no value; or it has a number that is still to be read
+(LATER)."""
 MOST_EXTRAS: Final = 64
-"""Maximum fields of one object that the schema lacks; an object with more is left to the exact path."""
+"""Maximum number of fields in one object that the schema lacks. An object with more such fields is left to the exact
+path."""
 MOST_PENDING: Final = 1 << 12
-"""Greater than the size of any PENDING number, whose position is stored as `place * MOST_PENDING + size` in place of
-the number."""
+"""Greater than the size of any PENDING number. Instead of such a number, its position is stored as `place *
+MOST_PENDING + size`."""
 EXTRA_SIZE: Final = 5
-"""Numbers stored for each extra field: its row, start and size of its name, start and size of its value."""
+"""Numbers stored for each extra field: the row, the start and size of the name, and the start and size of the value."""
 
 _NULL_WORD = np.uint32(0x6C6C756E)
 _TRUE_WORD = np.uint32(0x65757274)
@@ -65,7 +67,8 @@ _FALSE_WORD = np.uint32(0x736C6166)
 
 @kernel(BYTES, INT, BYTES, INT, INT)
 def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> Truth:
-    """Return True if the `size` bytes at `at` equal those at `name`; whole words of both are read."""
+    """Return True if the `size` bytes at `at` in `data` equal the bytes at `name` in `names`. Whole words are read from
+    both arrays."""
     while size >= 8:
         if load64(data, at) != load64(names, name):
             return False
@@ -79,7 +82,8 @@ def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> Tru
 
 @kernel(BYTES, INT, INT, INT, FILLED_INTS)
 def _is_extra_twice(data: Bytes, at: Whole, size: Whole, count: Whole, extras: Ints) -> bool:
-    """Return True if the name at `at` is among the last `count` of `extras`; the newest one is still incomplete."""
+    """Return True if the name at `at` is among the last `count` of `extras`. The newest entry of `extras` is still
+    incomplete."""
     end = extras.size
     for index in range(count):
         base = end - EXTRA_SIZE * (index + 1)
@@ -123,20 +127,22 @@ def find_fields(
     recent: Ints,
     stack: Bytes,
 ) -> int:
-    """Find the fields of the objects `data[starts[i]:ends[i]]`, or with `bare` of values of one field; a start of NULL
-    is a null.
+    """Find the fields of the objects `data[starts[i]:ends[i]]`. If `bare` is 1, each of these is a value of the only
+    field. A start of NULL stands for a null.
 
-    For each field, the inputs are: its name as `"name":` in `names`, its kind, the index of its column among those of
-    its kind, the power of ten and the bounds of a number, and if it is required. An object's values may have `levels`
-    levels.
+    The inputs for each field are: its name as `"name":` in `names`; its kind; the index of its column among the columns
+    of the same kind; for a number, its power of ten and its bounds; and 1 if the field is required. The values of an
+    object can have at most `levels` levels.
 
-    Columns of n rows follow each other in `wholes`, `reals`, `places` and `sizes`; the size of a text with escapes is
-    `-2 - size`. `states` has n for each field; `tallies` has two numbers for each: rows without a value, and texts with
-    escapes or numbers PENDING. `undecided` is set to 1 for rows that are left to the exact path.
+    `wholes`, `reals`, `places` and `sizes` contain columns of n rows, one after the other. The size of a text with
+    escapes is `-2 - size`. `states` has n entries for each field. `tallies` has two numbers for each field: the number
+    of rows without a value, and the number of texts with escapes or of PENDING numbers. `undecided` is set to 1 for
+    rows that are left to the exact path.
 
-    Returns the number of fields that the schema lacks. `extras` receives as many of them as fit: if it is too small,
-    call again with more room. If it has no room at all, objects with such fields are left to the exact path.
-    `followers`, `stamps`, `recent` (room for MOST_EXTRAS) and `stack` (for `levels`) are scratch.
+    Returns the number of fields that the schema lacks. `extras` receives as many of these fields as fit. If `extras` is
+    too small, call the kernel again with a larger array. If the size of `extras` is 0, objects with such fields are
+    left to the exact path. `followers`, `stamps`, `recent` (for MOST_EXTRAS fields) and `stack` (for `levels` levels)
+    are scratch memory.
     """
     rows, count = starts.size, kinds.size
     room = extras.size // EXTRA_SIZE

@@ -1,8 +1,8 @@
 """Kernels that find the end of a JSON value, and read numbers (RFC 8259; docs/json-dialect.md).
 
-Every function may read up to `PADDING` bytes after `end`, so the data must have that many; none reads further. The
-position `BAD` means that there is no such value at `at`, or that the kernel cannot decide: then Python's exact path
-does.
+Every function may read up to `PADDING` bytes after `end`, and never more. The data must therefore have that many bytes
+after `end`. The position `BAD` means that there is no such value at `at`, or that the kernel cannot decide. In both
+cases, Python's exact path decides.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Bytes = npt.NDArray[np.uint8]
 PADDING: Final = 64
 BAD: Final = -1
 ESCAPED, LONE = 1, 2
-"""Flags of a text: it has escapes; it has an escape for half of a surrogate pair."""
+"""Flags of a text: it has escapes (ESCAPED); it has an escape for half of a surrogate pair (LONE)."""
 READ, LATER = 0, 1
-"""State of a number: read, or still to be read with all of its digits."""
+"""State of a number: it was read, or it is still to be read with all of its digits."""
 
 _ONES = np.uint64(0x0101010101010101)
 _HIGH = np.uint64(0x8080808080808080)
@@ -61,8 +61,8 @@ def _hex4(data: Bytes, at: Whole) -> Whole:
 
 @inlined
 def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Return the position of the first quote, backslash or control character at or after `at`; at least `end` if there
-    is none before `end`."""
+    """Return the position of the first quote, backslash or control character at or after `at`. If there is none before
+    `end`, the result is at least `end`."""
     while at < end:
         word = load64(data, at)
         quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
@@ -78,8 +78,8 @@ def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def text_end(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
-    """Return the position of the closing quote of the text whose first character is at `at`, or BAD; and its flags
-    ESCAPED and LONE."""
+    """Return the position of the closing quote of the text whose first character is at `at`, or BAD, and the text's
+    flags ESCAPED and LONE."""
     flags = 0
     while at < end:
         at = plain_end(data, at, end)
@@ -150,7 +150,7 @@ def number_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def word_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Return the end of the true, false or null at `at`, or BAD."""
+    """Return the end of the literal true, false or null at `at`, or BAD."""
     word = load64(data, at)
     low = word & np.uint64(0xFFFFFFFF)
     if low == np.uint64(0x65757274) or low == np.uint64(0x6C6C756E):
@@ -162,7 +162,7 @@ def word_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def _name_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Return the start of the value of the field whose name is at `at`, or BAD."""
+    """Return the start of the field's value for the field whose name is at `at`, or BAD."""
     if at >= end or load8(data, at) != 34:
         return BAD
     at, _ = text_end(data, at + 1, end)
@@ -176,9 +176,10 @@ def _name_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, INT, FILLED_BYTES)
 def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -> Whole:
-    """Return the end of any value at `at`, or BAD, also for more than `levels` levels.
+    """Return the end of the value of any type at `at`, or BAD. The result is also BAD for a value with more than
+    `levels` levels.
 
-    `stack` has room for `levels`.
+    `stack` has memory for `levels` levels.
     """
     level = 0
     while at < end:
@@ -234,10 +235,11 @@ def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -
 
 @inlined
 def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole, Whole]:
-    """Return the number at `at` times 10 to the power of `scale`, if that is a whole number of 64 bits; and its end,
-    or BAD.
+    """Return the number at `at` times 10 to the power of `scale`, and the end of the number. The end is BAD if the
+    result is not a whole number of 64 bits.
 
-    `value` holds 19 digits (10^19 - 1 < 2^64); it wraps with more, so the digits are counted before it is used.
+    `value` holds 19 digits (10^19 - 1 < 2^64) and wraps around with more. The digits are therefore counted before
+    `value` is used.
     """
     negative = load8(data, at) == 45
     if negative:
@@ -286,10 +288,11 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
 
 @kernel(BYTES, INT, INT)
 def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
-    """Return the double nearest to the number at `at`, its end or BAD, and its state: READ, or to be read LATER.
+    """Return the double nearest to the number at `at`, the end of the number or BAD, and its state: READ, or still to
+    be read (LATER).
 
-    `value` wraps from the 20th digit on, so `significant` counts digits from the first one that is not zero,
-    whatever `value` is.
+    `value` wraps around from the 20th digit on. `significant` therefore counts digits from the first digit that is not
+    zero, whatever `value` is.
     """
     start = at
     negative = load8(data, at) == 45

@@ -1,4 +1,5 @@
-"""Kernels that write texts, lists and undeclared fields of JSON, found by `json_objects`, into Arrow's buffers."""
+"""Kernels that write texts, lists and undeclared fields of JSON into Arrow's buffers, after `json_objects` has found
+them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ for _escape, _meant in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 
 @kernel(BYTES, INT, INT)
 def is_ascii(data: Bytes, at: Whole, end: Whole) -> Truth:
-    """Return True if `data[at:end]` is ASCII; up to 7 bytes after it are read."""
+    """Return True if `data[at:end]` is ASCII. Up to 7 bytes after `end` are read."""
     found = np.uint64(0)
     while at + 8 <= end:
         found |= load64(data, at)
@@ -37,7 +38,7 @@ def is_ascii(data: Bytes, at: Whole, end: Whole) -> Truth:
 
 @kernel(FILLED_BYTES, INT, INT)
 def _encode(values: Bytes, into: Whole, code: Whole) -> Whole:
-    """Write a character in UTF-8 at `into`; return the end."""
+    """Write a character in UTF-8 at `into`. Return the end of the written bytes."""
     if code < 0x80:
         values[into] = code
         return into + 1
@@ -69,7 +70,8 @@ def _unit(data: Bytes, at: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, FILLED_BYTES, INT)
 def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) -> Whole:
-    """Write the text `data[at:end]`, whose escapes are known to be valid, unescaped at `into`; return the end."""
+    """Write the text `data[at:end]` at `into` without escapes. Its escapes must be valid. Return the end of the written
+    bytes."""
     while at < end:
         byte = load8(data, at)
         if byte != 92:
@@ -94,9 +96,10 @@ def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) ->
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES)
 def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes) -> Whole:
-    """Write the texts found by `find_fields` into `values`, one after the other; `offsets` is one longer than `places`.
+    """Write the texts that `find_fields` has found into `values`, one after the other. `offsets` has one entry more
+    than `places`.
 
-    `values` has room for the texts before unescaping, and PADDING. Returns the number of bytes filled.
+    `values` must be large enough for the texts before unescaping, plus PADDING. Returns the number of bytes filled.
     """
     into: Whole = np.int64(0)
     for row in range(places.size):
@@ -115,8 +118,8 @@ def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: 
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes, undecided: Bytes) -> Whole:
-    """Decode base64 texts into `values`, as `gather_texts` does; rows that are not base64, or have escapes, are
-    marked `undecided`."""
+    """Decode base64 texts into `values`, in the same layout as `gather_texts`. Rows that are not base64 or that have
+    escapes are marked `undecided`."""
     into: Whole = np.int64(0)
     for row in range(places.size):
         offsets[row] = into
@@ -153,7 +156,7 @@ def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values:
 
 @kernel(INTS)
 def texts_size(sizes: Ints) -> int:
-    """Return the number of bytes that texts have as written."""
+    """Return the number of bytes in the texts as they are written, with escapes."""
     total = 0
     for size in sizes:
         if size >= 0:
@@ -167,9 +170,11 @@ def texts_size(sizes: Ints) -> int:
 def split_lists(
     data: Bytes, places: Ints, sizes: Ints, levels: Whole, stack: Bytes, offsets: Ints, starts: Ints, ends: Ints
 ) -> int:
-    """Find the elements of arrays found by `find_fields`; a place of NULL is a null and has none.
+    """Find the elements of the arrays that `find_fields` has found. A place of NULL stands for a null, which has no
+    elements.
 
-    `offsets` is one longer than `places`. Returns the number of elements; those that `starts` has room for are filled.
+    `offsets` has one entry more than `places`. Returns the number of elements. Only the elements that fit into `starts`
+    are filled in.
     """
     count = 0
     for row in range(places.size):
@@ -204,7 +209,8 @@ def split_maps(
     starts: Ints,
     ends: Ints,
 ) -> int:
-    """Find the names, with their quotes, and the values of the fields of objects, as `split_lists` does for arrays."""
+    """Find the names, with their quotes, and the values of the fields of objects. It works like `split_lists`, but for
+    objects."""
     count = 0
     for row in range(places.size):
         offsets[row] = count
@@ -230,11 +236,12 @@ def split_maps(
 
 @kernel(BYTES, INTS, INT, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather_extras(data: Bytes, extras: Ints, count: Whole, offsets: Ints, values: Bytes, validity: Bytes) -> Whole:
-    """Write a JSON object of each row's fields that the schema lacks; `find_fields` found `count` of them.
+    """Write, for each row, a JSON object with the fields that the schema lacks. `count` is the number of such fields
+    that `find_fields` has found.
 
-    `offsets` is one longer than there are rows; `validity` has a byte for each, initially 0, which is set to 1 if
-    there is an object. `values` has room for names, values, 3 more bytes for each, and PADDING. Returns the number
-    of bytes filled.
+    `offsets` has one entry more than there are rows. `validity` has one byte for each row, which must be 0 and is set
+    to 1 if the row has an object. `values` must be large enough for the names and the values, plus 3 bytes for each
+    field and PADDING. Returns the number of bytes filled.
     """
     into: Whole = np.int64(0)
     at = 0

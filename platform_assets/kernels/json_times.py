@@ -1,4 +1,4 @@
-"""Kernels that read dates and timestamps in JSON texts, by the rules of docs/json-dialect.md and `json_scalars`."""
+"""Kernels that read dates and timestamps in JSON strings, by the rules of docs/json-dialect.md and `json_scalars`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY = 86_400_000_000
 
 @kernel(BYTES, INT, INT)
 def _number(data: Bytes, at: Whole, size: Whole) -> Whole:
-    """Return the number for `size` digits, negative if they are not digits."""
+    """Return the number that `size` digits represent, or a negative number if they are not digits."""
     value: Whole = 0
     for index in range(size):
         digit = np.int64(load8(data, at + index)) - 48
@@ -28,7 +28,7 @@ def _number(data: Bytes, at: Whole, size: Whole) -> Whole:
 
 @kernel(BYTES, INT)
 def read_day(data: Bytes, at: Whole) -> tuple[Whole, Whole]:
-    """Return the days since 1970-01-01 of the YYYY-MM-DD at `at`, and its end, or BAD."""
+    """Return the days since 1970-01-01 for the date YYYY-MM-DD at `at`, and the end of the date, or BAD."""
     year, month, day = _number(data, at, 4), _number(data, at + 5, 2), _number(data, at + 8, 2)
     if load8(data, at + 4) != 45 or load8(data, at + 7) != 45 or year < 1 or month < 1 or month > 12 or day < 1:
         return 0, BAD
@@ -46,15 +46,17 @@ def read_day(data: Bytes, at: Whole) -> tuple[Whole, Whole]:
 
 
 STRICT, OR_UTC, LENIENT = range(3)
-"""Forms of a timestamp: see docs/json-dialect.md, `timestamps`."""
+"""Forms of a timestamp: see the option `timestamps` in docs/json-dialect.md."""
 
 
 @kernel(BYTES, INT, INT, INT)
 def read_instant(data: Bytes, at: Whole, end: Whole, form: Whole) -> tuple[Whole, Whole]:
-    """Return the microseconds since 1970-01-01 UTC of the ISO 8601 timestamp at `at`, and its end, or BAD.
+    """Return the microseconds since 1970-01-01 UTC for the ISO 8601 timestamp at `at`, and the end of the timestamp, or
+    BAD.
 
-    Without Z or an offset it is in UTC, and BAD if `form` is STRICT. A fraction beyond microseconds is truncated if `form` is LENIENT,
-    and BAD otherwise unless it is zero. Its offset may move it to a year outside 1 to 9999.
+    A timestamp without Z or an offset is in UTC, but is BAD if `form` is STRICT. A fraction beyond microseconds is
+    truncated if `form` is LENIENT. Otherwise it is BAD, unless it is zero. The offset of a timestamp can move the
+    result to a year outside 1 to 9999.
     """
     lenient = form == LENIENT
     days, at = read_day(data, at)

@@ -1,6 +1,6 @@
-"""Single machine instructions on byte arrays, for kernels, since numba's own indexing works byte by byte.
+"""Single machine instructions on byte arrays, for kernels. numba's own indexing works byte by byte.
 
-Nothing here checks bounds; the kernels that call it do.
+Nothing here checks bounds. The kernels that call these functions check them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 @intrinsic  # type: ignore[untyped-decorator]
 def copy_bytes(context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
-    """Copy `source[source_at:source_at + size]` to `target[target_at:]`; the two must not overlap."""
+    """Copy `source[source_at:source_at + size]` to `target[target_at:]`. The two ranges must not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         into = _address(context, builder, signature.args[0], arguments[0], arguments[1])
@@ -40,7 +40,7 @@ def load32(context: Any, source: Any, at: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load8(context: Any, source: Any, at: Any) -> Any:
-    """Return the byte at `at`, which must not be negative: numba's own indexing would check that."""
+    """Return the byte at `at`, which must not be negative. numba's own indexing would check that."""
     return types.uint8(source, types.int64), _loading(8)
 
 

@@ -1,7 +1,7 @@
 """Kernels that find the parts of each record in the bodies of record batches (magic 2).
 
-Layout of a record: https://kafka.apache.org/documentation/#record. Nothing is copied: the results are positions and lengths in the
-input bytes. No byte after a batch's end is read, whatever its records claim.
+Layout of a record: https://kafka.apache.org/documentation/#record. Nothing is copied: the results are positions and
+lengths in the input bytes. No byte after the end of a batch is read, whatever the batch's records claim.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
 INTACT, CONTRADICTION, CUT_OFF, TRAILING, TOO_MANY_HEADERS = 0, 1, 2, 3, 4
-"""Faults of a batch: a record contradicts its batch's header or itself; the records end before they are complete; bytes follow the
-last record; its records have more headers than allowed."""
+"""Faults of a batch: a record contradicts the header of its batch or itself; the records end before they are complete;
+bytes follow the last record; the records have more headers than allowed."""
 NULL = -1
-"""Length of a null."""
+"""Length that stands for a null."""
 
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """Read a zigzag varint at `at`; return it and the position after it, `stop + 1` if it is not complete before `stop`."""
+    """Read a zigzag varint at `at`. Return the number and the position after it, or `stop + 1` as the position if the
+    number is not complete before `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop and shift < 64:
@@ -71,16 +72,15 @@ def find_records(
     headers: Ints,
     header_counts: Ints,
 ) -> tuple[int, int, int]:
-    """Find the records at offsets `[first, end)` of batches whose bodies are `data[starts[i]:ends[i]]`.
+    """Find the records at offsets `[first, end)` in batches whose bodies are `data[starts[i]:ends[i]]`.
 
     The inputs for each batch are its number of records, its first and last offset (inclusive), its first and its newest
-    timestamp, and 1 if the broker set all timestamps to the newest, otherwise 0. The nine arrays that follow are
-    filled; they have room for all records. `headers` is the position of the first of a record's headers.
+    timestamp, and a flag. The flag is 1 if the broker set all timestamps to the newest one, or else 0. The last nine
+    arrays are filled, and must be large enough for all records. `headers` is the position of a record's first header.
 
-    The records of a batch may have `most_headers` headers in total.
+    The records of a batch can have at most `most_headers` headers in total.
 
-    Returns the number of records found, what is wrong with the batches (see INTACT), and the index of the batch at
-    fault.
+    Returns the number of records found, the fault of the batches (see INTACT), and the index of the faulty batch.
     """
     found = 0
     for index in range(starts.size):
@@ -150,7 +150,8 @@ def find_records(
 def find_headers(
     data: Bytes, headers: Ints, counts: Ints, keys: Ints, key_sizes: Ints, values: Ints, value_sizes: Ints
 ) -> None:
-    """Find the `counts[i]` headers from `headers[i]` on, which `find_records` found intact; fill the last four arrays."""
+    """Find the `counts[i]` headers from position `headers[i]` on, and fill the last four arrays. `find_records` must
+    have found the headers intact."""
     found = 0
     for index in range(headers.size):
         at: Whole = np.int64(headers[index])
@@ -165,9 +166,10 @@ def find_headers(
 
 @kernel(BYTES, LONGS, LONGS, FILLED_INTS)
 def control_types(data: Bytes, starts: Longs, ends: Longs, types: Ints) -> int:
-    """Return the type of the first control record of each batch whose body is `data[starts[i]:ends[i]]`: 0 abort, 1 commit.
+    """Fill `types` with the type of the first control record of each batch: 0 for abort, 1 for commit. The body of a
+    batch is `data[starts[i]:ends[i]]`.
 
-    Returns the first batch without such a record, or -1.
+    Returns the index of the first batch without a control record that has a type, or -1 if there is no such batch.
     """
     for index in range(starts.size):
         stop = ends[index]

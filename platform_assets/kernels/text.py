@@ -1,5 +1,5 @@
-"""Kernels that check whether pieces of text are UTF-8. Piece i is `data[starts[i]:starts[i] + sizes[i]]`; a negative
-size is a null."""
+"""Kernels that check if pieces of text are UTF-8. Piece `i` is `data[starts[i]:starts[i] + sizes[i]]`. A negative size
+stands for a null."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 @kernel(BYTES, INT, INT)
 def is_utf8(data: Bytes, at: Whole, end: Whole) -> Truth:
-    """Return True if `data[at:end]` is UTF-8 by RFC 3629: no surrogates, nothing overlong."""
+    """Return True if `data[at:end]` is UTF-8 by RFC 3629, without surrogates and overlong forms."""
     while at < end:
         if at + 8 <= end and (load64(data, at) & _HIGH_BITS) == np.uint64(0):
             at += 8
@@ -55,7 +55,7 @@ def is_utf8(data: Bytes, at: Whole, end: Whole) -> Truth:
 
 @kernel(BYTES, INTS, INTS, FILLED_BYTES)
 def mark_invalid_utf8(data: Bytes, starts: Ints, sizes: Ints, marks: Bytes) -> int:
-    """Set `marks[i]` to 1 if piece i is not UTF-8; return their number."""
+    """Set `marks[i]` to 1 for each piece `i` that is not UTF-8. Return the number of these pieces."""
     found = 0
     for index in range(sizes.size):
         at = np.int64(starts[index])

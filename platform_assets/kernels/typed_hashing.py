@@ -1,11 +1,12 @@
 """Spark's `xxhash64` over typed columns of any depth, for the digests of tables with declared columns.
 
-Spark chains the columns of a row: the hash of one is the seed of the next, and a null leaves it unchanged. A struct
-chains its fields, an array its elements. Each value of a column is preceded by a mark of the column. So a value in the
-wrong column changes the digest, and a column that was added later, which is null in older rows, does not.
+Spark chains the columns of a row: the hash of a column is the seed for the next column, and a null leaves the seed
+unchanged. The fields of a struct and the elements of an array are chained too. Each value of a column is preceded by a
+mark of the column. A value in the wrong column therefore changes the digest. A column that was added later is null in
+older rows, and does not change their digest.
 
 A tree of columns is a flat array of `NODE` numbers per node, in which children follow their parent. Buffers are given
-by their addresses, relative to the lowest one, and are not copied.
+by their addresses, relative to the lowest address, and are not copied.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ Longs = npt.NDArray[np.int64]
 Totals = npt.NDArray[np.uint64]
 
 NODE = 6
-"""Numbers per node: its kind, start of its validity (or NO_NULLS), index of its first value, start of its values
-(for a list: of its offsets), start of its bytes, and the node after its last descendant."""
+"""Numbers per node: the kind, the start of the validity bitmap (or NO_NULLS), the index of the first value, the start
+of the values (for a list: of the offsets), the start of the bytes, and the node after the last descendant."""
 NO_NULLS = -1
 BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, SMALL_DECIMAL, DECIMAL, TEXT, STRUCT, LIST = range(12)
-"""Kinds. A SMALL_DECIMAL has at most 18 digits; a TEXT is characters or bytes."""
+"""Kinds of nodes. A SMALL_DECIMAL has at most 18 digits. A TEXT is a string or a binary value."""
 
 NO_MARK = -1
-"""Used instead of a mark, which is a CRC-32 and never negative."""
+"""Stands for no mark. A mark is a CRC-32 and therefore never negative."""
 _SEED = np.uint64(42)
 _FLOAT_NAN, _DOUBLE_NAN = 0x7FC00000, 0x7FF8000000000000
 
@@ -51,7 +52,7 @@ def _bit(memory: Bytes, at: Whole, index: Whole) -> Whole:
 
 @inlined
 def _hash_float(bits: Whole, seed: Hash) -> Hash:
-    """Hash as Java's `floatToIntBits` does: one NaN; Spark treats -0.0 as 0.0."""
+    """Hash a float as Java's `floatToIntBits` represents it, with only one NaN. Spark treats -0.0 as 0.0."""
     if (bits & 0x7FFFFFFF) > 0x7F800000:
         bits = np.int64(_FLOAT_NAN)
     elif bits == 0x80000000:
@@ -71,8 +72,8 @@ def _hash_double(bits: Whole, seed: Hash) -> Hash:
 
 @inlined
 def _hash_decimal(memory: Bytes, at: Whole, scratch: Bytes, seed: Hash) -> Hash:
-    """Hash 16 little-endian bytes: Spark hashes the shortest big-endian two's complement, as Java's BigInteger returns
-    it."""
+    """Hash 16 little-endian bytes. Spark hashes the shortest big-endian two's complement form, which Java's BigInteger
+    returns."""
     top = memory[at + 15]
     fill = np.uint8(0xFF) if top >= 128 else np.uint8(0)
     size = 16
@@ -85,7 +86,7 @@ def _hash_decimal(memory: Bytes, at: Whole, scratch: Bytes, seed: Hash) -> Hash:
 
 @kernel(BYTES, LONGS, INT, INT, HASH, FILLED_BYTES)
 def hash_value(memory: Bytes, nodes: Longs, node: Whole, index: Whole, seed: Hash, scratch: Bytes) -> Hash:
-    """Hash the value `index` of a node, chained to `seed`."""
+    """Hash the value of a node at `index`, chained to `seed`."""
     at = node * NODE
     kind, validity, first, values = nodes[at], nodes[at + 1], nodes[at + 2], nodes[at + 3]
     index = first + index
@@ -130,10 +131,10 @@ def hash_value(memory: Bytes, nodes: Longs, node: Whole, index: Whole, seed: Has
 
 @kernel(BYTES, LONGS, INT, INT, INT, SUMS, FILLED_BYTES)
 def chain_column(memory: Bytes, nodes: Longs, node: int, mark: int, first: int, hashes: Totals, scratch: Bytes) -> None:
-    """Chain the values of a column to `hashes`, one per row from row `first` on; each is preceded by `mark` unless that
-    is NO_MARK.
+    """Chain the values of a column to `hashes`, which has one hash for each row from row `first` on. Each value is
+    preceded by `mark`, unless `mark` is NO_MARK.
 
-    The most common kinds have separate loops without decisions for each value.
+    The most common kinds have separate loops, without decisions for each value.
     """
     at = node * NODE
     kind, validity, begin, values = nodes[at], nodes[at + 1], nodes[at + 2] + first, nodes[at + 3]
@@ -180,12 +181,12 @@ def add_row_hashes(
     room: Totals,
     sums: Totals,
 ) -> None:
-    """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and those of whole rows to
-    `sums[2:4]`, by halves.
+    """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and the hashes of whole rows to
+    `sums[2:4]`, in halves.
 
-    The first columns have no children and no marks; `marks` belong to all columns. The hash of a row is a chain
-    in which each step waits for the previous one; with column-by-column processing of as many rows as `room` allows,
-    the processor can overlap the chains.
+    The first `identity` columns have no children and no marks. `marks` has a mark for every column. The hash of a row
+    is a chain in which each step waits for the previous step. The kernel processes as many rows as `room` allows column
+    by column, so the processor can overlap their chains.
     """
     count = nodes.size // NODE
     for first in range(0, rows, room.size):
