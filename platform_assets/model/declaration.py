@@ -1,4 +1,4 @@
-"""The declaration of one topic: checked values of a few lines of YAML, without Dagster or Spark."""
+"""The declaration of one topic: checked values from a few lines of YAML, without Dagster or Spark."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from platform_assets.model.windows import first_edge, is_cron, window_starting_a
 LoadEngineName = Literal["columnar", "connector"]
 """connector: Spark's own Kafka connector; columnar: compiled kernels in Spark's Python workers."""
 EngineName = Literal["auto", LoadEngineName]
-"""auto: the columnar engine wherever it can load what is requested, and the connector where it cannot."""
+"""auto: the columnar engine if it can load what is requested, or else the connector engine."""
 ENGINES: Final[tuple[LoadEngineName, ...]] = get_args(LoadEngineName)
-"""Engines that load: `auto` chooses one of them. `engines/choice` makes them, and says which one confirms which."""
+"""Engines that load windows; `auto` chooses one of them. `engines/choice` creates them, and decides which engine
+confirms the loads of which."""
 DEFAULT_ENGINE: Final[EngineName] = "auto"
 DEFAULT_FILE_SIZE: Final = 128 << 20
-"""Bytes to which upkeep merges files: larger ones give readers nothing, and cost replacing a window more."""
+"""Size in bytes to which upkeep merges files. Larger files do not help readers, and make it more expensive to replace a
+window."""
 _SMALLEST_FILE, _LARGEST_FILE = 1 << 20, 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDeclaration:
-    """One topic and how it is loaded.
+    """One topic, and the way in which it is loaded.
 
-    `schedule` is a cron schedule in UTC of the window boundaries; `start` (aware) is the earliest boundary. Older
-    records are in the first window, since it starts at the log start. Without `decode` there is only the raw table.
-    While it is `paused`, windows are sealed, loaded and decoded only on request. Topics with the same `together` share
-    a sensor and runs. `target_file_size` is the size in bytes to which upkeep merges files.
+    `schedule` is a cron schedule in UTC for the window boundaries. `start` (aware) is the earliest boundary. Older
+    records are in the first window, because that window starts at the log start. Without `decode`, there is only the
+    raw table. While the topic is `paused`, windows are sealed, loaded and decoded only on request. Topics with the same
+    value of `together` share a sensor and runs. `target_file_size` is the size in bytes to which upkeep merges files.
     """
 
     topic: str
@@ -80,14 +82,14 @@ class TopicDeclaration:
         return first_edge(self.schedule, self.start).astimezone(UTC)
 
     def has_partition(self, edge: datetime, now: datetime) -> bool:
-        """Return True if Dagster has a partition that starts at `edge`: at `now`, it has those of `schedule` that have
-        ended.
-        """
+        """Return True if Dagster has a partition that starts at `edge`. At `now`, Dagster has a partition for each
+        window of `schedule` that has ended."""
         window = window_starting_at(self.schedule, edge)
         return window is not None and window.end <= now and edge >= self.first_edge
 
     def cluster_by(self, table: TableRef) -> tuple[str, ...]:
-        """Return the columns by which upkeep sorts the rows in merged files of one of its tables."""
+        """Return the columns by which upkeep sorts the rows in the merged files of `table`, which is one of the topic's
+        tables."""
         return () if self.decode is None or table.kind != "decoded" else self.decode.cluster_by
 
     @property
@@ -107,7 +109,7 @@ class TopicDeclaration:
 
     @property
     def tables(self) -> tuple[TableRef, ...]:
-        """All tables of the topic: the raw one first."""
+        """All tables of the topic. The raw table comes first."""
         return (
             (self.raw_table,) if self.decode is None else (self.raw_table, self.decoded_table, self.dead_letter_table)
         )

@@ -1,4 +1,4 @@
-"""Declaration of how a topic's records become typed rows: plain values, and the digest that identifies them. Pure."""
+"""The declaration of how a topic's records become typed rows, as plain values, and the digest that identifies it. Pure."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from platform_assets.model.expectations import Expectation
 CODE_VERSION: Final = 2
 """Version of the decoders' results.
 
-A release that changes results raises it, so that windows are decoded again on purpose.
+A release that changes results raises this version, so that windows are deliberately decoded again.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class FormatSpec:
-    """One side of a record, key or value: its format and the format's options from YAML. `options` are plain JSON
-    values; the format's module checks them.
-    """
+    """The format of one side of a record (key or value), and the options of the format from YAML. `options` are plain
+    JSON values, which the format's module checks."""
 
     format: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return it in the form of the digest and the metadata."""
+        """Return the format in the form that the digest and the metadata use."""
         return {"format": self.format, **dict(self.options)}
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A value to decode instead of the value of a known bad record, at `offset` in a window.
+    """A value to decode instead of the value of a known bad record, which is at `offset` in a window.
 
-    `value` is text, or bytes in base64 if it is `binary`.
+    `value` is text, or base64 if `binary` is true.
     """
 
     window: str
@@ -52,19 +51,19 @@ class Repair:
         return base64.b64decode(self.value) if self.binary else self.value.encode()
 
     def to_fields(self) -> list[Any]:
-        """Return it in the form of digests, without the window."""
+        """Return the repair, without its window, in the form that digests use."""
         return [self.partition, self.offset, self.value, *(["base64"] if self.binary else [])]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeDeclaration:
-    """Declaration of how a topic's records are decoded. Without `key`, keys are left out of the table.
+    """The declaration of how a topic's records are decoded. Without `key`, the table has no keys.
 
-    `warn_share` and `fail_share` are shares of a window's records, from 0 to 1: above them, dead letters are a warning
-    or an error of the check. A higher `revision` has windows decoded again although nothing else has changed;
-    `replaces` is the fingerprint of a table's columns that are to make room for those declared here, also if rows of
-    earlier windows are lost by that where it `loses_rows`. What is in `expect` decides no row. Upkeep sorts the rows in
-    merged files by the columns `cluster_by`.
+    `warn_share` and `fail_share` are shares of a window's records, from 0 to 1. If the share of dead letters is higher,
+    the check reports a warning or an error. If `revision` is raised, windows are decoded again although nothing else
+    has changed. `replaces` is the fingerprint of the columns of an existing table, which the columns declared here
+    replace. With `loses_rows`, they replace them even if rows of earlier windows are lost. `expect` does not affect the
+    rows. Upkeep sorts the rows in merged files by the columns `cluster_by`.
     """
 
     value: FormatSpec
@@ -92,9 +91,8 @@ class DecodeDeclaration:
 
     @property
     def digest(self) -> str:
-        """Digest of everything that determines a record's rows, except repairs; thresholds of checks and expectations
-        do not count.
-        """
+        """Digest of everything that determines a record's rows, except repairs. Expectations and the thresholds of
+        checks do not affect this digest."""
         what = {
             "code": CODE_VERSION,
             "revision": self.revision,
@@ -104,9 +102,8 @@ class DecodeDeclaration:
         return _digest(what)
 
     def digest_of(self, window: str) -> str:
-        """Return the digest for one window, with its repairs, so that a new repair makes only that window be decoded
-        again.
-        """
+        """Return the digest for one window, including the window's repairs. A new repair therefore causes only that
+        window to be decoded again."""
         repairs = [r.to_fields() for r in sorted(self.repairs_of(window), key=lambda r: (r.partition, r.offset))]
         return self.digest if not repairs else _digest({"declared": self.digest, "repairs": repairs})
 

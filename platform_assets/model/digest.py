@@ -1,6 +1,7 @@
-"""Digests of sets of rows: the offsets of a window, and the content of all its columns. Pure values, no I/O.
+"""Digests of sets of rows: one of the offsets in a window, and one of the content of all the window's columns. Pure
+values, no I/O.
 
-docs/DIGEST.md defines both, with golden vectors for tests of every implementation.
+docs/DIGEST.md defines both digests, with golden vectors to test every implementation.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ SPARK_SEED = 42
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A multiset digest: `rows` values and the exact sum of their 64-bit hashes.
+    """A multiset digest: the number of values, `rows`, and the exact sum of their 64-bit hashes.
 
-    Independent of order, and additive: the digest of a union is the sum of the digests. It detects accidentally lost,
-    doubled or altered rows with an error probability of about 2^-64 per comparison. XXH64 is not a cryptographic hash,
-    so it does not protect against deliberate forgery.
+    The digest does not depend on order, and is additive: the digest of a union is the sum of the digests. It detects
+    accidentally lost, duplicated or altered rows with an error probability of about 2^-64 per comparison. XXH64 is not
+    a cryptographic hash, so the digest does not protect against deliberate forgery.
     """
 
     rows: int
@@ -46,22 +47,21 @@ class Digest:
 
     @classmethod
     def from_halves(cls, rows: int, high: int, low: int) -> Digest:
-        """Make a digest from the sums of the hashes' upper and lower 32 bits, whose 64-bit sums do not overflow up to
-        2^31 rows.
-        """
+        """Make a digest from two sums: of the upper and of the lower 32 bits of the hashes. As 64-bit numbers, these
+        sums do not overflow up to 2^31 rows."""
         return cls(rows, (high << 32) + low)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of one pass over a window's rows: two digests that do not depend on order."""
+    """Result of one pass over the rows of a window: two digests that do not depend on order."""
 
     offsets: Digest
     content: Digest
 
     @classmethod
     def of_nothing(cls) -> Measured:
-        """Return the measure of no rows."""
+        """Return the result for no rows."""
         return cls(Digest(0, 0), Digest(0, 0))
 
     def __add__(self, other: Measured) -> Measured:
@@ -77,7 +77,8 @@ class Measured:
 
 
 def mark_of(column: str) -> int:
-    """Return the mark before each value of a column in the content digest: CRC-32 (ISO-HDLC) of its name in UTF-8."""
+    """Return the mark that precedes each value of a column in the content digest: the CRC-32 (ISO-HDLC) of the column's
+    name in UTF-8."""
     return zlib.crc32(column.encode())
 
 
@@ -109,7 +110,7 @@ def offset_hashes(partition: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray
 
 
 def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
-    """Return the digest of a set of offsets of one partition, which equals Spark's digest of the same rows."""
+    """Return the digest of a set of offsets in one partition. It equals Spark's digest of the same rows."""
     hashes = offset_hashes(partition, offsets)
     high = int((hashes >> np.uint64(32)).sum(dtype=np.uint64))
     low = int((hashes & np.uint64(0xFFFFFFFF)).sum(dtype=np.uint64))
@@ -117,17 +118,16 @@ def offsets_digest(partition: int, offsets: npt.NDArray[np.int64]) -> Digest:
 
 
 def digest_of(offsets: Mapping[int, npt.NDArray[np.int64]]) -> Digest:
-    """Return the digest of a multiset of offsets of several partitions, by partition."""
+    """Return the digest of a multiset of offsets in several partitions, given by partition."""
     return sum((offsets_digest(p, found) for p, found in offsets.items()), Digest(0, 0))
 
 
 def dense_digest(ranges: TopicRanges, chunk: int = 1 << 16) -> Digest:
-    """Return the digest of `ranges` if every offset in them has a record; memory is flat, with `chunk` offsets per
-    step.
+    """Return the digest that `ranges` have if every offset in them has a record. Memory is constant, with `chunk`
+    offsets per step.
 
-    Comparing it with the digest of the loaded rows proves that the window is dense and free of duplicates, which
-    count, minimum, maximum and plain sums cannot: `{0, 3, 5, 6}` and `{1, 2, 4, 7}` agree in count, sum and sum of
-    squares.
+    If this digest equals the digest of the loaded rows, the window is dense and free of duplicates. Count, minimum,
+    maximum and plain sums cannot prove that: `{0, 3, 5, 6}` and `{1, 2, 4, 7}` agree in count, sum and sum of squares.
     """
     digest = Digest(0, 0)
     for partition, r in ranges.items():

@@ -1,4 +1,4 @@
-"""Expectations on values of decoded columns, and the figures of windows: plain values. Pure."""
+"""Expectations for values in decoded columns, and the figures of windows, as plain values. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final, Literal, get_args
 CODE_VERSION: Final = 1
 """Version of the rules for failing rows.
 
-A release that changes the rules raises it, so that earlier figures do not count.
+A release that changes the rules raises this version, so that earlier figures no longer count.
 """
 MOST_SAMPLES: Final = 3
-"""Maximum number of failing rows kept per expectation and window."""
+"""Maximum number of failing rows to keep for each expectation and window."""
 
 ExpectationKind = Literal["not_null", "in", "range", "pattern", "unique"]
 """not_null: the column has a value; in: the value is one of a set; range: it lies between two bounds, both inclusive;
@@ -23,19 +23,19 @@ columns.
 """
 KINDS: Final[tuple[ExpectationKind, ...]] = get_args(ExpectationKind)
 Severity = Literal["warn", "error"]
-"""error blocks downstream assets, warn does not."""
+"""`error` blocks downstream assets; `warn` does not."""
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 Value = str | int | float
-"""A value from YAML; for types that YAML lacks, such as decimals, the text."""
+"""A value from YAML. If YAML lacks the type, as for decimals, the value is text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation of the rows of a window: `name` is that of its check.
+    """One expectation for the rows of a window. `name` is the name of the expectation's check.
 
-    `columns` is one column, or several for `unique`. `values` belong to `in`; `least` and `most` are the inclusive
-    bounds of `range`, one of which may be None; `pattern` is an RE2 expression. Tombstones are never checked, and nulls
-    only by `not_null`.
+    `columns` is one column, or several for `unique`. `values` are the allowed values for `in`. `least` and `most` are
+    the inclusive bounds for `range`, of which one can be None. `pattern` is an RE2 expression. Tombstones are never
+    checked, and nulls are checked only by `not_null`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Expectation:
 
     @property
     def digest(self) -> str:
-        """Digest of everything that determines which rows fail; name and severity do not count."""
+        """Digest of everything that determines which rows fail. The name and the severity do not affect it."""
         what = {
             "code": CODE_VERSION,
             "kind": self.kind,
@@ -61,7 +61,7 @@ class Expectation:
         return hashlib.sha256(json.dumps(what, separators=(",", ":")).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        """Describe the expectation for people."""
+        """Return a readable description of the expectation."""
         column = self.columns[0]
         if self.kind == "unique":
             return f"({', '.join(self.columns)}) is unique"
@@ -78,7 +78,8 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class FailingRow:
-    """A failing row: its place, and the value for people, shortened and escaped; None if it is null."""
+    """The position of a failing row and its value, which is shortened and escaped for display. `value` is None for a
+    null."""
 
     partition: int
     offset: int
@@ -87,10 +88,11 @@ class FailingRow:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of one expectation: `failing` of the checked `rows`, and the first few failing rows.
+    """Figures for one expectation: the number of checked `rows`, the number of `failing` rows among them, and the first
+    few failing rows.
 
-    For `unique`, rows count as failing if a row counted before has the same key: all rows of a key but one. `samples`
-    ascend by partition and offset.
+    For `unique`, a row fails if a row that was counted before has the same key. All rows of a key except one therefore
+    fail. `samples` are in ascending order of partition and offset.
     """
 
     rows: int = 0
@@ -103,11 +105,11 @@ class Figures:
 
 
 FiguresByDigest = Mapping[str, Figures]
-"""The figures of one window, by the digests of its expectations."""
+"""The figures for one window, by the digests of its expectations."""
 
 
 def added(found: Iterable[FiguresByDigest]) -> dict[str, Figures]:
-    """Return the combined figures of parts of one window."""
+    """Return the combined figures for parts of one window."""
     whole: dict[str, Figures] = {}
     for part in found:
         for digest, figures in part.items():
@@ -116,7 +118,7 @@ def added(found: Iterable[FiguresByDigest]) -> dict[str, Figures]:
 
 
 def to_fields(figures: FiguresByDigest) -> dict[str, Any]:
-    """Return them in the form of reports, commit metadata and the ledger; `from_fields` reads them back."""
+    """Return the figures in the form that reports, commit metadata and the ledger use. `from_fields` reads this form."""
     return {
         digest: {
             "rows": of.rows,
@@ -128,7 +130,7 @@ def to_fields(figures: FiguresByDigest) -> dict[str, Any]:
 
 
 def from_fields(fields: Mapping[str, Any]) -> dict[str, Figures]:
-    """Read figures back from `to_fields`."""
+    """Read figures from the form that `to_fields` returns."""
     return {
         digest: Figures(of["rows"], of["failing"], tuple(FailingRow(**sample) for sample in of.get("samples", ())))
         for digest, of in fields.items()

@@ -1,7 +1,6 @@
-"""Names derived from a topic's name, for places that allow fewer characters or shorter names, or ignore case. Pure. A
-name that is valid there stays unchanged. Any other name gets digits of the topic's hash, so that two topics do not
-share it.
-"""
+"""Names derived from a topic's name, for uses that allow fewer characters or shorter names, or that ignore case. Pure.
+If the topic's name is valid for the use, it stays unchanged. Any other name gets digits from the topic's hash, so that
+no two topics share a name."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ def is_topic(name: str) -> bool:
 
 
 def checked_topic(name: str) -> str:
-    """Return `name` if Kafka allows it, else raise TopicNameError.
+    """Return `name` if Kafka allows it. Raise TopicNameError if Kafka does not.
 
-    The rule is that of Kafka's `org.apache.kafka.common.internals.Topic`: 1 to 249 of `[a-zA-Z0-9._-]`, and neither
-    "." nor "..". Such a name needs no escaping in a path.
+    The rule is the one in Kafka's `org.apache.kafka.common.internals.Topic`: 1 to 249 characters from `[a-zA-Z0-9._-]`,
+    and neither "." nor "..". Such a name needs no escaping in a path.
     """
     if not is_topic(name):
         raise TopicNameError(name)
@@ -33,30 +32,29 @@ def checked_topic(name: str) -> str:
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 _FILE: Final = re.compile(r"[a-z0-9._-]+", re.ASCII)
 _RESERVED: Final = "_together"
-"""Suffix of Dagster names that belong to a group of topics."""
+"""Suffix of the Dagster names that belong to a group of topics."""
 _KINDS_IN_FRONT: Final = ("decoded-", "dead_letters-", "state-")
 
 LONGEST_FILE: Final = 255
-"""Maximum bytes of a file's or folder's name on the usual file systems."""
+"""Maximum number of bytes in the name of a file or folder on the usual file systems."""
 _LONGEST_STEM: Final = 200
-"""Maximum length of a file's stem, which leaves room for prefixes and suffixes, also of temporary names."""
+"""Maximum length of a file's stem. The limit allows for prefixes and suffixes, including those of temporary names."""
 _LONGEST_IN_CATALOGUE: Final = 128
 _DIGITS: Final = 6
 _MORE_DIGITS: Final = 16
 
 
 def distinct(stem: str, topic: str, mark: str = "_", digits: int = _MORE_DIGITS, longest: int | None = None) -> str:
-    """Return `stem` with digits of the hash of `topic`, with the stem cut so that the result has at most `longest`
-    characters. With a `mark` that topic names cannot contain, the result is never a topic's name.
-    """
+    """Return `stem` with digits from the hash of `topic`. The stem is cut so that the result has at most `longest`
+    characters. If `mark` is a character that topic names cannot contain, the result is never the name of a topic."""
     end = f"{mark}{sha256(topic.encode()).hexdigest()[:digits]}"
     return (stem if longest is None else stem[: longest - len(end)]) + end
 
 
 def identifier(topic: str) -> str:
-    """Return a name of letters, digits and underscores:
+    """Return a name of letters, digits and underscores.
 
-    `a.b` and `a_b` get different ones, and none is a topic group's name.
+    `a.b` and `a_b` get different names, and no name is the name of a topic group.
     """
     if _IDENTIFIER.fullmatch(topic) and not topic.endswith(_RESERVED):
         return topic
@@ -72,10 +70,11 @@ def catalogue_name(topic: str) -> str:
 
 
 def file_name(kind: str, topic: str, ending: str) -> str:
-    """Return the name of a file about the table of `topic` with this kind; names for raw tables omit the kind.
+    """Return the name for a file about one table of `topic`. `kind` is the kind of table, which names for raw tables
+    omit.
 
-    No two tables share a name, even if the file system ignores case, and there is room for a temporary name next to
-    it.
+    No two tables share a name, even if the file system ignores case. The name is short enough for a temporary name
+    derived from it.
     """
     fits = _FILE.fullmatch(topic) and len(topic) <= _LONGEST_STEM
     front = "" if kind == "raw" else f"{kind}-"
@@ -85,8 +84,7 @@ def file_name(kind: str, topic: str, ending: str) -> str:
 
 
 def ledger_name(kind: str, topic: str) -> str:
-    """Return a table's name in the ledger, such as `raw/orders`; shorter for a topic whose name is too long for a
-    folder.
-    """
+    """Return a table's name in the ledger, such as `raw/orders`. The name is shortened if the topic's name is too long
+    for a folder."""
     folder = f"table={kind}%2F{topic}"
     return f"{kind}/{topic if len(folder) <= LONGEST_FILE else distinct(topic, topic, '!', 32, _LONGEST_STEM)}"

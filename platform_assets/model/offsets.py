@@ -1,8 +1,8 @@
 """Cuts, offset ranges and tiling: pure values, no I/O.
 
-Every range is half-open, `[start, end)`: `start` is the first offset inside, `end` the first one outside. Arithmetic on
-offsets is done here and, on whole columns, in `checks/baseline/history.py` (the ledgers) and `kafka/evidence/tally.py`
-(record batches).
+Every range is half-open, `[start, end)`: `start` is the first offset in the range, and `end` is the first offset after
+it. All arithmetic on offsets is done here, except arithmetic on whole columns in `checks/baseline/history.py` (for the
+ledgers) and `kafka/evidence/tally.py` (for record batches).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets `[start, end)` of one Kafka partition; `end` is exclusive, `0 <= start <= end`."""
+    """Offsets `[start, end)` in one Kafka partition. `end` is exclusive, and `0 <= start <= end`."""
 
     start: int
     end: int
@@ -37,7 +37,8 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """Number of offsets inside, not of records: markers and compaction leave holes."""
+        """Number of offsets in the range. The number of records can be lower, because markers and compaction leave
+        holes."""
         return self.end - self.start
 
     @classmethod
@@ -46,23 +47,22 @@ class OffsetRange:
         return cls(first, last + 1)
 
     def before(self, offset: int) -> OffsetRange:
-        """Return the offsets of this range before `offset`; an empty range if there are none."""
+        """Return the offsets of this range before `offset`, or an empty range if there are none."""
         return OffsetRange(self.start, max(self.start, min(self.end, offset)))
 
     def intersect(self, other: OffsetRange) -> OffsetRange | None:
-        """Return the offsets in both ranges, or None if there are none."""
+        """Return the offsets that are in both ranges, or None if there are none."""
         start, end = max(self.start, other.start), min(self.end, other.end)
         return OffsetRange(start, end) if start < end else None
 
     def minus(self, others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-        """Return the rest of this range without `others`, ascending and non-empty."""
+        """Return the offsets of this range that are not in `others`, as ascending, non-empty ranges."""
         return subtract([self], others)
 
 
 def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return the offsets in the fewest ranges, ascending; empty ranges are dropped, and adjacent or overlapping ones
-    joined.
-    """
+    """Return the offsets in the fewest possible ranges, in ascending order. Empty ranges are dropped, and adjacent or
+    overlapping ranges are joined."""
     merged: list[OffsetRange] = []
     for item in sorted(r for r in ranges if r.size):
         if merged and item.start <= merged[-1].end:
@@ -73,7 +73,7 @@ def merge(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
 
 
 def merge_named(named: Iterable[Sequence[int]]) -> dict[int, tuple[OffsetRange, ...]]:
-    """Return the ranges given as `(partition, start, end)`, by partition, in the fewest pieces."""
+    """Return ranges that are given as `(partition, start, end)`, by partition, in the fewest possible ranges."""
     found: dict[int, list[OffsetRange]] = {}
     for partition, start, end in named:
         found.setdefault(partition, []).append(OffsetRange(start, end))
@@ -81,7 +81,7 @@ def merge_named(named: Iterable[Sequence[int]]) -> dict[int, tuple[OffsetRange, 
 
 
 def subtract(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return the offsets of `ranges` that are not in `others`, ascending and in the fewest pieces."""
+    """Return the offsets in `ranges` that are not in `others`, ascending and in the fewest possible ranges."""
     left: list[OffsetRange] = []
     without = merge(others)
     at = 0
@@ -101,18 +101,19 @@ def subtract(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tu
 
 
 def common(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Return the offsets in both, ascending and in the fewest pieces."""
+    """Return the offsets that are in both arguments, ascending and in the fewest possible ranges."""
     whole = merge(ranges)
     return subtract(whole, subtract(whole, others))
 
 
 def size_of(ranges: Iterable[OffsetRange]) -> int:
-    """Return the number of offsets in `ranges`, which do not overlap."""
+    """Return the number of offsets in `ranges`, which must not overlap."""
     return sum(r.size for r in ranges)
 
 
 def ranges_of(offsets: Iterable[int] | Offsets) -> tuple[OffsetRange, ...]:
-    """Return the ranges with exactly these offsets, in the fewest pieces; offsets may come in any order and repeatedly."""
+    """Return the ranges with exactly these offsets, in the fewest possible ranges. The offsets can be given in any
+    order and repeatedly."""
     given = offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, dtype=np.int64)
     distinct = np.unique(given)
     if not len(distinct):
@@ -124,18 +125,17 @@ def ranges_of(offsets: Iterable[int] | Offsets) -> tuple[OffsetRange, ...]:
 
 
 def repeats(ordered: Offsets) -> Offsets:
-    """Return those of ascending offsets that equal the previous one: one for each row whose offset an earlier row also
-    has.
-    """
+    """Return each offset that equals the previous one. The offsets must be ascending. The result has one entry for each
+    row whose offset an earlier row also has."""
     found: Offsets = ordered[1:][ordered[1:] == ordered[:-1]]
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOffsets:
-    """Offsets of the rows in one partition:
+    """The offsets of the rows in one partition.
 
-    `rows` rows at the offsets in `ranges`; those in `repeated` occur more than once.
+    `rows` is the number of rows, whose offsets are in `ranges`. The offsets in `repeated` occur more than once.
     """
 
     rows: int
@@ -144,19 +144,18 @@ class HeldOffsets:
 
     @classmethod
     def of(cls, ordered: Offsets) -> HeldOffsets:
-        """Make it from the offsets of all rows, ascending."""
+        """Create an instance from the ascending offsets of all rows."""
         return cls(len(ordered), ranges_of(ordered), ranges_of(repeats(ordered)))
 
 
 def lag(end: int, reached: int | None) -> int:
-    """Return the number of offsets from `reached`, the exclusive end of loaded offsets, to `end`; all if nothing is
-    loaded yet.
-    """
+    """Return the number of offsets from `reached`, the exclusive end of the loaded offsets, to `end`. If nothing is
+    loaded yet, return the number of all offsets."""
     return max(end - (reached or 0), 0)
 
 
 def text_of(ranges: Sequence[OffsetRange], limit: int = 5) -> str:
-    """Return text such as `[1, 3), [5, 6) and 2 more ranges`: ranges beyond `limit` are only counted."""
+    """Return text such as `[1, 3), [5, 6) and 2 more ranges`. Ranges beyond `limit` are only counted."""
     text = ", ".join(str(r) for r in ranges[:limit])
     return text + (f" and {len(ranges) - limit} more ranges" if len(ranges) > limit else "")
 
@@ -167,10 +166,9 @@ def _frozen(values: Mapping[int, int]) -> Mapping[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One offset per Kafka partition of one topic at one instant: every record at a lower offset comes before the cut.
-    The offset of a partition that a cut does not name is 0: it was added to the topic later, and records missing at its
-    log start are reported as a loss.
-    """
+    """One offset per Kafka partition of a topic, at one instant. Every record at a lower offset comes before the cut.
+    If a cut does not list a partition, the partition's offset is 0, because the partition was added to the topic later.
+    Records missing at the log start of such a partition are reported as a loss."""
 
     offsets: Mapping[int, int]
 
@@ -180,14 +178,13 @@ class Cut:
         object.__setattr__(self, "offsets", _frozen(self.offsets))
 
     def at(self, partition: int) -> int:
-        """Return the cut's offset in `partition`; 0 if the partition was added after the cut."""
+        """Return the cut's offset in `partition`, or 0 if the partition was added after the cut."""
         return self.offsets.get(partition, 0)
 
     def grow(self, wanted: Mapping[int, int], ceiling: Mapping[int, int]) -> Cut:
         """Return the next cut: `wanted`, but never before this cut and never after `ceiling`. If the two bounds
-        contradict each other (an end offset that went backwards), this cut wins, because cuts only grow. A partition
-        that `wanted` lacks, because it was unreachable, keeps this cut's offset.
-        """
+        contradict each other (because an end offset went backwards), this cut takes precedence, because cuts only grow.
+        If `wanted` lacks a partition because it was unreachable, the partition keeps its offset in this cut."""
         grown = dict(self.offsets)
         for partition, offset in wanted.items():
             bounded = min(offset, ceiling.get(partition, offset))
@@ -195,13 +192,13 @@ class Cut:
         return Cut(grown)
 
     def regressions(self, ends: Mapping[int, int]) -> tuple[tuple[int, int, int], ...]:
-        """Return `(partition, recorded, found)` for each end offset before this cut."""
+        """Return `(partition, recorded, found)` for each end offset that lies before this cut."""
         return tuple((p, o, ends[p]) for p, o in self.offsets.items() if p in ends and ends[p] < o)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRanges:
-    """One range per Kafka partition: the offsets `[cut(t0), cut(t1))` of a window."""
+    """One range per Kafka partition: the offsets `[cut(t0), cut(t1))` in a window."""
 
     by_partition: Mapping[int, OffsetRange] = field(default_factory=dict)
 
@@ -224,21 +221,21 @@ class TopicRanges:
         return sum(r.size for r in self.by_partition.values())
 
     def non_empty(self) -> TopicRanges:
-        """Return the partitions that have at least one offset."""
+        """Return only the partitions that have at least one offset."""
         return TopicRanges({p: r for p, r in self.by_partition.items() if r.size})
 
     def items(self) -> Iterator[tuple[int, OffsetRange]]:
-        """Return `(partition, range)` in ascending order of partition."""
+        """Return pairs of `(partition, range)` in ascending order of partition."""
         return iter(self.by_partition.items())
 
     def triples(self) -> tuple[tuple[int, int, int], ...]:
-        """Return `(partition, start, end)`, end exclusive, in ascending order of partition."""
+        """Return triples of `(partition, start, end)` in ascending order of partition. `end` is exclusive."""
         return tuple((p, r.start, r.end) for p, r in self.by_partition.items())
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TilingFault:
-    """Two neighboring windows that leave a gap or overlap in one partition: offsets `[start, end)`."""
+    """Two neighboring windows that leave a gap or overlap in one partition, at the offsets `[start, end)`."""
 
     kind: str
     partition: int
@@ -249,10 +246,11 @@ class TilingFault:
 
 
 def tiling_faults(windows: Sequence[tuple[str, TopicRanges]]) -> tuple[TilingFault, ...]:
-    """Return the places where adjacent windows, given in order as `(key, ranges)`, do not share a cut.
+    """Return a fault for each pair of adjacent windows that do not share a cut. The windows are given in order as
+    `(key, ranges)`.
 
-    `kind` is "gap" if offsets lie between two windows and "overlap" if they lie in both. A partition that first appears
-    in a later window must start at 0.
+    `kind` is "gap" if there are offsets between two windows, or "overlap" if there are offsets in both windows. A
+    partition that first appears in a later window must start at 0.
     """
     faults: list[TilingFault] = []
     reached: dict[int, int] = {}

@@ -1,9 +1,8 @@
 """Time until retention deletes records that are not loaded: pure arithmetic. Kafka deletes whole segments, the oldest
-first. By time, it deletes a segment whose newest timestamp is older than `retention.ms`; by size, one that is followed
-by at least `retention.bytes` bytes. Clients cannot ask where segments begin, so both times assume a segment that ends
-with the record itself, which gives the earliest possible time. A loss cannot come earlier, unless the configuration,
-the rate or the brokers' clock changes, or somebody deletes records.
-"""
+first. By time, it deletes a segment whose newest timestamp is older than `retention.ms`. By size, it deletes a segment
+that is followed by at least `retention.bytes` bytes. Clients cannot find out where segments begin. Both times therefore
+assume a segment that ends with the record itself, which gives the earliest possible time. Records cannot be lost
+earlier than that, unless the configuration, the rate or the brokers' clock changes, or someone deletes records."""
 
 from __future__ import annotations
 
@@ -13,20 +12,20 @@ from datetime import datetime, timedelta
 from typing import Final
 
 NEAR: Final = 0.25
-"""Share of the retention: if less is left, somebody should act."""
+"""Share of the retention. If less than this share is left, someone should act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Retention of a topic: records for at least `time`, and at least `size` bytes per partition; None without a
-    limit."""
+    """Retention of a topic: records are kept for at least `time`, and at least `size` bytes are kept per partition.
+    None means no limit."""
 
     time: timedelta | None
     size: int | None
 
     @classmethod
     def of_config(cls, config: Mapping[str, str]) -> Retention:
-        """Read it from a topic's effective configuration, by Kafka's names."""
+        """Read the retention from a topic's effective configuration, which has Kafka's names."""
         if "delete" not in config.get("cleanup.policy", "delete"):
             return cls(None, None)
         milliseconds, size = int(config.get("retention.ms", "-1")), int(config.get("retention.bytes", "-1"))
@@ -37,10 +36,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """Known facts about one partition's log, which has the offsets `[start, end)`.
+    """Known facts about the log of one partition, which has the offsets `[start, end)`.
 
-    `oldest` is the first offset that is not loaded, `newest_timestamp` the highest one in its batch. `size` is the
-    log's size in bytes, and `rate` the number of new offsets per second. None if unknown.
+    `oldest` is the first offset that is not loaded, and `newest_timestamp` is the highest timestamp in the batch of
+    that offset. `size` is the log's size in bytes, and `rate` is the number of new offsets per second. A value is None
+    if it is not known.
     """
 
     start: int
@@ -53,11 +53,12 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Earliest time when retention may delete records of a partition that are not loaded.
+    """The earliest time when retention can delete records of a partition that are not loaded.
 
-    `lost` offsets are already deleted. `by_time` and `by_size` are hours from now, 0 if it may happen any moment; None
-    if that limit does not apply, nothing waits, or it is unknown. `share` is the share of the retention that is left,
-    from 0 to 1 (more if a timestamp is ahead of the clock), for the limit that is reached first; None as above.
+    `lost` is the number of offsets that are already deleted. `by_time` and `by_size` are hours from now, or 0 if
+    records can be deleted at any moment. They are None if the limit does not apply, if no records are waiting, or if
+    the time is not known. `share` is the share of the retention that is left for the limit that is reached first. It is
+    from 0 to 1, or more if a timestamp is ahead of the clock, and it can be None for the same reasons.
     """
 
     lost: int
@@ -67,19 +68,19 @@ class Forecast:
 
     @property
     def hours(self) -> float | None:
-        """Hours until the earlier of both; 0 if offsets are lost; None if neither applies."""
+        """Hours until the earlier of the two times, or 0 if offsets are lost, or None if neither time is known."""
         if self.lost:
             return 0.0
         return min((h for h in (self.by_time, self.by_size) if h is not None), default=None)
 
     @property
     def near(self) -> bool:
-        """True if somebody should act: offsets are lost, or little of the retention is left."""
+        """True if someone should act: offsets are lost, or little of the retention is left."""
         return self.lost > 0 or (self.share is not None and self.share < NEAR)
 
 
 def forecast(log: PartitionLog, retention: Retention, now: datetime) -> Forecast:
-    """Return when retention may delete `log.oldest`."""
+    """Return the time when retention can delete the record at `log.oldest`."""
     if log.oldest >= log.end:
         return Forecast(0, None, None, None)
     lost = max(min(log.start, log.end) - log.oldest, 0)

@@ -10,13 +10,14 @@ _UNITS: Final = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the number of bytes of a text such as `128 MB`, `1 GB` or `1000000`; None for other texts. A KB has 1,024 bytes."""
+    """Return the number of bytes for text such as `128 MB`, `1 GB` or `1000000`, or None for other text. A KB has 1,024
+    bytes."""
     found = _FORM.fullmatch(text.strip())
     return None if found is None else int(found[1]) * _UNITS.get((found[2] or "").upper(), 1)
 
 
 def size_text(size: int) -> str:
-    """Return a size such as `12.3 MB`, for people."""
+    """Return a readable size, such as `12.3 MB`."""
     for unit, each in reversed(_UNITS.items()):
         if size >= each:
             return f"{size / each:.1f} {unit}"

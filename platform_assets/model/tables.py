@@ -1,4 +1,4 @@
-"""Tables of the lake: their kind, their topic, and the name that follows from both. Pure."""
+"""Tables of the lake: their kind, their topic, and the name that follows from the two. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from platform_assets.model import names
 from platform_assets.model.names import checked_topic
 
 TableKind = Literal["raw", "decoded", "dead_letters"]
-"""raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be typed."""
+"""raw: every committed record as bytes; decoded: typed rows; dead_letters: records that could not be decoded."""
 
 KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
-"""Upstream first: each kind comes after those that it is made from. `test_table_kinds` checks the places that must
-know each kind."""
+"""All kinds of tables, upstream first: each kind comes after the kinds that it is made from. `test_table_kinds` checks
+the code that must know every kind."""
 RESERVED_KINDS: Final = ("state",)
-"""Nothing writes these. No other name may be taken for one of them, so that they can be added."""
+"""Names of kinds that nothing writes yet. Nothing else may use these names, so that these kinds can be added later."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableRef:
-    """One table of the lake. Its name is its path below the lake root, and its asset key without a prefix."""
+    """One table in the lake. The name of the table is its path below the lake root, and also its asset key without a
+    prefix."""
 
     kind: TableKind
     topic: str
@@ -35,7 +36,7 @@ class TableRef:
 
     @property
     def name(self) -> str:
-        """The table's name for people and tools, such as `raw/orders`."""
+        """The table's name for users and tools, such as `raw/orders`."""
         return f"{self.kind}/{self.topic}"
 
     @property
@@ -45,12 +46,12 @@ class TableRef:
 
     @property
     def ledger_name(self) -> str:
-        """Its key in the ledger: its name, or a shorter one for a topic whose name is very long."""
+        """The table's key in the ledger: the table's name, or a shorter name if the topic's name is very long."""
         return names.ledger_name(self.kind, self.topic)
 
     @classmethod
     def of_ledger(cls, key: str, topic: str) -> TableRef:
-        """Return the table of a ledger entry with this key and topic. Raises ConfigurationError."""
+        """Return the table for a ledger entry with this key and topic. Raises ConfigurationError."""
         return cls.parse(f"{key.partition('/')[0]}/{topic}")
 
     @classmethod
@@ -60,7 +61,7 @@ class TableRef:
 
     @classmethod
     def parse(cls, name: str) -> TableRef:
-        """Parse a name; a topic's name alone means its raw table. Raises ConfigurationError."""
+        """Parse a table's name. The name of a topic alone means the topic's raw table. Raises ConfigurationError."""
         kind, slash, topic = name.partition("/")
         if not slash:
             return cls.raw(name)
@@ -74,10 +75,10 @@ class TableRef:
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """Source of a window of a derived table: the load of that window in another table, and the declaration.
+    """The source of a window in a derived table: the load of that window in another table, and the declaration.
 
-    `version` is the Delta version of that load in the other table, and `declaration` is the digest of the declaration
-    that determined the rows.
+    `version` is the Delta version of the load in the other table. `declaration` is the digest of the declaration that
+    determined the rows.
     """
 
     table: TableRef
@@ -86,7 +87,7 @@ class TableLoad:
     declaration: str
 
     def to_fields(self) -> dict[str, str | int]:
-        """Return it in the form of commit metadata and the ledger."""
+        """Return the source in the form that commit metadata and the ledger use."""
         return {
             "table": self.table.name,
             "version": self.version,
@@ -96,5 +97,5 @@ class TableLoad:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> TableLoad:
-        """Read it back from `to_fields`."""
+        """Read a source from the form that `to_fields` returns."""
         return cls(TableRef.parse(fields["table"]), fields["version"], fields["load_id"], fields["declaration"])

@@ -1,8 +1,8 @@
-"""Make untrusted text safe for the place that shows it: a line of a terminal or log, Markdown, SVG, JSON. Pure.
+"""Making untrusted text safe for the output that shows it: a line in a terminal or log, Markdown, SVG, JSON. Pure.
 
-Records, headers, registries, brokers and file names may contain anything, and so may error messages that quote them.
-Escape where text is shown, not where it is stored. `platform_assets_tests/test_shown_text.py` finds the places that
-show text.
+Records, headers, registries, brokers and file names can contain anything. So can error messages that quote them. Escape
+text where it is shown, not where it is stored. `platform_assets_tests/test_shown_text.py` finds the code that shows
+text.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from xml.sax.saxutils import escape
 from platform_assets.errors import printable
 
 MOST_SHOWN: Final = 120
-"""Maximum bytes of a value to show."""
+"""Maximum number of bytes of a value to show."""
 MOST_PLACE: Final = 300
-"""Maximum characters of a dead letter's place; a longer one is cut, because field names may be as long as the record.
-"""
+"""Maximum number of characters in the path that a dead letter shows. Longer paths are cut, because field names can be
+as long as the record."""
 
 
 def cut(text: str, most: int) -> str:
-    """Return at most `most` characters of `text`; if it is cut, the last one is an ellipsis."""
+    """Return at most `most` characters of `text`. If the text is cut, its last character is an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def shown(content: bytes | None) -> str | None:
-    """Return the beginning of bytes as text, with unprintable parts escaped, and with the number of omitted bytes."""
+    """Return the beginning of a byte string as text, with unprintable parts escaped, and with the number of omitted
+    bytes."""
     if content is None:
         return None
     text = content[:MOST_SHOWN].decode("utf-8", "backslashreplace")
@@ -49,32 +50,31 @@ _BACKQUOTES: Final = re.compile(r"`+")
 _SPECIAL: Final = re.compile(r"[\\`*\]<~]|\[(?!\d)|&(?=[#A-Za-z])|(?<![^\W_])_|_(?![^\W_])")
 """Characters to escape.
 
-Ranges of offsets and names with underscores stay readable: a bracket without its end is no mark.
+Ranges of offsets and names with underscores stay readable: a bracket without its closing bracket is not Markdown.
 """
 _BLOCK: Final = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")
-"""Starts of a heading, quotation, list or underline at the beginning of a paragraph."""
+"""Characters that begin a heading, quotation, list or underline at the beginning of a paragraph."""
 _WORD: Final = re.compile(r"\S+")
 _LINKED: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
-"""GitHub's Markdown turns words with one of these into links, without any mark and even if marks in them are escaped.
-"""
+"""GitHub's Markdown turns words that contain one of these strings into links. It needs no Markdown characters to do so,
+and escaping such characters in the words does not prevent it."""
 _MARK: Final = re.compile(r"\\([!-/:-@\[-`{-~])|(?<!`)(`+)(?!`).*?(?<!`)\2(?!`)")
-"""An escaped mark, or a code span."""
+"""Pattern for an escaped Markdown character, or for a code span."""
 
 
 def line(text: object) -> str:
-    """Return `text` in one line, for a terminal or a log, with unprintable characters as escapes: control characters,
-    including ESC and line ends, and marks that change the direction of text or have no width.
-    """
+    """Return `text` in one line, for a terminal or a log. Unprintable characters become escapes: control characters,
+    including ESC and line ends, and characters that change the direction of text or have no width."""
     return printable(text)
 
 
 def lines(text: object) -> str:
-    """Like `line`, for text whose line ends come from the platform."""
+    """Like `line`, but for text whose line ends come from the platform."""
     return "\n".join(map(line, str(text).split("\n")))
 
 
 def to_lines(sink: Callable[[str], object]) -> Callable[[str], None]:
-    """Return a function that passes each text to `sink` in the form of `line`."""
+    """Return a function that passes each string to `sink` in the form that `line` returns."""
 
     def give(text: str) -> None:
         sink(line(text))
@@ -83,7 +83,7 @@ def to_lines(sink: Callable[[str], object]) -> Callable[[str], None]:
 
 
 def code(text: object) -> str:
-    """Return `text` as a Markdown code span, in which nothing is a mark."""
+    """Return `text` as a Markdown code span, in which no character has a special meaning."""
     shown = line(text)
     if not shown:
         return ""
@@ -93,10 +93,10 @@ def code(text: object) -> str:
 
 
 def markdown(text: object) -> str:
-    """Return `text` as one Markdown paragraph that shows it literally: no image, no link, no HTML. Text in backquotes
-    stays a code span. Addresses, which would become links, and unmatched backquotes also become code spans:
-    `without_marks` would misread them as escaped marks. `markdown(without_marks(markdown(text)))` is `markdown(text)`.
-    """
+    """Return `text` as one Markdown paragraph that shows the text literally: no image, no link, no HTML. Text in
+    backquotes stays a code span. Addresses also become code spans, because they would otherwise become links. So do
+    unmatched backquotes, because `without_marks` would misread them as escaped characters.
+    `markdown(without_marks(markdown(text)))` is `markdown(text)`."""
     pieces: list[tuple[bool, str]] = []
     for is_code, piece in _spans(line(text).lstrip(" ")):
         # Two adjacent code spans would become one with other ends.
@@ -109,25 +109,24 @@ def markdown(text: object) -> str:
 
 
 def without_marks(text: str) -> str:
-    """Return the text that was given to `markdown`; code spans stay unchanged."""
+    """Return the text that was given to `markdown`. Code spans stay unchanged."""
     return _MARK.sub(lambda found: found[1] or found[0], text)
 
 
 def html(text: object) -> str:
-    """Return `text` for HTML and SVG, also for use in an attribute."""
+    """Return `text` for use in HTML and SVG, including attributes."""
     return escape(line(text), {'"': "&quot;", "'": "&#39;"})
 
 
 def document(value: Any, indent: int | None = 2) -> str:
-    """Return `value` as JSON that keeps all languages readable, without control characters."""
+    """Return `value` as JSON without control characters. Text in all languages stays readable."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def _spans(text: str) -> Iterator[tuple[bool, str]]:
-    """Yield pieces of `text`, each with True for a code span: text between equal runs of backquotes, a single run, or
-    an address.
-    """
+    """Yield pieces of `text`. Each comes with True for a code span: text between equal runs of backquotes, a single
+    run, or an address."""
     following: dict[int, re.Match[str]] = {}
     ends: dict[int, re.Match[str] | None] = {}
     runs = list(_BACKQUOTES.finditer(text))
@@ -145,7 +144,7 @@ def _spans(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _unpadded(span: str) -> str:
-    """Take one space off each end, as Markdown does, if both ends have one and there is anything else."""
+    """Remove one space from each end, as Markdown does, if both ends have a space and there is any other character."""
     return span[1:-1] if span[:1] == span[-1:] == " " and span.strip(" ") else span
 
 

@@ -1,7 +1,7 @@
 """Edges and window keys: pure, in UTC.
 
-A window `[start, end)` lies between two neighboring edges of a cron schedule. Its key is its start, so the key of a
-window whose length changed still names one instant; the ledger knows its end.
+A window `[start, end)` lies between two neighboring edges of a cron schedule. The window's key is its start. The key
+therefore still identifies one instant if the window's length changes, and the ledger records the window's end.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from croniter import CroniterBadDateError, croniter
 from platform_assets.errors import WindowKeyError
 
 _REMEMBERED: Final = 4096
-"""Number of cached answers per function below: many topics share a schedule, so a tick repeats the same questions."""
+"""Number of cached results for each function below. Many topics share a schedule, so a tick asks for the same results
+repeatedly."""
 
 KEY_FORMAT = "%Y-%m-%d-%H:%M"
-"""Format of a window key, which is the Dagster partition key; UTC, to the minute, as fine as a cron edge is."""
+"""Format of a window key, which is also the Dagster partition key. It is in UTC, to the minute, because a cron edge is
+not more precise."""
 
 _DRAWN = re.compile(r"(?<![A-Z])[RH](?![A-Z])", re.IGNORECASE)
 _NEAREST = re.compile(r"(?<![A-Z])(?:\d+|L)?W(?:\d+)?(?![A-Z])", re.IGNORECASE)
-"""Cron's nearest weekday to a day of the month, which Dagster does not support."""
+"""Cron's syntax for the weekday nearest to a day of the month, which Dagster does not support."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,7 +44,7 @@ class Window:
 
     @property
     def key(self) -> str:
-        """Key of the window, which is its Dagster partition key."""
+        """Key of the window, which is also its Dagster partition key."""
         return key_of(self.start)
 
     def __str__(self) -> str:
@@ -51,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Window keys from `first` to `last`, both inclusive; None for no bound."""
+    """Window keys from `first` to `last`, both inclusive. None means no bound."""
 
     first: str | None = None
     last: str | None = None
@@ -76,7 +78,7 @@ def key_of(edge: datetime) -> str:
 
 
 def edge_of(key: str) -> datetime:
-    """Return the instant that a key names. Raises WindowKeyError for anything but the exact form of `KEY_FORMAT`."""
+    """Return the instant that a key stands for. Raises WindowKeyError for anything but the exact form of `KEY_FORMAT`."""
     try:
         edge = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as e:
@@ -88,10 +90,9 @@ def edge_of(key: str) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def is_cron(schedule: str) -> bool:
-    """Return True if `schedule` is a cron schedule with five fields, the finest that a key can name, and ever ticks.
-    croniter's R and H fields are refused, because they stand for random times that differ between processes. W is
-    refused as in Dagster.
-    """
+    """Return True if `schedule` is a cron schedule with five fields and ever ticks. A sixth field would be finer than a
+    key. croniter's R and H fields are refused, because they stand for random times that differ between processes. W is
+    refused because Dagster does not support it either."""
     drawn_or_nearest = _DRAWN.search(schedule) or _NEAREST.search(schedule)
     if len(schedule.split()) != 5 or drawn_or_nearest or not croniter.is_valid(schedule):
         return False
@@ -103,7 +104,7 @@ def is_cron(schedule: str) -> bool:
 
 
 def edges_from(schedule: str, start: datetime) -> Iterator[datetime]:
-    """Yield the edges at or after `start`, ascending, without end."""
+    """Yield the edges at or after `start`, in ascending order and without end."""
     # croniter returns only times strictly after its base.
     ticks = croniter(schedule, start.astimezone(UTC) - timedelta(microseconds=1), ret_type=datetime)
     while True:
@@ -118,16 +119,18 @@ def first_edge(schedule: str, start: datetime) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def longest_window(schedule: str, start: datetime) -> timedelta:
-    """Return the length of the longest of the next hundred windows from the first edge at or after `start`.
+    """Return the length of the longest window among the next hundred windows, counted from the first edge at or after
+    `start`.
 
-    For windows that are weekdays, that covers more than three months.
+    If each window is a weekday, this covers more than three months.
     """
     edges = itertools.islice(edges_from(schedule, start), 101)
     return max(after - before for before, after in itertools.pairwise(edges))
 
 
 def closed_edges(schedule: str, after: datetime, now: datetime, limit: int | None = None) -> list[datetime]:
-    """Return the edges in `(after, now]`, which have closed since `after`, ascending, at most `limit`."""
+    """Return the edges in `(after, now]`, which are the edges that have closed since `after`: ascending, and at most
+    `limit` of them."""
     return list(_closed(schedule, after, now, limit))
 
 
@@ -139,9 +142,8 @@ def _closed(schedule: str, after: datetime, now: datetime, limit: int | None) ->
 
 
 def count_edges(schedule: str, start: datetime, end: datetime) -> int:
-    """Return the number of edges in `[start, end)`. It is fast for any span, because whole days are counted at once: in
-    UTC, every day with edges has the same ones.
-    """
+    """Return the number of edges in `[start, end)`. This is fast for any span, because whole days are counted at once:
+    in UTC, every day that has edges has them at the same times."""
     start, end = start.astimezone(UTC), end.astimezone(UTC)
     first_day, last_day = _next_midnight(start), end.replace(hour=0, minute=0, second=0, microsecond=0)
     if first_day >= last_day:
@@ -167,11 +169,11 @@ def _next_midnight(time: datetime) -> datetime:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def window_starting_at(schedule: str, edge: datetime) -> Window | None:
-    """Return the window of `schedule` that starts at `edge`, or None if `edge` is not one of its edges."""
+    """Return the window of `schedule` that starts at `edge`, or None if `edge` is not an edge of the schedule."""
     pair = list(itertools.islice(edges_from(schedule, edge), 2))
     return Window(pair[0], pair[1]) if pair[0] == edge else None
 
 
 def milliseconds(edge: datetime) -> int:
-    """Return the time in Kafka's unit: milliseconds since the epoch."""
+    """Return the time in Kafka's unit, which is milliseconds since the epoch."""
     return round(edge.timestamp() * 1000)
