@@ -22,11 +22,12 @@ STORE: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN
 
 
 def secret(environ: Mapping[str, str], name: str) -> str | None:
-    """The secret `name`; None where it is not set.
+    """The secret `name`; None if it is not set.
 
     Raises:
-        ConfigurationError: both variables are set, the file cannot be used, or the secret has control characters. It shows neither
-            secret nor path, since somebody may have put the secret where its path belongs.
+        ConfigurationError: both variables are set, the file cannot be used, or the secret has control characters. The
+            message shows neither the secret nor the path, because somebody may have set the secret in place of its
+            path.
     """
     value, path = environ.get(name) or None, environ.get(name + SUFFIX) or None
     if path is None:

@@ -67,7 +67,7 @@ class RestoreHalfDoneError(Terminal):
 
 @contextmanager
 def writing_backup(place: Path) -> Iterator[None]:
-    """Run a block that writes to the backup folder; raise BackupNotWritableError if it fails."""
+    """Run a block that writes to the backup folder; raise BackupNotWritableError if the block fails."""
     try:
         yield
     except OSError as e:
@@ -76,7 +76,7 @@ def writing_backup(place: Path) -> Iterator[None]:
 
 @contextmanager
 def reading_backup(place: Path) -> Iterator[None]:
-    """Context of a block that reads a file of a backup. Raises BackupDamagedError."""
+    """Run a block that reads a file of a backup; raise BackupDamagedError if the block fails."""
     try:
         yield
     except OSError as e:
@@ -85,7 +85,7 @@ def reading_backup(place: Path) -> Iterator[None]:
 
 @contextmanager
 def restoring_to(place: object) -> Iterator[None]:
-    """Context of a block that writes to the lake or to Dagster's home. Raises RestoreInterruptedError."""
+    """Run a block that writes to the lake or to Dagster's home; raise RestoreInterruptedError if the block fails."""
     try:
         yield
     except OSError as e:

@@ -24,13 +24,14 @@ JSON_VERSION = 1
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_cluster(topic: str, reason: str | None, by: str | None, dry_run: bool, as_json: bool, yes: bool) -> None:
-    """Continue with TOPIC on another cluster, stating that each offset stands for the same record there.
+    """Continue with TOPIC on another cluster, and confirm that each offset stands for the same record there.
 
-    TOPIC is the topic's name, or raw/<topic>. Use this after disks were restored, or with a mirror that keeps offsets.
-    If offsets differ, use `accept-generation`, which continues with the new log from its start.
+    TOPIC is the topic's name, or raw/<topic>. Use this command after disks were restored, or with a mirror that keeps
+    offsets. If offsets differ, use `accept-generation`, which continues with the new log from its start.
 
-    Loaded windows stay. Waiting windows are loaded from the new cluster; if the topic has another id there, they are
-    loaded together with the next window. The command refuses a log that has fewer offsets than were sealed.
+    Loaded windows stay. Windows that are not loaded yet are loaded from the new cluster; if the topic has a different
+    id there, they are loaded together with the next window. The command refuses a log that has fewer offsets than were
+    sealed.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author

@@ -24,11 +24,12 @@ JSON_VERSION = 1
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_generation(topic: str, reason: str | None, by: str | None, dry_run: bool, as_json: bool, yes: bool) -> None:
-    """Continue with the present log of TOPIC after it was re-created or permanently truncated.
+    """Continue with the current log of TOPIC after it was re-created or permanently truncated.
 
-    TOPIC is the topic's name, or raw/<topic>. Rows loaded from the previous log stay. Sealed but unloaded offsets that
-    no longer exist are named and become an accepted loss. Windows are sealed from the new log from the next boundary
-    on. The first one starts at the log start of a re-created topic, or where a truncated log was cut off.
+    TOPIC is the topic's name, or raw/<topic>. Rows loaded from the previous log stay. Sealed offsets that were not
+    loaded and no longer exist are listed, and become an accepted loss. From the next boundary on, windows are sealed
+    from the new log. The first of them starts at the log start if the topic was re-created, or at the point of
+    truncation if the log was truncated.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.ledger.decisions import Author

@@ -15,10 +15,10 @@ import click
 @click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def accept_loss(table: str, window: str, reason: str | None, by: str | None, dry_run: bool, yes: bool) -> None:
-    """Show which offsets of WINDOW in TABLE cannot be loaded, and accept that they will never be loaded.
+    """Accept that some offsets of WINDOW in TABLE will never be loaded.
 
-    TABLE is raw/<topic>, or just the topic's name. The command accepts only offsets that are not in the table and
-    cannot be loaded:
+    TABLE is raw/<topic>, or just the topic's name. The command first shows which offsets cannot be loaded, and why. It
+    accepts only offsets that are not in the table and cannot be loaded:
 
     \b
     * offsets below the log start, or from an earlier log of the topic;

@@ -1,4 +1,4 @@
-"""Find out whether broker and Spark answer and, if not, why: for `check`, `status` and `up`."""
+"""Find out whether the brokers and Spark answer and, if not, why: used by `check`, `status` and `up`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def broker_silence(environment: Environment) -> str | None:
 
 
 def spark_problem(environment: Environment) -> str | None:
-    """Return why Spark is not available to loads; None if it answers, or is neither configured nor started yet.
+    """Return the reason why loads cannot use Spark; None if Spark answers, or is neither configured nor started yet.
 
     Raises ConfigurationError.
     """
@@ -41,8 +41,8 @@ def spark_problem(environment: Environment) -> str | None:
 
 
 def spark_silence(environment: Environment) -> str | None:
-    """Return why the Spark Connect server does not answer, or None. It cannot look into TLS, so it then returns
-    None."""
+    """Return the reason why the Spark Connect server does not answer, or None. A TLS connection cannot be inspected, so
+    None is returned for it."""
     from platform_assets.engines.shared.session import address_of, check_reachable
     from platform_assets.services import connect_probe
 

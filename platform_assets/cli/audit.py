@@ -30,17 +30,18 @@ if TYPE_CHECKING:
 @click.option("--windows", metavar="A..B", help="Only windows from A to B, both inclusive. Also A.., ..B and A.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
 def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
-    """Prove that TABLE has every committed record once, or report which offsets are wrong and what to do.
+    """Prove that TABLE has every committed record exactly once, or report which offsets are wrong and what to do.
 
-    TABLE is raw/<topic>, or just the topic's name, even if it is no longer declared. Brokers and Spark are asked only
-    if ledger and table are not enough for a proof, or with --deep. Proofs are written to the ledger and stay valid
-    until the window's files change.
+    TABLE is raw/<topic>, or just the topic's name, even if it is no longer declared. The command queries the brokers
+    and Spark only if the ledger and the table are not enough for a proof, or with --deep. Proofs are written to the
+    ledger and stay valid until the window's files change.
 
-    For decoded/<topic> or dead_letters/<topic>, the command proves that each raw row is in exactly one of the two:
-    with receipts and files, or with --deep by reading both tables and decoding the raw rows again. It does not change
-    the tables.
+    For decoded/<topic> or dead_letters/<topic>, the command proves that each raw row is in exactly one of these two
+    tables. It uses receipts and files or, with --deep, reads both tables and decodes the raw rows again. The tables are
+    not changed.
 
-    Exits 0 if everything was proved, 1 if anomalies were found, 2 if it could not tell, with the reason.
+    Exits 0 if everything was proved, 1 if anomalies were found, 2 if neither could be determined; the reason is
+    printed.
     """
     from platform_assets.checks.audit import EXIT_CODES
 

@@ -60,7 +60,8 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
 
 @contextmanager
 def progress(console: Console) -> Iterator[Callable[[str], None]]:
-    """Provide a function that shows progress: one changing line on a terminal, otherwise a line every few seconds."""
+    """Provide a function that shows progress: on a terminal as one changing line, otherwise as a new line every few
+    seconds."""
     if console.is_terminal:
         with console.status("looking") as status:
             yield lambda text: status.update(Text(line(text)))

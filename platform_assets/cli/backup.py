@@ -17,12 +17,12 @@ JSON_VERSION = 1
 def backup(given: str, as_json: bool) -> None:
     """Copy the lake and Dagster's home to a new folder in DESTINATION, while loads continue.
 
-    Each table is copied at one version, in an order that restores consistently. Dagster's databases are copied with
-    SQLite's own backup. Files that the previous backup also has are hard-linked, so a backup takes only the space of
-    new files. You can restore or delete each backup independently. A backup gets its name once it is completely on
-    disk.
+    Each table is copied at one version. The tables are copied in an order that makes the restored lake consistent.
+    Dagster's databases are copied with SQLite's own backup. Files that the previous backup also has are hard-linked, so
+    a backup takes only the space of new files. You can restore or delete each backup independently. A backup gets its
+    final name once it is completely on disk.
 
-    Replays and files that do not belong to the platform are left out, and named.
+    Replays and files that do not belong to the platform are left out, and listed.
     """
     from datetime import UTC, datetime
 

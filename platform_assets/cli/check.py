@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 JSON_VERSION = 1
 _TOPICS_SECONDS = 5.0
 _MOST_BUILT = 100
-"""Maximum number of topics whose definitions are built, which takes about 50 ms each."""
+"""Maximum number of topics whose definitions are built; each topic takes about 50 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,11 @@ class Answer:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, mistakes (file, line, message), answers.")
 def check(as_json: bool) -> None:
-    """Check the YAML of all topics, then whether brokers, topics and Spark answer. Changes nothing.
+    """Check the YAML of all topics, then whether brokers, topics and Spark answer. Nothing is changed.
 
-    Each mistake is printed with file, line and fix. So is a topic that cannot be defined next to the others; those are
-    defined. Services that are neither set in the environment nor started by `platform-assets up` are not asked.
+    Each mistake is printed with file, line and fix. A topic that cannot be defined next to the others is also printed;
+    the other topics are still defined. Services that are neither set in the environment nor started by `platform-assets
+    up` are not checked.
 
     Exits 1 if there is a mistake, a topic is missing, or a service does not answer.
     """

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Windows as a user gives them: `named` are keys or ranges A..B; without any, all windows. Each option narrows the
-    choice."""
+    """Windows as the user specified them. `named` has keys or ranges A..B; if it is empty, all windows are meant. Each
+    option narrows the choice."""
 
     named: tuple[str, ...]
     stale: bool = False
@@ -27,12 +27,12 @@ class Choice:
 
     @property
     def has_options(self) -> bool:
-        """True if an option chooses windows."""
+        """True if options choose the windows."""
         return self.stale or self.dead_letters or self.failed
 
     @property
     def text(self) -> str:
-        """The options, as a user gives them."""
+        """The options, as the user writes them."""
         given = {"--stale": self.stale, "--dead-letters": self.dead_letters, "--failed": self.failed}
         return " ".join(option for option, is_given in given.items() if is_given)
 
@@ -40,10 +40,11 @@ class Choice:
 def chosen_windows(
     choice: Choice, declaration: TopicDeclaration, target: TableRef, environment: Environment
 ) -> list[str]:
-    """Return the keys of the windows to load into `target`: in the order given, or with an option oldest first.
+    """Return the keys of the windows to load into `target`: in the given order or, if there is an option, oldest first.
 
-    A key given without an option is not looked up: the load reports any problem with it. Raises WindowKeyError,
-    UnknownWindowError for a range without windows, and ConfigurationError for an option that the table does not have.
+    Without an option, keys are not looked up, because the load reports any problem with them. Raises WindowKeyError,
+    UnknownWindowError for a range without windows, and ConfigurationError for an option that does not apply to the
+    table.
     """
     ledger = environment.ledger()
     named = _named(choice.named, declaration, target, ledger)
@@ -128,8 +129,8 @@ def _failed(
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoad:
-    """A window to load, and the numbers of rows and dead letters that the tables now have for it; None if they do not
-    have the window."""
+    """A window to load, and the numbers of rows and dead letters that the tables now have for this window. The numbers
+    are None if the tables do not have the window."""
 
     window: str
     rows: int | None
@@ -145,7 +146,7 @@ class PlannedLoad:
 
 
 def plan_of(keys: Sequence[str], declaration: TopicDeclaration, target: TableRef, ledger: Ledger) -> list[PlannedLoad]:
-    """Return what the tables have now of the windows to load."""
+    """Return what the tables now have for each of the windows to load."""
     is_raw = target.kind == "raw"
     rows = ledger.receipts(declaration.raw_table if is_raw else declaration.decoded_table, keys)
     letters = {} if is_raw else ledger.receipts(declaration.dead_letter_table, keys)

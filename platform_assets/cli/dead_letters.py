@@ -29,15 +29,15 @@ JSON_VERSION = 1
     help="Also send them to this Kafka topic; each is sent only once, however often you run this.",
 )
 def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bool, send_to: str | None) -> None:
-    """Show which records of TABLE could not be decoded: how many by reason and place, with samples.
+    """Show which records of TABLE could not be decoded: their numbers by reason and place, and samples.
 
     TABLE is dead_letters/<topic>, or just the topic's name. Without a WINDOW, all decoded windows are included. Keys
-    and values are shortened, and escaped if they are not text. To decode such records, correct `decode:` in the
-    topic's YAML and load the windows again (`platform-assets load decoded/<topic> WINDOW`). Records that can be
-    decoded then move to the decoded table.
+    and values are shortened, and escaped if they are not text. To decode such records, correct `decode:` in the topic's
+    YAML and load the windows again (`platform-assets load decoded/<topic> WINDOW`). The records that can then be
+    decoded move to the decoded table.
 
-    With --send-to, key, value and headers are sent as they were, followed by headers named dead_letter.…. The topic
-    must exist. A compacted topic TOPIC.sent is created; it records what was sent.
+    With --send-to, key, value and headers of each record are sent unchanged, followed by additional headers named
+    dead_letter.…. The topic must exist. The command creates a compacted topic, TOPIC.sent, which records what was sent.
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment

@@ -1,4 +1,4 @@
-"""Output and questions of the commands that record decisions."""
+"""Output and questions of the commands that record operators' decisions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 
 def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: bool = True) -> Deciding:
-    """Return the decisions on the topic of `table`, with settings from the environment. `quiet` prints nothing, and
-    without `ask` there are no questions. Raises DeclarationsError and ConfigurationError.
-    """
+    """Return the object that makes decisions on the topic of `table`, with settings from the environment. If `quiet`,
+    it prints nothing; unless `ask`, it asks no questions. Raises DeclarationsError and ConfigurationError."""
     from platform_assets.cli.environment import Environment
     from platform_assets.components.declared import declaration_of
     from platform_assets.windows.decide.deciding import Deciding
@@ -37,7 +36,7 @@ def deciding(table: str, author: Author | None, *, quiet: bool = False, ask: boo
 
 
 def print_decision(version: int, decided: Deciding, found: Mapping[str, Any] | None) -> None:
-    """Print the findings, and whether they were accepted, as JSON."""
+    """Print the findings as JSON, together with whether they were accepted."""
     accepted = found is not None and decided.author is not None
     document = {"version": version, "topic": decided.declaration.topic, "accepted": accepted, **(found or {})}
     echo_json(document)

@@ -10,7 +10,7 @@ import click
 @click.command()
 @click.option("--once", is_flag=True, help="Stop everything when done, instead of leaving the UI open until Ctrl-C.")
 def demo(once: bool) -> None:
-    """Stream every flight of New York City 2013 through Kafka into the lake, and print the proof."""
+    """Stream every flight that left New York City in 2013 through Kafka into the lake, and print the proof."""
     from platform_assets.demo.run import run_demo
     from platform_assets.errors import ConfigurationError
     from platform_assets.services.home import Home, is_checkout

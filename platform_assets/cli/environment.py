@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The variables of this process and of the embedded platform; they hold secrets, and are hidden from the repr."""
+    """The variables of this process and of the embedded platform. They include secrets, so they are hidden from the
+    repr."""
 
     variables: Mapping[str, str] = field(repr=False)
 
@@ -42,16 +43,16 @@ class Environment:
 
     @property
     def has_broker(self) -> bool:
-        """True if a broker is given or runs embedded."""
+        """True if a broker is set in the environment or runs embedded."""
         return bool(self.variables.get("KAFKA_BOOTSTRAP_SERVERS"))
 
     @property
     def has_spark(self) -> bool:
-        """True if a Spark Connect server is given or runs embedded."""
+        """True if a Spark Connect server is set in the environment or runs embedded."""
         return bool(self.variables.get("SPARK_REMOTE"))
 
     def settings(self) -> ClientSettings:
-        """Settings of every Kafka client. Raises ConfigurationError."""
+        """Settings for every Kafka client. Raises ConfigurationError."""
         from platform_assets.kafka.settings import ClientSettings
 
         return ClientSettings.from_environment(self.variables)
@@ -63,7 +64,7 @@ class Environment:
         return Cluster.connect(self.settings(), timeout)
 
     def ledger(self) -> Ledger:
-        """The ledger of the lake. Raises ConfigurationError."""
+        """The lake's ledger. Raises ConfigurationError."""
         from platform_assets.lake.location import Lake
         from platform_assets.ledger.store import Ledger
 
@@ -77,15 +78,14 @@ class Environment:
         return remote
 
     def spark(self) -> SparkSession:
-        """A session on that server. Raises ConfigurationError and SparkUnreachableError."""
+        """A session on the Spark Connect server. Raises ConfigurationError and SparkUnreachableError."""
         from platform_assets.engines.shared.session import connect
 
         return connect(self.spark_remote())
 
     def engine(self, name: EngineName, spark: SparkResource | None = None, lake: Lake | None = None) -> LoadEngine:
-        """Return the load engine. With `spark` it can load; otherwise it can only read windows again. It is the lake's
-        engine, unless another one is given. Raises ConfigurationError.
-        """
+        """Return the load engine: the lake's engine, unless another one is given. With `spark`, the engine can load;
+        otherwise it can only read windows again for a check. Raises ConfigurationError."""
         from platform_assets.engines.choice import choose_engine
 
         lake = lake or self.ledger().lake
@@ -94,9 +94,8 @@ class Environment:
         return choose_engine(lake, self.settings, spark.session, name, spark.remote)
 
     def instance(self) -> dg.DagsterInstance | None:
-        """Return the Dagster instance of `DAGSTER_HOME`; None if that folder has no `dagster.yaml`. Raises
-        ConfigurationError if its storage does not answer.
-        """
+        """Return the Dagster instance in `DAGSTER_HOME`; None if that folder has no `dagster.yaml`. Raises
+        ConfigurationError if the instance's storage does not answer."""
         import dagster as dg
 
         from platform_assets.services import dagster_services

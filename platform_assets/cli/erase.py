@@ -81,19 +81,21 @@ def erase(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Erase records of TABLE permanently: from it, from its decoded tables, from replays, and from all old files.
+    """Erase records of TABLE permanently: from the table, its decoded tables, its replays and all old files.
 
-    TABLE is raw/<topic>, or just the topic's name. Select records by offsets or by keys. Keys are compared with those
-    in the table. The ledger keeps salted digests of them, so that later loads leave out records with these keys in
-    windows sealed by then, and older ones in a copied log.
+    TABLE is raw/<topic>, or just the topic's name. Select records by offsets or by keys. Keys are compared with the
+    keys in the table. The ledger keeps salted digests of the erased keys. With these, later loads leave out records
+    with an erased key in windows that are already sealed, and, in a re-created or copied log, records that were sent
+    before the erasure.
 
-    First the ledger lists the offsets: from then on no load, replay or decoding brings the records back, and checks
-    count them as erased. Then each window with such records is written again without them, and its older files are
-    deleted, so it cannot be restored from a past version. Other windows keep their past versions.
+    First the offsets are recorded in the ledger. From then on, no load, replay or decoding brings the records back, and
+    checks count them as erased. Then each window with such records is written again without them, and the window's
+    older files are deleted, so the window cannot be restored from a past version. Other windows keep their past
+    versions.
 
-    If an erasure is interrupted, run it again to continue; without offsets and keys, the command only does that. A
-    damaged replay is named, with what to do, after everything else is erased.
-    Records in Kafka stay there, and so do dead letters that were sent to a topic.
+    If an erasure is interrupted, run the command again to continue. Without offsets and keys, the command only
+    continues interrupted erasures. A damaged replay is named, with what to do, after everything else is erased. Records
+    in Kafka stay there, including dead letters that were sent to a topic.
     """
     from platform_assets.cli.deciding import deciding, print_decision
     from platform_assets.ledger.decisions import Author

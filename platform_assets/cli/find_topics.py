@@ -12,7 +12,7 @@ from platform_assets.terminal import echo
 def find_topics(dry_run: bool) -> None:
     """Find topics that match a declared `pattern`, and add them to found-topics.txt next to its defs.yaml.
 
-    If `platform-assets up` started a UI, it reloads its definitions. A topic that is declared anywhere is left alone.
+    If `platform-assets up` started a UI, it reloads its definitions. Topics that are already declared are not added.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.components import declared, found_topics, new_topics

@@ -11,11 +11,11 @@ from platform_assets.terminal import echo
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--dry-run", is_flag=True, help="Only list what would be forgotten.")
 def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
-    """Forget the stored schemas of registry ids, so that the registry's present answer counts.
+    """Forget the stored schemas of registry ids, and use the schemas that the registry now returns for these ids.
 
-    The lake keeps each schema that values were decoded with, and refuses a registry that returns another schema for
-    its id. Forget an id only if no record that may be decoded again was written with the previous schema. Decoded rows
-    stay as they are.
+    The lake keeps each schema that values were decoded with, and refuses a registry that returns a different schema for
+    the same id. Forget an id only if no record that may be decoded again was written with the previous schema. Decoded
+    rows stay as they are.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.decoding.registry import cache

@@ -47,19 +47,20 @@ def load(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Load each WINDOW of TABLE now, like a Dagster run would, and evaluate the table's checks.
+    """Load each WINDOW of TABLE now, as a Dagster run would, and evaluate the table's checks.
 
-    TABLE is raw/<topic>, or just the topic's name: windows are also decoded if the topic declares that. With
+    TABLE is raw/<topic>, or just the topic's name; windows are also decoded if the topic declares `decode:`. With
     decoded/<topic> or dead_letters/<topic>, windows in the raw table are only decoded. WINDOW is a window's key, such
-    as 2026-01-31-14:00, or A..B for all from A to B, both inclusive; also A.. and ..B. Only these windows are loaded,
-    even if an earlier schedule sealed them. A window that is already loaded is proved equal, repaired (`healed`), or
-    refused. If DAGSTER_HOME has an instance, each load is reported to Dagster; no run is started.
+    as 2026-01-31-14:00, or A..B for all windows from A to B, both inclusive; A.. and ..B are also possible. Exactly
+    these windows are loaded, even if an earlier schedule sealed them. A window that is already loaded is proved equal,
+    repaired (`healed`), or refused. If DAGSTER_HOME has an instance, each load is reported to Dagster; no run is
+    started.
 
-    Instead of a WINDOW, options can choose the windows, oldest first; with WINDOW, only among these. Several options
-    choose the windows that match all of them. --stale and --dead-letters are for decoded/<topic>: after a change of
-    `decode:`, windows are decoded again with the new declaration. --failed leaves out parked windows, and windows that
-    a run is loading. You can stop at any time; with --stale or --failed, run it again to continue with the remaining
-    windows.
+    Instead of WINDOW, options can choose the windows, which are then loaded oldest first. If you give both, the options
+    choose only among the given windows. Several options choose the windows that match all of these options. --stale and
+    --dead-letters are for decoded/<topic>: after a change of `decode:`, windows are decoded again with the new
+    declaration. --failed leaves out parked windows, and windows that a run is loading. You can stop the command at any
+    time. With --stale or --failed, run it again to continue with the remaining windows.
 
     Exits 0 if every window is loaded and every check passes, 1 if not, 3 if a retry may succeed.
     """

@@ -27,8 +27,8 @@ class Show(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Display of a load's progress: `advance` moves the bar of a kind of table (raw or decoded) on by one window, and `show`
-    prints a line next to the bars."""
+    """Display of a load's progress: `advance` moves the bar for one kind of table (raw or decoded) forward by one
+    window, and `show` prints a line next to the bars."""
 
     advance: Callable[[str], None] = lambda kind: None
     show: Show = echo
@@ -38,7 +38,8 @@ class Shown:
 def bars(kinds: Sequence[str], windows: int, *, as_json: bool, console: Console | None = None) -> Iterator[Shown]:
     """Show a bar for each kind of table until the block ends.
 
-    One window needs no bar, and without a terminal there is none: a line for each window, or the JSON, shows what was done.
+    No bar is shown for a single window, or without a terminal. Then a line for each window, or the JSON, shows what was
+    done.
     """
     shown_on = console or console_of(stderr=as_json or not sys.stdout.isatty())
     if windows < 2 or not shown_on.is_terminal:

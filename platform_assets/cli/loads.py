@@ -1,4 +1,4 @@
-"""Load windows from a shell and print the outcome of each: the common part of `load` and `replay`."""
+"""Load windows from a shell and print the outcome of each window: the part that `load` and `replay` share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLAIN: Final = Shown()
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Results of the requested windows; `fields` are their JSON."""
+    """Results of the requested windows; `fields` has these results as JSON."""
 
     fields: dict[str, Any]
     exit_code: int
@@ -39,7 +39,7 @@ class Loads:
 
 @dataclass
 class ShellServices:
-    """The services of a command, from its environment."""
+    """The services that a command uses, from the command's environment."""
 
     environment: Environment
     spark: SparkResource
@@ -55,15 +55,15 @@ class ShellServices:
         return self.environment.cluster()
 
     def settings(self) -> ClientSettings:
-        """Settings for clients of the brokers. Raises ConfigurationError."""
+        """Settings for clients that connect to the brokers. Raises ConfigurationError."""
         return self.cluster.settings
 
     def load_engine(self, name: EngineName) -> LoadEngine:
-        """An engine that loads."""
+        """An engine that loads windows."""
         return self.environment.engine(name, self.spark)
 
     def check_engine(self, name: EngineName) -> LoadEngine:
-        """An engine that reads again for a check."""
+        """An engine that reads windows again for a check."""
         return self.environment.engine(name, self.spark)
 
     def decode_engine(self) -> DecodeEngine:
@@ -96,11 +96,11 @@ def load_windows(
     on_progress: Callable[[str], None] = lambda _: None,
     shown: Shown = _PLAIN,
 ) -> Loads:
-    """Load the windows, decode them if that is declared, and evaluate the checks of the tables; print each step unless
-    `as_json`.
+    """Load the windows, decode them if the topic declares it, and evaluate the checks of the tables. Print each step
+    unless `as_json`.
 
-    If `target` is not the raw table, they are only decoded. `on_progress` gets the progress, and `shown` prints the
-    lines.
+    If `target` is not the raw table, the windows are only decoded. `on_progress` receives the progress, and `shown`
+    prints the lines.
 
     Exit codes: 0 if every window is loaded and every check passes, 1 if not, 3 if trying again may succeed.
     """
@@ -147,8 +147,8 @@ def load_windows(
 
 
 def _fails(outcome: EvaluatedCheck) -> bool:
-    """Return True if the check counts as failed: checks of the raw table must pass, those of decoded tables may
-    warn."""
+    """Return True if the check counts as failed. For the raw table, a warning counts as failed; for decoded tables, it
+    does not."""
     from dagster import AssetCheckSeverity
 
     if outcome.check_result is not None:

@@ -107,7 +107,7 @@ def _fail(error: PlatformError) -> NoReturn:
 def main() -> None:
     """Kafka topics to Delta tables as Dagster assets: exactly once by offset range, and provably so.
 
-    Exit codes: 0 done; 1 failed, act as the message says; 2 wrong usage; 3 failed, and trying again may succeed.
+    Exit codes: 0 done; 1 failed, do what the message says; 2 wrong usage; 3 failed, and trying again may succeed.
     """
 
 
@@ -120,7 +120,7 @@ def run() -> None:
 
     Arrow reads a store's files through delta-rs's file system, which is written in Python. One of its threads may still
     need Python at exit, and the process then aborts although all work is done (delta-io/delta-rs#2184). A script would
-    treat it as failed.
+    treat this as a failure.
     """
     sys.excepthook = _print_traceback
     if not sys.warnoptions:

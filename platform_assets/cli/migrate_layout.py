@@ -19,17 +19,17 @@ JSON_VERSION = 1
     help="Print JSON: version, table, dry_run, layout, windows, files, bytes, copied, table_version, unproved.",
 )
 def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
-    """Change TABLE from one partition per window to files that many windows share, which readers read faster.
+    """Change TABLE from one partition per window to files that many windows share and that readers can read faster.
 
-    TABLE is raw/<topic>, or just the topic's name; decoded/<topic> or dead_letters/<topic>. Rows, receipts and past
-    versions stay. Loads continue in the meantime. The rows are copied to new files, which needs as much space as the
-    table has now until `vacuum` deletes the previous files; then one commit replaces them. If the command is
-    interrupted, run it again: it continues.
+    TABLE is raw/<topic> (or just the topic's name), decoded/<topic> or dead_letters/<topic>. Rows, receipts and past
+    versions stay. Loads continue in the meantime. The rows are copied to new files, and then one commit replaces the
+    previous files. The new files need as much additional space as the table takes now, until `vacuum` deletes the
+    previous files. If the command is interrupted, run it again to continue.
 
-    First upgrade everything that loads into the table or reads its files by partition: releases before this one
-    cannot load into the new layout.
+    First upgrade everything that loads into the table or reads its files by partition, because earlier releases cannot
+    load into the new layout.
 
-    Exits 1 if rows of a window are not those that were loaded; load that window again, and run the command again.
+    Exits 1 if rows of a window are not those that were loaded. Load that window again, then run the command again.
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.audit_table import progress

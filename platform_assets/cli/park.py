@@ -15,9 +15,9 @@ import click
 def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Set each WINDOW of TABLE aside: the sensor stops requesting it, and `status` shows it as parked, not failed.
 
-    TABLE is raw/<topic>, or just the topic's name: the records of a parked window are then in no table. Or it is
-    decoded/<topic>: they are then only in the raw table. The checks keep reporting it. `platform-assets load` still
-    loads a parked window; `unpark` brings it back.
+    If TABLE is raw/<topic>, or just the topic's name, the records of a parked window are in no table. If TABLE is
+    decoded/<topic>, they are only in the raw table. The checks keep reporting a parked window. `platform-assets load`
+    still loads it; `unpark` brings it back.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.components.declared import table_of
@@ -37,7 +37,7 @@ def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> N
 def unpark(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Bring each parked WINDOW of TABLE back: the sensor requests it at its next tick.
 
-    TABLE is raw/<topic>, or just the topic's name; or decoded/<topic>.
+    TABLE is raw/<topic> (or just the topic's name) or decoded/<topic>.
     """
     from platform_assets.cli.deciding import deciding
     from platform_assets.components.declared import table_of

@@ -43,11 +43,12 @@ def prune_runs(
 ) -> None:
     """Delete old runs from Dagster's store: their records, logs, and superseded events.
 
-    The last event of each partition and check stays, without its run. So Dagster still shows which partitions are
-    materialized and by which load, the last check results, and the attempts at windows that are not loaded. Runs of
-    the last day and failed runs of the last week always stay.
+    The last event of each partition and each check stays, but without the run that reported it. So Dagster still shows
+    which partitions are materialized and by which load, the last check results, and the failed attempts to load windows
+    that are not loaded. Runs of the last day and failed runs of the last week always stay.
 
-    Exits 0 if everything that the options select is deleted, and 3 if --seconds was not enough: run it again.
+    Exits 0 if everything that the options select is deleted, and 3 if the time limit --seconds was reached first. Then
+    run the command again.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.errors import ConfigurationError

@@ -20,11 +20,11 @@ JSON_VERSION = 1
 @click.argument("table")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, path, spark_name, snippets.")
 def read(table: str, as_json: bool) -> None:
-    """Print code to paste to read TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
+    """Print code that reads TABLE in Spark, polars, DuckDB and pandas, SPARK'S TOKEN INCLUDED.
 
-    TABLE is raw/<topic>, decoded/<topic> or dead_letters/<topic>; just a topic's name is its raw table. If a Spark
-    server answers, the table is registered there by name, so that SQL can use raw.orders. The embedded server forgets
-    names when it stops: then run this again.
+    TABLE is raw/<topic>, decoded/<topic> or dead_letters/<topic>; a topic's name alone means the topic's raw table. If
+    a Spark server answers, the table is registered there by name, so that SQL can use a name such as raw.orders. The
+    embedded server forgets these names when it stops; run this command again after a restart.
     """
     from platform_assets.cli.environment import Environment
     from platform_assets.cli.snippets import snippets
@@ -53,7 +53,7 @@ def read(table: str, as_json: bool) -> None:
 
 
 def _register(environment: Environment, table: TableRef, folder: Folder) -> tuple[str | None, str]:
-    """Register the table with Spark; return its name, or the reason why it has none."""
+    """Register the table with Spark; return its name there, or the reason why it was not registered."""
     from pyspark.errors import PySparkException
 
     from platform_assets.cli.snippets import register

@@ -20,12 +20,13 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
     """Restore a lost or older ledger from the commits of TABLE (all declared tables by default).
 
     TABLE is raw/<topic>, or the topic's name alone. Stop the sensors first. Only what the ledger lacks is written, so
-    running it again is safe.
+    it is safe to run the command again.
 
-    Windows whose loads have left a table's log get the rows of the oldest version that can be read. The command lists
-    these windows: rows that were deleted earlier may be missing in them. Load them again to compare them with Kafka.
+    If a table's log no longer has the load of a window, the rows in the oldest version that can be read count as
+    loaded. The command lists these windows, because rows that were deleted before that version may be missing. Load
+    these windows again to compare them with Kafka.
 
-    Exits 1 if files of a window are lost, so that its entry is still lacking: load that window.
+    Exits 1 if files of a window are lost, so that the window still has no entry in the ledger. Then load that window.
     """
 
     from platform_assets.checks.findings import counted
@@ -57,7 +58,7 @@ def rebuild_ledger(tables: tuple[str, ...]) -> None:
 
 
 def lines(table: TableRef, done: Rebuilt) -> list[str]:
-    """Return what the command prints for a raw table."""
+    """Return the output of the command for a raw table."""
     from platform_assets.checks.findings import counted
 
     found = [f"{table}: {done.cuts} cuts and {done.receipts} receipts restored"]

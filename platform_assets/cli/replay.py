@@ -57,19 +57,19 @@ def replay(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Load a range of TABLE again from Kafka: in place with proof, or into a separate table and compare.
+    """Load a range of TABLE from Kafka again: in place with a proof, or into a separate table for comparison.
 
-    TABLE is raw/<topic>, or just the topic's name. Select the range in one of three ways: by windows, each WINDOW a key
-    or A..B for all from A to B, both inclusive; by offsets of a partition, with --partition, --from and --to; or by
-    record timestamps, with --since and --until. All windows that it touches are loaded. They are listed first, with the
-    offsets that Kafka still has.
+    TABLE is raw/<topic>, or just the topic's name. Select the range in one of three ways: by windows, where each WINDOW
+    is a key, or A..B for all windows from A to B, both inclusive; by offsets of a partition, with --partition, --from
+    and --to; or by record timestamps, with --since and --until. All windows that overlap the range are loaded. These
+    windows are listed first, with the offsets that Kafka still has.
 
     In place, each window is proved equal, repaired, kept or refused, as with `load`. With --into, the windows are
-    loaded into a new table with its own receipts. TABLE, its receipts, checks and position are not touched, and loads
-    into it can continue. Then rows and digests of both tables are compared by window and partition, and differences
-    are named by offsets. The new table stays in the folder replays/NAME of the lake.
+    loaded into a new table that has its own receipts. TABLE and its receipts, checks and position do not change, and
+    loads into TABLE can continue. Then rows and digests of both tables are compared by window and partition, and the
+    offsets of all differences are listed. The new table stays in the folder replays/NAME of the lake.
 
-    Exits 0 if everything is loaded and proved, or equal; 1 if not, or if the tables differ; 3 if a retry may succeed.
+    Exits 0 if everything is loaded and proved, or the tables are equal; 1 if not; 3 if a retry may succeed.
     """
 
     from platform_assets.cli.audit_table import progress

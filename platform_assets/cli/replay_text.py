@@ -16,7 +16,7 @@ from platform_assets.windows.replay.comparing import PartitionComparison, Window
 from platform_assets.windows.replay.replaying import Deed, PlannedWindow
 
 _LISTED: Final = 20
-"""Maximum number of listed windows of a plan, unless only the plan was requested."""
+"""Maximum number of windows that a plan lists, unless only the plan was requested."""
 _IN_PLACE: Final[Mapping[Deed, str]] = {
     "empty": "nothing to load",
     "load": "loaded for the first time",
@@ -64,7 +64,7 @@ def print_loaded(key: str, outcome: Loaded | PlatformError) -> None:
 
 
 def print_comparison(found: WindowComparison) -> None:
-    """Print the comparison of one window in both tables."""
+    """Print the comparison of one window between both tables."""
     left = f"; not compared: {_named(found.left_out)}, {counted(found.rows_left_out, 'row')}" if found.left_out else ""
     outcome = "equal" if found.equal else "DIFFERS"
     echo(f"{found.window}: {outcome}, {counted(found.rows, 'row')} read from Kafka{left}")
@@ -89,7 +89,7 @@ def _differences(found: PartitionComparison) -> Iterator[str]:
 
 
 def print_result(table: TableRef, fresh: Folder, compared: Sequence[WindowComparison]) -> None:
-    """Print the result in a sentence, and the place of the fresh table."""
+    """Print the result in one sentence, and the place of the new table."""
     rows = sum(c.rows for c in compared)
     amiss = sum(not c.equal for c in compared)
     if amiss:

@@ -10,11 +10,11 @@ from platform_assets.terminal import console, echo
 @click.command("report-loads")
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 def report_loads(topics: tuple[str, ...]) -> None:
-    """Report the windows of each TOPIC (default: all declared) to Dagster from ledger and tables, after its database
-    was lost.
+    """Report the windows of each TOPIC (default: all declared) to Dagster after Dagster's database was lost.
 
-    Each sealed or loaded window that Dagster does not know, or knows from another load, is reported as materialized.
-    Nothing is loaded, and running it again reports nothing twice.
+    The command reads the ledger and the tables. Each sealed or loaded window that Dagster does not know, or knows from
+    another load, is reported as materialized. Nothing is loaded. If you run the command again, no window is reported
+    twice.
     """
 
     from platform_assets.checks.findings import counted

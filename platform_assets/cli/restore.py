@@ -38,12 +38,13 @@ JSON_VERSION = 1
 @click.option("--dry-run", is_flag=True, help="Only verify the backup's files, and restore nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
 def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_json: bool) -> None:
-    """Restore a backup to LAKE_ROOT and DAGSTER_HOME: SOURCE, or the newest one in the folder SOURCE.
+    """Restore the backup SOURCE, or the newest backup in the folder SOURCE, to LAKE_ROOT and DAGSTER_HOME.
 
     Stop Dagster first. All files are compared with what was backed up before anything is replaced. Existing data is
-    replaced only with --force. If you restore a single table, it is older than the ledger: windows loaded since are
-    removed from the ledger, and the sensor loads them again. Records that were erased since the backup are erased
-    again, if the existing ledger lists them. The command prints what to do afterwards, if anything.
+    replaced only with --force. If you restore a single table, it is then older than the ledger. Windows that were
+    loaded after the backup are therefore removed from the ledger, and the sensor loads them again. Records that were
+    erased since the backup are erased again, if the existing ledger lists them. At the end, the command prints any
+    steps that remain to be done.
     """
 
     from platform_assets.backup import restoring
@@ -85,7 +86,7 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
 
 
 def _check_stopped(environment: Environment) -> None:
-    """Raise ConfigurationError while Dagster is running here, because it would write to the restored data."""
+    """Raise ConfigurationError if Dagster is running here, because it would write to the restored data."""
     from platform_assets.errors import ConfigurationError
     from platform_assets.services import platform
     from platform_assets.services.dagster_services import DAEMON, WEBSERVER
@@ -118,7 +119,7 @@ def _decided(lake: Lake) -> Sequence[Decision] | None:
 
 
 def _erased_again(lake: Lake, before: Sequence[Decision] | None) -> Iterator[str]:
-    """Erase records again that were erased since the backup; return sentences that describe the result."""
+    """Erase again the records that were erased since the backup; return sentences that describe the result."""
     from platform_assets.ledger.decisions import Author
     from platform_assets.windows.erase import reapplying
 
@@ -145,15 +146,15 @@ def _declared() -> Mapping[str, TopicDeclaration]:
 
 
 def _declaration_of(topic: str) -> TopicDeclaration:
-    """Return the project's declaration, or a minimal one for a topic that still has tables but is no longer
-    declared."""
+    """Return the project's declaration of a topic. If the topic is no longer declared but still has tables, return a
+    minimal declaration."""
     from platform_assets.model.declaration import TopicDeclaration
 
     return _declared().get(topic) or TopicDeclaration(topic, "0 * * * *", datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def _then(done: Restored, lake: Lake) -> Iterator[str]:
-    """Yield the remaining steps, in sentences."""
+    """Yield a sentence for each step that remains to be done."""
     from platform_assets.backup.manifest import DAGSTER
     from platform_assets.backup.restoring import newer_tables
     from platform_assets.checks.findings import counted

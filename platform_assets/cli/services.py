@@ -8,8 +8,10 @@ from platform_assets.services.platform import ALL_SERVICES, SERVICES, Service
 
 
 def chosen(names: tuple[str, ...], *, registry: bool = False) -> tuple[Service, ...]:
-    """Return the named services in their start order; without names, all except the registry, which `registry` adds. At
-    the start, `kafka` means all brokers of the home. Raises click.BadParameter for an unknown name.
+    """Return the named services in their start order. Without names, return all services, but the registry only if
+    `registry` is true.
+
+    When services are started, `kafka` means all brokers in the home. Raises click.BadParameter for an unknown name.
     """
     unknown = sorted(set(names) - set(ALL_SERVICES))
     if unknown:

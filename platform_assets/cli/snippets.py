@@ -1,4 +1,4 @@
-"""Code to paste to read a table elsewhere, and the names of tables on a Spark Connect server."""
+"""Code that users can paste to read a table elsewhere, and the names of tables on a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _NO_ADDRESS: Final = "sc://localhost:15002/;token=…"
 
 
 def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Reader, str]:
-    """Return Python code for each reader, which shows the first rows; `remote` is a Connect address with its token, if
-    any. The code contains the token, so print it only to the user's terminal.
-    """
+    """Return Python code for each reader that prints the first rows of the table. `remote` is a Spark Connect address
+    with its token, if there is one. The code contains the token, so print it only to the user's terminal."""
     path = folder.uri
     # Arrow reads local files itself: see `datasets`.
     opened = (
@@ -60,18 +59,19 @@ def snippets(table: TableRef, folder: Folder, remote: str | None) -> Mapping[Rea
 
 
 def sql_name(table: TableRef) -> str:
-    """The table's name in SQL: `raw.orders`. Spark's names have letters, digits and underscores, and ignore case."""
+    """Return the table's name in SQL, such as `raw.orders`. Names in Spark have letters, digits and underscores, and
+    their case does not matter."""
     schema, name = catalogue_table(table)
     return f"{schema}.{name}" if name[0].isalpha() else f"{schema}.`{name}`"
 
 
 def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
-    """Register the table by name on the Spark server, if needed; return the name. The embedded server's catalog is in
-    memory, so it forgets names when it ends.
+    """Register the table by name on the Spark server, if needed; return the name. The embedded server keeps its catalog
+    in memory, so it forgets names when it stops.
 
     Raises:
         PySparkException: the server refuses.
-        ConfigurationError: it has another table with this name.
+        ConfigurationError: the server has another table with this name.
     """
     location = folder.spark_path.replace("\\", "\\\\").replace("'", "\\'")
     schema, own = catalogue_table(table)
@@ -89,7 +89,7 @@ def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
 
 
 def _place(location: str) -> tuple[str, str]:
-    """Return the host and the path of a place, which is a path or a URI."""
+    """Return the host and the path from `place`, which is a path or a URI."""
     if "://" not in location and not location.startswith("file:"):
         return "", location.rstrip("/")
     parts = urlsplit(location)

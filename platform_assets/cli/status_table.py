@@ -36,9 +36,8 @@ _LEFT = ("table", "newest window", "checks")
 
 
 def print_status(status: Status, console: Console | None = None, *, attention_first: bool = False) -> None:
-    """Print one row per table, or a few lines each if rows are wider than the terminal, then the problems; with
-    `attention_first` the problems come first.
-    """
+    """Print one row per table, or a few lines per table if the rows would be wider than the terminal, and then the
+    problems. With `attention_first`, the problems come first."""
     console = console or console_of()
     if attention_first:
         _print_attention(status, console)
@@ -98,9 +97,8 @@ def _cells(row: TableStatus) -> tuple[str | Text, ...]:
 
 
 def _decoded_cells(row: DecodedStatus, loaded: int) -> tuple[str | Text, ...]:
-    """Return the cells of a decoded table: the total of windows is the raw table's, and records are those that became
-    rows.
-    """
+    """Return the cells of a decoded table. The total number of windows is that of the raw table; only records that
+    became rows are counted."""
     return (
         row.table,
         f"{row.windows_decoded:,}/{loaded:,}",

@@ -54,11 +54,12 @@ def upkeep(
 ) -> None:
     """Merge small files of each TABLE, or of all tables of the lake, and delete files that are no longer needed.
 
-    Only tables that are not partitioned by windows have files to merge. Rows are compared with what was loaded before
-    anything is replaced, and readers of the table's changes see nothing. Spark's workers do the work; without Spark,
-    this process does. Once a day, files are deleted that no version of the last week refers to, as by `vacuum`.
+    Only tables that are not partitioned by windows have files to merge. Before anything is replaced, rows are compared
+    with those that were loaded. Readers that follow the table's changes see no change. Spark's workers merge the files;
+    without Spark, this process does. Once a day, the command also deletes files that no version of the last week refers
+    to, as `vacuum` does.
 
-    If it is interrupted, run it again to continue. Exits 1 if rows of a window are not those that were loaded.
+    If the command is interrupted, run it again to continue. Exits 1 if rows of a window are not those that were loaded.
     """
     from datetime import UTC, datetime
 
@@ -120,8 +121,7 @@ def _planned(plan: Any) -> dict[str, Any]:
 def _upkeeps(
     tables: tuple[str, ...], ledger: Ledger, environment: Environment, options: dict[str, Any]
 ) -> list[TableUpkeep]:
-    """Return the upkeep of each table that was given, or of all tables. Raises ConfigurationError for an unknown
-    one."""
+    """Return the upkeep of each given table, or of all tables. Raises ConfigurationError for an unknown table."""
     from platform_assets.components.declared import declarations, table_held
     from platform_assets.engines.choice import merge_engine
     from platform_assets.engines.merging.engine import MergeEngine

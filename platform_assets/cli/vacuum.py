@@ -17,11 +17,11 @@ JSON_VERSION = 1
 @click.option("--dry-run", is_flag=True, help="Only list what would be deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, table, dry_run, files, bytes.")
 def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -> None:
-    """Delete files of TABLE that its newest version does not name, once they are a week old.
+    """Delete files of TABLE that the newest version of the table does not use, once they are a week old.
 
-    TABLE is raw/<topic>, or just the topic's name; decoded/<topic> or dead_letters/<topic>. These files come from
-    loads that died, and from past versions. A damaged window whose records Kafka no longer has can only be restored
-    from the remaining versions. The week is the table's property delta.deletedFileRetentionDuration.
+    TABLE is raw/<topic> (or just the topic's name), decoded/<topic> or dead_letters/<topic>. The deleted files come
+    from loads that died, and from past versions. If Kafka no longer has the records of a damaged window, the window can
+    only be restored from the remaining versions. The table property delta.deletedFileRetentionDuration sets the week.
     """
     from platform_assets.checks.findings import counted
     from platform_assets.cli.environment import Environment

@@ -19,7 +19,7 @@ from platform_assets.terminal import console as console_of
 from platform_assets.terminal import echo_json
 
 INTERRUPTED = 130
-"""Exit code if Ctrl-C comes before the first status, as shells use it."""
+"""Exit code if Ctrl-C comes before the first status; shells use the same code."""
 
 
 def watch(look: Callable[[], Status], every: float, as_json: bool, console: Console | None = None) -> int:
@@ -77,8 +77,8 @@ def _document(found: Status | PlatformError) -> dict[str, object]:
 
 
 def _screen(found: Status | PlatformError, every: float, console: Console) -> Text:
-    """Return what fits the terminal. If not everything does, problems come before rows, and a line says what was
-    cut."""
+    """Return the output that fits the terminal. If not everything fits, problems come before rows, and a line says what
+    was left out."""
     # Not on the console itself, which redraws the live display around each output.
     printed = io.StringIO()
     page = console_of(file=printed, force_terminal=True, width=console.width, color_system="standard")
