@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker: KRaft, broker and controller in one process, only on loopback."""
+"""A real Apache Kafka broker in KRaft mode: broker and controller are one process, which listens only on loopback."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ _THREE_NODES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """Settings that brokers are started with.
+    """Settings with which brokers are started.
 
     Attributes:
-        heap: Java's maximum heap of each, as `768m`; `KAFKA_HEAP` in the environment wins. None: 768m for one broker,
-            512m for each of three.
-        properties: server properties that add to or replace the defaults.
-        brokers: how many; None for the home's number, which is one if it is new.
-        secure: how clients authenticate, over TLS; None for the home's way, which is plain text without login if it is
-            new.
+        heap: maximum Java heap of each broker, such as `768m`. `KAFKA_HEAP` in the environment takes precedence. None
+            means 768m for one broker, or 512m for each of three.
+        properties: server properties that are added to the defaults or replace them.
+        brokers: the number of brokers. None means the number that the home has, which is one for a new home.
+        secure: the way in which clients authenticate, over TLS. None means the way that the home has, which is plain
+            text without login for a new home.
     """
 
     heap: str | None = None
@@ -99,17 +99,17 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One broker to be started; its configuration is written.
+    """One broker to be started. Its configuration has been written.
 
     Attributes:
-        service: its name as a service.
-        node: its id, from 1 on.
-        ports: the clients' and the controllers'.
-        cluster: the cluster's id.
-        launcher: how Java is started, up to the class.
-        configuration: its server properties.
-        seconds: until it has to be ready.
-        security: of a secured broker.
+        service: the name of the broker as a service.
+        node: the broker's id, from 1 on.
+        ports: the port for clients and the port for controllers.
+        cluster: the id of the cluster.
+        launcher: the command line that starts Java, up to the class.
+        configuration: the file with the server properties.
+        seconds: the time within which the broker must be ready.
+        security: the credentials of a secured broker.
     """
 
     service: str
@@ -122,7 +122,7 @@ class Member:
     security: Security | None = None
 
     def answers(self) -> bool:
-        """Return True if the broker works at its port."""
+        """Return True if the broker answers on its port."""
         if self.security is None:
             return answers(LOOPBACK, self.ports[0], self.cluster, self.node)
         return answers_securely(LOOPBACK, self.ports[0], self.cluster, self.node, self.security.librdkafka())
@@ -142,18 +142,18 @@ def member(
     """Write one broker's configuration.
 
     Args:
-        home: where data, logs and configuration go.
-        service: its name as a service.
-        node: its id, from 1 on.
-        ports: the clients' and the controllers'.
-        voters: the controllers of the cluster, as Kafka reads them.
-        cluster: the cluster's id.
+        home: the home for data, logs and configuration.
+        service: the name of the broker as a service.
+        node: the broker's id, from 1 on.
+        ports: the port for clients and the port for controllers.
+        voters: the controllers of the cluster, in Kafka's format.
+        cluster: the id of the cluster.
         settings: heap and server properties.
         env: the environment to read.
-        security: credentials of a secured broker and its clients.
+        security: the credentials of a secured broker and its clients.
 
     Raises:
-        JavaNotFoundError: there is no Java.
+        JavaNotFoundError: no Java was found.
         ConfigurationError: the credentials of a secured broker are damaged.
     """
     java = find_java(env)
@@ -208,7 +208,7 @@ def spec(home: Home, member: Member) -> ServiceSpec:
 
 
 def cluster_of(folder: Path) -> str | None:
-    """Return the id of the cluster that a broker's storage was formatted for; None if it was not formatted."""
+    """Return the id of the cluster for which a broker's storage was formatted, or None if the storage is not formatted."""
     try:
         text = (folder / "meta.properties").read_text(encoding="utf-8")
     except OSError:
@@ -218,10 +218,10 @@ def cluster_of(folder: Path) -> str | None:
 
 
 def format_storage(home: Home, member: Member) -> None:
-    """Format a broker's storage unless it is formatted.
+    """Format a broker's storage if it is not formatted yet.
 
     Raises:
-        ServiceStartError: it could not be formatted; names the log.
+        ServiceStartError: the storage could not be formatted. The error names the log.
     """
     folder, log = home.root / member.service, home.log_file(member.service)
     if cluster_of(folder) is not None:
@@ -249,7 +249,7 @@ def format_storage(home: Home, member: Member) -> None:
 
 
 def _escaped(value: str) -> str:
-    """Escape a value for a Java properties file, which is Latin-1 and uses a backslash as escape."""
+    """Escape a value for a Java properties file, which is Latin-1 and uses a backslash as the escape character."""
     units = value.replace("\\", "\\\\").replace("\n", "\\n").encode("utf-16-be")
     codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
     return "".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes)

@@ -1,6 +1,7 @@
-"""The brokers of one home: a single one, or three that each keep a copy of everything.
+"""The brokers of one home: a single broker, or three brokers that each keep a copy of all data.
 
-The storage determines their number: it is formatted for a quorum of controllers, which does not change afterwards.
+The storage determines the number of brokers: it is formatted for a quorum of controllers, which does not change
+afterwards.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from platform_assets.services.security import Security
 
 BrokerService = Literal["kafka", "kafka-2", "kafka-3"]
 ALL: Final[tuple[BrokerService, ...]] = ("kafka", "kafka-2", "kafka-3")
-"""Services in order of node id, from 1 on."""
+"""All broker services, in order of node id, from 1 on."""
 FIRST: Final[BrokerService] = "kafka"
 VARIABLES: Final[Mapping[str, str]] = {
     "kafka": KAFKA_VARIABLE,
     "kafka-2": "KAFKA_2_PORT",
     "kafka-3": "KAFKA_3_PORT",
 }
-"""Environment variables for each one's client port."""
+"""Environment variable for the client port of each broker."""
 
 _QUORUM: Final = 2
-"""Minimum number of brokers that must run, of three."""
+"""Minimum number of brokers that must run in a home with three."""
 
 
 def formatted(home: Home) -> tuple[BrokerService, ...]:
-    """Return the brokers that a home's storage was formatted for; empty before the first start."""
+    """Return the brokers for which a home's storage was formatted. The result is empty before the first start."""
     found = [service for service in ALL if broker.cluster_of(home.root / service) is not None]
     if not found:
         return ()
@@ -45,10 +46,11 @@ def formatted(home: Home) -> tuple[BrokerService, ...]:
 
 
 def of_home(home: Home, asked: int | None) -> tuple[BrokerService, ...]:
-    """Return the brokers of a home: those that it was formatted for, or else the requested number, or else one.
+    """Return the brokers of a home: the brokers for which its storage was formatted, or else the requested number of
+    brokers, or else one broker.
 
     Raises:
-        ConfigurationError: another number was requested than the storage was formatted for.
+        ConfigurationError: the storage was formatted for a different number of brokers than requested.
     """
     there = formatted(home)
     if not there:
@@ -62,27 +64,29 @@ def of_home(home: Home, asked: int | None) -> tuple[BrokerService, ...]:
 
 
 def security_of(home: Home) -> Security | None:
-    """Return the credentials of a home's secured brokers and their clients; None if they are not secured, or do not exist yet.
+    """Return the credentials of a home's secured brokers and of their clients, or None if the brokers are not secured
+    or do not exist yet.
 
     Raises:
-        ConfigurationError: they are damaged.
+        ConfigurationError: the credentials are damaged.
     """
     return Security.of_home(home) if formatted(home) else None
 
 
 def cluster_id(home: Home) -> str | None:
-    """Return the id that the storage was formatted with; None before the first start."""
+    """Return the cluster id for which the storage was formatted, or None before the first start."""
     return next((found for service in ALL if (found := broker.cluster_of(home.root / service))), None)
 
 
 def addresses(home: Home, records: Mapping[str, ProcessRecord]) -> str | None:
-    """Return the brokers' addresses for clients, `host:port[,host:port…]`; None if none of them runs.
+    """Return the brokers' addresses for clients, `host:port[,host:port…]`, or None if no broker is running.
 
-    Brokers that do not run are included: they return at their address, and clients try one after another.
+    Brokers that are not running are included: they will return at the same address, and clients try one address after
+    another.
 
     Args:
-        home: whose brokers.
-        records: those of the services that run.
+        home: the home of the brokers.
+        records: the records of the services that are running.
     """
     if not any(service in records for service in ALL):
         return None
@@ -94,25 +98,27 @@ def addresses(home: Home, records: Mapping[str, ProcessRecord]) -> str | None:
 
 
 def remembered_addresses(home: Home) -> str:
-    """Return `addresses` by the ports of the last start; empty before the first."""
+    """Return the same text as `addresses`, but with the ports of the last start. The result is empty before the first
+    start."""
     return ",".join(address for _, address in _remembered(home) if address)
 
 
 class Brokers:
-    """The brokers that one command starts. Their ports are chosen together, since each must know those of the others."""
+    """The brokers that one command starts. Their ports are chosen together, because each broker must know the ports of
+    the others."""
 
     def __init__(self, home: Home, settings: BrokerSettings, env: Mapping[str, str], wanted: Iterable[str]) -> None:
-        """Choose and write nothing before the first `spec`.
+        """Create the object. Nothing is chosen or written before the first call of `spec`.
 
         Args:
-            home: whose brokers.
-            settings: heap, server properties, and how many.
+            home: the home of the brokers.
+            settings: heap, server properties, and the number of brokers.
             env: the environment to read.
-            wanted: the services to be started; others than brokers are ignored.
+            wanted: the services to be started. Services that are not brokers are ignored.
 
         Raises:
-            ConfigurationError: as `of_home`; or the home has no such broker, or too few would run to elect a controller, or its
-            storage was formatted for clients that authenticate differently.
+            ConfigurationError: as in `of_home`; or the home has no such broker; or too few brokers would run to elect a
+                controller; or the home's storage was formatted for clients that authenticate differently.
         """
         self._home, self._settings, self._env = home, settings, env
         asked_for = frozenset(wanted)
@@ -136,11 +142,11 @@ class Brokers:
             )
 
     def spec(self, service: BrokerService) -> ServiceSpec:
-        """Return the spec to start one of them; format unformatted storage.
+        """Return the spec to start one of the brokers. If the broker's storage is not formatted yet, format it.
 
         Raises:
-            PortTakenError, ConfigurationError: from the variables that set ports, or a controller's port is taken.
-            JavaNotFoundError: there is no Java.
+            PortTakenError, ConfigurationError: a variable that sets a port is wrong, or a controller's port is in use.
+            JavaNotFoundError: no Java was found.
             ServiceStartError: the storage could not be formatted.
         """
         with self._lock:
@@ -152,15 +158,15 @@ class Brokers:
         return broker.spec(self._home, self._members[service])
 
     def answers(self, service: BrokerService, record: ProcessRecord) -> bool:
-        """Return True if the process of an earlier start is this broker and works."""
+        """Return True if the process of an earlier start is this broker and still answers."""
         found, cluster, node = security_of(self._home), cluster_id(self._home) or "", ALL.index(service) + 1
         if found is None:
             return answers(LOOPBACK, record.ports[0], cluster, node)
         return answers_securely(LOOPBACK, record.ports[0], cluster, node, found.librdkafka())
 
     def client_environment(self) -> dict[str, str]:
-        """Return the variables that clients of these brokers need, creating them for a new home; empty if brokers are
-        not secured.
+        """Return the variables that clients of these brokers need. For a new home, create their values. The result is
+        empty if the brokers are not secured.
 
         Raises:
             ConfigurationError: the existing credentials are damaged.
@@ -195,7 +201,7 @@ class Brokers:
         return {s: record for s in self._services if (record := records.get(s)) is not None and is_alive(record)}
 
     def _planned(self) -> dict[BrokerService, Member]:
-        """Return the brokers that do not run yet, ready to be formatted and started."""
+        """Return all brokers of the home, ready to be formatted and started."""
         running = self._running()
         ports = self._ports(running)
         voters = ",".join(f"{ALL.index(s) + 1}@{LOOPBACK}:{ports[s][1]}" for s in self._services)
@@ -208,7 +214,8 @@ class Brokers:
         }
 
     def _ports(self, running: Mapping[BrokerService, ProcessRecord]) -> dict[BrokerService, tuple[int, int]]:
-        """Return the client and controller port of each; one that starts gets its previous ports if they are free."""
+        """Return the client port and the controller port of each broker. A broker that is to be started keeps its
+        previous ports if they are free."""
         found = {service: (record.ports[0], record.ports[1]) for service, record in running.items()}
         former = {s: (*state.remembered_ports(self._home, s), 0, 0)[:2] for s in self._services if s not in found}
         # A broker that is not started keeps its ports, which the others still have to know.
@@ -230,7 +237,8 @@ class Brokers:
 
 
 def _remembered(home: Home) -> list[tuple[BrokerService, str]]:
-    """Return each broker of a home with its address by the ports of the last start; empty before that."""
+    """Return each broker of a home with its address, using the ports of the last start. The address is empty before the
+    first start."""
     found = []
     for service in formatted(home) or (FIRST,):
         ports = state.remembered_ports(home, service)

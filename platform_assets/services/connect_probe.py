@@ -1,4 +1,4 @@
-"""Check that a Spark Connect server accepts a token, without a session and without pyspark."""
+"""Check if a Spark Connect server accepts a token, without a session and without pyspark."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _TIMEOUT_SECONDS: Final = 5.0
 
 
 def accepts(host: str, port: int, token: str) -> bool:
-    """Return True if a Spark Connect server listens here and accepts this token.
+    """Return True if a Spark Connect server listens at this address and accepts this token.
 
-    The request is empty, so the service itself rejects it. A rejection by the service, not by its authentication, is the
-    proof, and nothing is left on the server.
+    The request is empty, so the service itself rejects it. If the service rejects the request, and not the
+    authentication before it, the token is valid. Nothing is left on the server.
 
     Args:
-        host: loopback address.
-        port: the server's.
-        token: sent only to that address.
+        host: a loopback address.
+        port: the port of the server.
+        token: the token, which is sent only to that address.
     """
     if not is_listening(port):
         return False
@@ -28,7 +28,7 @@ def accepts(host: str, port: int, token: str) -> bool:
 
 
 def status(host: str, port: int, token: str) -> str:
-    """Return the name of the gRPC status of the answer to an empty request."""
+    """Return the name of the gRPC status in the response to an empty request."""
     # Imported here, since most commands need no gRPC; untyped, since its stubs deny that an RpcError has a code.
     grpc: Any = importlib.import_module("grpc")
 

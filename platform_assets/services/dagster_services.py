@@ -1,4 +1,4 @@
-"""The Dagster UI and daemon on the project's workspace."""
+"""The Dagster UI and daemon, which run on the project's workspace."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ INSTANCE_FILE: Final = Path(__file__).with_name("dagster.yaml")
 START_TIMEOUT_SECONDS: Final = 240.0
 RELOAD_TIMEOUT_SECONDS: Final = 240.0
 POSTGRES_VARIABLE: Final = "DAGSTER_POSTGRES_URL"
-"""`postgresql://user:password@host:port/database`: where Dagster stores runs and events, instead of in SQLite."""
+"""Variable with the address `postgresql://user:password@host:port/database`, where Dagster stores runs and events
+instead of in SQLite."""
 
 # Proxy settings of the environment do not apply to loopback.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -63,28 +64,28 @@ storage:
 """
 
 _FORMER_MODULE: Final = re.compile(r"^(\s*module:\s*)infra\.", re.MULTILINE)
-"""In instance settings of earlier releases, the previous package name of the services."""
+"""Pattern for the previous package name of the services, which instance settings of earlier releases contain."""
 
 _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 
 
 def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
-    """Create `DAGSTER_HOME` with the project's instance settings, unless it has its own, and its storage.
+    """Create `DAGSTER_HOME` with the project's instance settings, unless it has settings already. Also create Dagster's
+    storage.
 
-    In settings of an earlier release, the modules of `infra` get their present names.
+    In settings from an earlier release, the modules of `infra` are renamed to their present names.
 
-    The storage is created here because the UI and the daemon, started at the same time, would both try to create it,
-    and one would die.
+    The storage is created here because the UI and the daemon start at the same time. Both would try to create the
+    storage, and one of them would die.
 
     Args:
-        home: whose.
-        environ: the environment to read; the process's own by default. With `DAGSTER_POSTGRES_URL` in it, settings
-        that are
-            created name that variable as the storage.
+        home: the home that contains `DAGSTER_HOME`.
+        environ: the environment to read; the process's own by default. If it has `DAGSTER_POSTGRES_URL`, new settings
+            name that variable as the storage.
 
     Raises:
         ConfigurationError: the folder cannot be written, or Dagster does not accept its settings or does not reach its
-        storage.
+            storage.
     """
     env = os.environ if environ is None else environ
     settings, url = home.dagster / "dagster.yaml", secret(env, POSTGRES_VARIABLE)
@@ -133,13 +134,13 @@ def webserver_spec(
     """Return the spec to start the UI.
 
     Args:
-        home: whose.
-        workspace: the workspace file; its folder is the working directory.
-        addresses: variables that its code needs, from `platform.environment`.
+        home: the home of the service.
+        workspace: the workspace file. Its folder becomes the working directory.
+        addresses: the variables that the workspace's code needs, from `platform.environment`.
         environ: the environment to read; the process's own by default.
 
     Raises:
-        PortTakenError, ConfigurationError: from `DAGSTER_PORT` or `PLATFORM_UI_HOSTS`.
+        PortTakenError, ConfigurationError: `DAGSTER_PORT` or `PLATFORM_UI_HOSTS` is wrong, or the port is in use.
     """
     env = os.environ if environ is None else environ
     hosts = host_environment(env)
@@ -167,7 +168,8 @@ def webserver_spec(
 def daemon_spec(
     home: Home, workspace: Path, addresses: Mapping[str, str], *, environ: Mapping[str, str] | None = None
 ) -> ServiceSpec:
-    """Return the spec to start the daemon that runs sensors, the run queue and run monitoring; arguments as above."""
+    """Return the spec to start the daemon, which runs sensors, the run queue and run monitoring. The arguments are as
+    for the UI."""
     log = home.log_file(DAEMON)
     return ServiceSpec(
         name=DAEMON,
@@ -185,19 +187,20 @@ def daemon_spec(
 
 
 def fingerprint(addresses: Mapping[str, str]) -> str:
-    """Return a fingerprint that shows which addresses differ, but not the addresses, since one contains a token."""
+    """Return a fingerprint that shows which addresses differ. It does not contain the addresses themselves, because one
+    of them contains a token."""
     return json.dumps(
         {name: hashlib.sha256(value.encode()).hexdigest()[:16] for name, value in sorted(addresses.items())}
     )
 
 
 def changed(former: str, addresses: Mapping[str, str]) -> str:
-    """Return the names of the variables in which `addresses` differ from the fingerprint `former`; "" if there are
-    none.
+    """Return the names of the variables in which `addresses` differ from the fingerprint `former`, or "" if none
+    differ.
 
     Args:
-        former: the result of `fingerprint` at the start; that of an earlier release has no names.
-        addresses: the present ones.
+        former: the result of `fingerprint` at the start. A fingerprint from an earlier release has no names.
+        addresses: the present addresses.
     """
     now = fingerprint(addresses)
     if now == former:
@@ -218,14 +221,14 @@ def web_answers(port: int) -> bool:
 
 
 def reload(address: str) -> None:
-    """Make a running UI reload its code. The daemon does so by itself, within a minute.
+    """Make a running UI reload its code. The daemon reloads its code without a request, within a minute.
 
     Args:
-        address: of the UI, `http://host:port`.
+        address: the address of the UI, `http://host:port`.
 
     Raises:
-        ConfigurationError: the UI did not answer, or the code cannot be loaded; the services continue with the
-        previous code.
+        ConfigurationError: the UI did not answer, or the code cannot be loaded. The services continue with the previous
+            code.
     """
     body = json.dumps({"query": _RELOAD}).encode()
     request = urllib.request.Request(f"{address}/graphql", body, {"Content-Type": "application/json"})
@@ -249,17 +252,17 @@ def reload(address: str) -> None:
 
 
 def storage_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that only Dagster's processes need, to reach its storage: they contain a password."""
+    """Return the variables that only Dagster's processes need to reach Dagster's storage. They contain a password."""
     return {name: environ[name] for name in (POSTGRES_VARIABLE, POSTGRES_VARIABLE + SUFFIX) if environ.get(name)}
 
 
 def host_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable of the hosts by which browsers reach the UI, for its web server."""
+    """Return the variable for the web server that lists the hosts by which browsers reach the UI."""
     return {HOSTS_VARIABLE: environ[HOSTS_VARIABLE]} if environ.get(HOSTS_VARIABLE) else {}
 
 
 def _names_storage(settings: str) -> bool:
-    """Return True if the settings configure a storage of runs and events themselves."""
+    """Return True if the settings themselves configure a storage for runs and events."""
     found = yaml.safe_load(settings)
     return isinstance(found, dict) and not found.keys().isdisjoint({"storage", "run_storage", "event_log_storage"})
 
@@ -274,10 +277,10 @@ def _check_library() -> None:
 
 @contextmanager
 def failures_named(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
-    """Report in one line, without a password, why Dagster's store fails in this block.
+    """Raise a one-line error without a password if Dagster's storage fails in this block.
 
     Raises:
-        ConfigurationError: Dagster does not accept the settings in `folder`, or their storage does not answer.
+        ConfigurationError: Dagster does not accept the settings in `folder`, or the storage does not answer.
     """
     try:
         yield

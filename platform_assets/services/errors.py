@@ -1,8 +1,8 @@
-"""The errors of the embedded services, under the platform's one root.
+"""The errors of the embedded services, under the root that all errors of the platform share.
 
-Only this module and `secret_files` of `services` import other packages of `platform_assets`, and this one imports only
-`platform_assets.errors`: the root and the mix-ins that tell if a retry may help. So one `except PlatformError` is enough for a
-command, whichever part failed. Other modules of `services` take every error from here.
+In `services`, only this module and `secret_files` import other packages of `platform_assets`. This module imports only
+`platform_assets.errors`: the root, and the mix-ins that show if a retry may help. One `except PlatformError` is
+therefore enough for a command, whichever part failed. Other modules of `services` import all errors from this module.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = [
 
 
 class DagsterConfigurationError(ConfigurationError):
-    """Dagster refuses its settings or the project's code; the message may have lines to add, or those of Dagster's
-    error."""
+    """Raised if Dagster refuses its settings or the project's code. The message may contain lines to add, or lines from
+    Dagster's error."""
 
     has_lines = True
 
 
 class ServiceStartError(Terminal):
-    """An embedded service did not start; the message may quote the end of its log."""
+    """Raised if an embedded service did not start. The message may quote the end of the service's log."""
 
     has_lines = True
 
@@ -41,7 +41,7 @@ class ServiceStartError(Terminal):
 
 
 class ServiceEndedError(Terminal):
-    """An embedded service that was running has ended unexpectedly."""
+    """Raised if an embedded service that was running has ended unexpectedly."""
 
     def __init__(self, service: str, log_path: str) -> None:
         self.service, self.log_path = service, log_path
@@ -49,7 +49,7 @@ class ServiceEndedError(Terminal):
 
 
 class BusyError(Retryable):
-    """Another command is starting or ending services of the same home."""
+    """Raised if another command is starting or ending services of the same home."""
 
     def __init__(self, home: str, seconds: float) -> None:
         self.home, self.seconds = home, seconds
@@ -60,7 +60,8 @@ class BusyError(Retryable):
 
 
 class PortTakenError(Terminal):
-    """A requested port is in use; `holder` is the process that has it, None if the system does not report it."""
+    """Raised if a requested port is in use. `holder` is the process that uses it, or None if the system does not report
+    the process."""
 
     def __init__(self, port: int, holder: str | None, setting: str) -> None:
         self.port, self.holder, self.setting = port, holder, setting
@@ -69,7 +70,7 @@ class PortTakenError(Terminal):
 
 
 class JarMismatchError(Terminal):
-    """A jar differs from the locked one; `expected` and `found` are SHA-256 values in hex."""
+    """Raised if a jar differs from the locked jar. `expected` and `found` are SHA-256 values in hex."""
 
     def __init__(self, jar: str, expected: str, found: str) -> None:
         self.jar, self.expected, self.found = jar, expected, found
@@ -80,7 +81,8 @@ class JarMismatchError(Terminal):
 
 
 class JarsUnavailableError(Retryable):
-    """Jars could not be fetched; those that were fetched are kept. `setting` is the variable for custom Ivy settings."""
+    """Raised if jars could not be fetched. Jars that were already fetched are kept. `setting` is the variable for
+    custom Ivy settings."""
 
     def __init__(self, reason: str, log_path: str, setting: str) -> None:
         self.reason, self.log_path, self.setting = reason, log_path, setting
@@ -91,7 +93,7 @@ class JarsUnavailableError(Retryable):
 
 
 class JavaNotFoundError(Terminal):
-    """No Java of at least feature release `minimum` was found; `tried` lists what was found instead."""
+    """Raised if no Java with at least the feature release `minimum` was found. `tried` lists what was found instead."""
 
     def __init__(self, minimum: int, tried: str) -> None:
         self.minimum, self.tried = minimum, tried

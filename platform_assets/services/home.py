@@ -1,4 +1,4 @@
-"""The platform's data folder, with everything below it."""
+"""The platform's data folder, and everything in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Final
 from platform_assets.services.errors import ConfigurationError
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
-"""The folder that holds `platform_assets/` and, unless it is a folder of installed packages, `workspace.yaml`."""
+"""The folder that contains `platform_assets/`. Unless it is a folder of installed packages, it also contains
+`workspace.yaml`."""
 
 HOME_VARIABLE: Final = "PLATFORM_HOME"
 JARS_VARIABLE: Final = "PLATFORM_JARS"
@@ -25,12 +26,13 @@ _SEPARATORS: Final = frozenset({os.pathsep, ",", "\n"})
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Absolute paths of one platform; two homes share nothing except their jars.
+    """Absolute paths of one platform. Two homes share nothing except their jars.
 
     Attributes:
         root: the data folder.
-        jars: the verified jars, one folder per set. They are in the user's cache, so that each is fetched only once.
-        lake: the lake root as text, since it may be an object store's URI.
+        jars: the verified jars, with one folder per set. They are in the user's cache, so each jar is fetched only
+            once.
+        lake: the lake root as text, because it can be the URI of an object store.
         dagster: the `DAGSTER_HOME` folder.
     """
 
@@ -41,18 +43,20 @@ class Home:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
-        """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`; unset ones are in the data folder.
+        """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`. If a variable is not set, its folder
+        is in the data folder.
 
-        The jars are in the user's cache (`XDG_CACHE_HOME`, or `.cache` in `HOME`), unless the data folder has its own.
+        The jars are in the user's cache (`XDG_CACHE_HOME`, or `.cache` in `HOME`), unless the data folder has its own
+        jars.
 
         Args:
             environ: the environment to read; the process's own by default.
 
         Returns:
-            The home, its paths absolute. Nothing is created.
+            The home with absolute paths. Nothing is created.
 
         Raises:
-            ConfigurationError: `PLATFORM_HOME` is unset, and the platform does not run from a checkout.
+            ConfigurationError: `PLATFORM_HOME` is not set, and the platform does not run from a checkout.
         """
         env = os.environ if environ is None else environ
         root = absolute(env.get(HOME_VARIABLE) or checkout(HOME_VARIABLE) / ".platform")
@@ -75,40 +79,40 @@ class Home:
 
     @property
     def spark(self) -> Path:
-        """Spark's scratch: its warehouse, shuffle files and working directory."""
+        """Spark's scratch folder: its warehouse, shuffle files and working directory."""
         return self.root / "spark"
 
     @property
     def logs(self) -> Path:
-        """Log files, one per service."""
+        """The folder of the log files, one for each service."""
         return self.root / "logs"
 
     @property
     def run(self) -> Path:
-        """Run state and secrets."""
+        """The folder for the run state and secrets."""
         return self.root / "run"
 
     @property
     def state_file(self) -> Path:
-        """The run state: addresses and process records, as JSON."""
+        """The file with the run state: addresses and process records, as JSON."""
         return self.run / "state.json"
 
     @property
     def variables_file(self) -> Path:
-        """Variables for the definitions, one `NAME=value` per line; see `platform.variables`."""
+        """The file with variables for the definitions, one `NAME=value` per line; see `platform.variables`."""
         return self.root / "platform.env"
 
     @property
     def token_file(self) -> Path:
-        """The Spark Connect token."""
+        """The file with the Spark Connect token."""
         return self.run / "spark.token"
 
     def log_file(self, service: str) -> Path:
-        """The log of one service."""
+        """Return the log file of one service."""
         return self.logs / f"{service}.log"
 
     def prepare(self) -> None:
-        """Create the folders that every service needs, which only their owner can open.
+        """Create the folders that every service needs. Only their owner can open them.
 
         Raises:
             ConfigurationError: a path contains a character that Java or Kafka treats as the end of a path.
@@ -133,12 +137,14 @@ def _default_jars(root: Path, env: Mapping[str, str]) -> Path:
 
 
 def private(folder: Path) -> None:
-    """Create a folder that only its owner can open, or close it to others if it exists and is this user's.
+    """Create a folder that only its owner can open. If the folder exists and belongs to this user, close it to other
+    users.
 
-    A folder that another user made, such as a volume of a container, keeps its mode; those below it are this user's.
+    A folder that another user made, such as a volume of a container, keeps its mode. The folders in it belong to this
+    user.
 
     Raises:
-        OSError: it cannot be created.
+        OSError: the folder cannot be created.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
@@ -153,14 +159,14 @@ def absolute(path: str | Path) -> Path:
 
 
 def is_checkout() -> bool:
-    """Return True if the platform runs from a checkout, and false if a wheel installed it."""
+    """Return True if the platform runs from a checkout, or False if it was installed from a wheel."""
     return (CHECKOUT / WORKSPACE).is_file()
 
 
 def checkout(variable: str) -> Path:
-    """Return the checkout that the platform runs from, whose folders are the defaults of `variable`.
+    """Return the checkout that the platform runs from. Its folders are the defaults for `variable`.
 
-    Raises ConfigurationError if it was installed without one.
+    Raises ConfigurationError if the platform was installed without a checkout.
     """
     if not is_checkout():
         raise ConfigurationError(

@@ -1,4 +1,5 @@
-"""Variables that a service inherits from the starting environment: those that it needs, and no secrets of others."""
+"""Variables that a service inherits from the environment in which it is started: the variables that it needs, and no
+secrets that are meant for other programs."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ WORKERS: Final = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "PYTHON*", "PYSPARK_*", "VIRTUAL_ENV", "CONDA_PREFIX", "SPARK_*", "HADOOP_*",
     "NUMBA_*", "OMP_*", "ARROW_*", "MIMALLOC_*", "XDG_*",
 )  # fmt: skip
-"""Patterns for Spark, whose Python workers inherit the server's environment, read Kafka and query the schema
+"""Patterns for Spark. Its Python workers inherit the server's environment, read from Kafka and query the schema
 registry."""
 
 EVERYTHING: Final = ("*",)
-"""Pattern for services that run a project's code, which may need any variable."""
+"""Pattern for services that run a project's code, because that code may need any variable."""
 
 
 def inherited(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:

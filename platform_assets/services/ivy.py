@@ -1,4 +1,4 @@
-"""Run the Ivy that is included in pyspark's jars."""
+"""Run Ivy from the jar that is included in pyspark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from platform_assets.services.truststore import trust_options
 WANTED_FILE: Final = Path(__file__).with_name("ivy.xml")
 SETTINGS_FILE: Final = Path(__file__).with_name("ivysettings.xml")
 SETTINGS_VARIABLE: Final = "PLATFORM_IVY_SETTINGS"
-"""Variable that names a custom Ivy settings file, for example for a mirror."""
+"""Variable with the path of a custom Ivy settings file, for example for a mirror."""
 
 _FILE_PATTERN: Final = "[organisation]/[artifact]/[revision].[ext]"
 # Folders separate the name from the version, which a jar's file name does not (spark-sql-kafka-0-10_2.13-4.0.0).
@@ -28,12 +28,12 @@ _FILE_PATTERN: Final = "[organisation]/[artifact]/[revision].[ext]"
 
 @dataclass(frozen=True, slots=True)
 class Ivy:
-    """Ivy, run by a Java.
+    """Ivy, which runs with a given Java.
 
     Attributes:
-        java: runs it.
-        folder: contains its cache and what it retrieves; may be deleted afterwards.
-        log: its output; an error names this file, so it must stay.
+        java: the Java to run it with.
+        folder: the folder for Ivy's cache and for the files that it fetches. It may be deleted afterwards.
+        log: the file for Ivy's output. Errors name this file, so it must be kept.
     """
 
     java: Java
@@ -44,12 +44,12 @@ class Ivy:
         """Fetch exactly these jars and return the folder that contains them as `organisation/name/version.jar`.
 
         Args:
-            jars: what to fetch, without their dependencies.
+            jars: the jars to fetch, without their dependencies.
             on_jar: called after each download.
-            environ: read for `PLATFORM_IVY_SETTINGS`.
+            environ: the environment from which `PLATFORM_IVY_SETTINGS` is read.
 
         Raises:
-            JarsUnavailableError: Ivy failed; the error names its log file.
+            JarsUnavailableError: Ivy failed. The error names Ivy's log file.
         """
         module = self.folder / "ivy.xml"
         module.write_text(_module_of(jars), encoding="utf-8")
@@ -57,8 +57,8 @@ class Ivy:
         return self._run(module, ("default",), ("-settings", settings), on_jar)
 
     def fetch_archive(self, archive: Jar, classifier: str, ending: str, environ: Mapping[str, str]) -> Path:
-        """Fetch and return one file published with a module, by its classifier and extension; otherwise like
-        `fetch`."""
+        """Fetch one file that was published with a module, and return its path. The file is identified by its
+        classifier and extension. Everything else is as for `fetch`."""
         module = self.folder / "ivy.xml"
         module.write_text(
             _module_of(
@@ -73,7 +73,7 @@ class Ivy:
         return out / archive.organisation / archive.name / f"{archive.version}.{ending}"
 
     def resolve(self, jar_set: JarSet, on_jar: Callable[[], None], environ: Mapping[str, str]) -> Path:
-        """Resolve one set of `ivy.xml` with all its dependencies; otherwise like `fetch`."""
+        """Resolve one set in `ivy.xml` with all its dependencies. Everything else is as for `fetch`."""
         own = environ.get(SETTINGS_VARIABLE)
         return self._run(WANTED_FILE, (jar_set,), ("-settings", own) if own else (), on_jar)
 
@@ -114,10 +114,10 @@ class Ivy:
 
 
 def ivy_jar() -> Path:
-    """Return the Ivy inside pyspark.
+    """Return the Ivy jar inside pyspark.
 
     Raises:
-        ConfigurationError: pyspark is not installed, or has no Ivy.
+        ConfigurationError: pyspark is not installed, or does not contain Ivy.
     """
     found = sorted(pyspark_jars().glob("ivy-*.jar"))
     if not found:
@@ -126,7 +126,7 @@ def ivy_jar() -> Path:
 
 
 def pyspark_jars() -> Path:
-    """Return the folder of pyspark's own jars, found without importing pyspark.
+    """Return the folder of pyspark's own jars, without importing pyspark.
 
     Raises:
         ConfigurationError: pyspark is not installed.
@@ -138,7 +138,7 @@ def pyspark_jars() -> Path:
 
 
 def work_folder(parent: Path) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for one run of Ivy, on the disk of the jars."""
+    """Yield a folder for one run of Ivy, on the same disk as the jars."""
     parent.mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryDirectory(prefix=".ivy-", dir=parent, ignore_cleanup_errors=True)
 

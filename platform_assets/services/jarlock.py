@@ -1,4 +1,4 @@
-"""The lock of the jars, with the hash of each."""
+"""The lock file of the jars, which has the hash of each jar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from platform_assets.services.errors import ConfigurationError, JarMismatchError
 JarSet = Literal["broker", "spark", "s3a", "s3proxy"]
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
 INSTALLED_SETS: Final[tuple[JarSet, ...]] = ("broker", "spark")
-"""Sets that every platform needs. `s3a` is for a lake in an object store, `s3proxy` for tests of one."""
+"""Sets that every platform needs. The set `s3a` is for a lake in an object store, and `s3proxy` is for tests of such a
+lake."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 _HEADER: Final = (
@@ -24,10 +25,10 @@ _HEADER: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Jar:
-    """One locked jar: its set, its coordinates and the SHA-256 of its bytes in hex.
+    """One locked jar: the set that it belongs to, its coordinates, and the SHA-256 of its bytes in hex.
 
-    The registry is one archive instead of a set of jars, named by `registry`. Jars used only by benchmarks for
-    comparison are in no lock, and no service has them.
+    The schema registry is not a set of jars but one archive, and its set is `registry`. Jars that only benchmarks use,
+    for comparison, are in no lock, and no service uses them.
     """
 
     jar_set: JarSet | Literal["registry", "benchmark"]
@@ -38,12 +39,12 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Its name on disk."""
+        """The name of the jar's file."""
         return f"{self.name}-{self.version}.jar"
 
 
 def read_lock(path: Path = LOCK_FILE) -> tuple[Jar, ...]:
-    """Read the lock.
+    """Read the lock file.
 
     Raises:
         ConfigurationError: the file is missing, or a line is invalid.
@@ -66,16 +67,16 @@ def read_lock(path: Path = LOCK_FILE) -> tuple[Jar, ...]:
 
 
 def write_lock(jars: Iterable[Jar], path: Path = LOCK_FILE) -> None:
-    """Write the lock, sorted, so that a change shows as a short diff."""
+    """Write the lock file in sorted order, so that a change gives a short diff."""
     lines = (f"{jar.jar_set} {jar.organisation} {jar.name} {jar.version} {jar.sha256}\n" for jar in sorted(jars))
     path.write_text(_HEADER + "".join(lines), encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file.
+    """Return the hash of a file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -85,13 +86,13 @@ def verify(jar: Jar, path: Path, label: str | None = None) -> None:
     """Compare a file with the lock.
 
     Args:
-        jar: what it should be.
+        jar: the jar that the file should be.
         path: the file.
-        label: its name in errors; by default, the path.
+        label: the file's name in errors; its path by default.
 
     Raises:
-        JarMismatchError: its bytes are not the locked ones; the error names the jar.
-        OSError: it cannot be read.
+        JarMismatchError: the bytes of the file differ from the lock. The error names the jar.
+        OSError: the file cannot be read.
     """
     found = sha256_of(path)
     if found != jar.sha256:

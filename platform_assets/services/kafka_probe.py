@@ -1,7 +1,7 @@
 """Query a broker for its metadata: over a plain socket, or as a client that logs in.
 
-Over a plain socket this is one request. With TLS and a login, a client library sends it, without logging, because it
-would log each refused connection while the broker starts.
+Over a plain socket, this is one request. With TLS and a login, a client library sends the request. The library's
+logging is off, because it would log each refused connection while the broker starts.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from typing import Final
 
 METADATA_KEY: Final = 3
 METADATA_VERSION: Final = 4
-"""Version of the metadata request: its answer has brokers and cluster id, and it predates the compact encoding.
-Brokers of version 4 still support it."""
+"""Version of the metadata request. Its response has the brokers and the cluster id, and it is older than the compact
+encoding. Brokers of version 4 still support it."""
 
 _TIMEOUT_SECONDS: Final = 2.0
 _LIMIT_BYTES: Final = 1 << 20
 
 
 def answers(host: str, port: int, cluster_id: str, node: int = 1) -> bool:
-    """Return True if a broker of this cluster answers here and has registered itself, so that it can lead partitions.
+    """Return True if a broker of this cluster answers at this address and has registered itself, so that it can lead
+    partitions.
 
     Args:
-        host: loopback address.
-        port: the client listener's.
-        cluster_id: the id that its storage was formatted with; another cluster's answer does not count.
-        node: the broker's own id.
+        host: a loopback address.
+        port: the port of the listener for clients.
+        cluster_id: the cluster id for which the broker's storage was formatted. A response from another cluster does
+            not count.
+        node: the id of the broker.
     """
     try:
         brokers, found = metadata(host, port)
@@ -37,7 +39,8 @@ def answers(host: str, port: int, cluster_id: str, node: int = 1) -> bool:
 
 
 def answers_securely(host: str, port: int, cluster_id: str, node: int, settings: Mapping[str, str]) -> bool:
-    """Return `answers` for a secured broker; `settings` are confluent-kafka's, without addresses."""
+    """Return the same as `answers`, but for a secured broker. `settings` are confluent-kafka settings without
+    addresses."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -53,8 +56,8 @@ def metadata(host: str, port: int) -> tuple[frozenset[int], str | None]:
     """Return the ids of the live brokers and the cluster id.
 
     Raises:
-        OSError: there is no answer in time.
-        ValueError, struct.error: the answer is in another protocol.
+        OSError: no response came in time.
+        ValueError, struct.error: the response uses another protocol.
     """
     client = b"platform-probe"
     # Requests no topics (an empty list), and creates none.

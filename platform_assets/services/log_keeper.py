@@ -1,8 +1,9 @@
-"""Write standard input to a log file, and start a new file when it grows too large. Each service has such a process.
+"""Write standard input to a log file, and start a new file when the file grows too large. Each service has such a
+process.
 
-It reads until every process that holds the other end has ended, so it needs no request to end. It imports nothing of
-the project, because each process costs memory. A service may log text from records, brokers and registries, for
-example in a traceback: control characters are written as escapes, and colors are removed.
+The process reads until every process that holds the other end of the pipe has ended, so nothing has to stop it. It
+imports no code of the project, because each such process costs memory. A service may log text from records, brokers and
+registries, for example in a traceback. Control characters are therefore written as escapes, and colors are removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 LOG_VARIABLE, BYTES_VARIABLE = "LOG_KEEPER_FILE", "LOG_KEEPER_BYTES"
 LOGS_KEPT = 3
-"""Number of rotated files to keep in addition to the current one."""
+"""Number of rotated files to keep in addition to the current file."""
 MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -26,14 +27,15 @@ _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 
 
 class Printable:
-    """Converter of text to printable form, piece by piece: a piece may end within a character or a color sequence."""
+    """Converter of text to printable form. It works piece by piece: a piece can end within a character or a color
+    sequence."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._kept = ""
 
     def add(self, piece: bytes, *, final: bool = False) -> bytes:
-        """Return the text that can be written after reading `piece`; after the `final` one, nothing is held back."""
+        """Return the text that can be written after reading `piece`. After the `final` piece, no text is held back."""
         text = self._kept + self._decoder.decode(piece, final)
         cut_off = None if final else _COLOUR_CUT_OFF.search(text)
         self._kept = cut_off[0] if cut_off else ""
@@ -46,7 +48,7 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def rotate(log: Path) -> None:
-    """Keep a few earlier logs: the reason why a service died is in the last one."""
+    """Rename the last log, and keep only a few earlier logs. If a service died, its last log has the reason."""
     for number in range(LOGS_KEPT, 0, -1):
         older = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
         if older.exists():
@@ -54,7 +56,7 @@ def rotate(log: Path) -> None:
 
 
 def created(log: Path) -> int:
-    """Open a new file for writing that only its owner can read."""
+    """Create a file that only its owner can read, and open it for writing."""
     return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
 
 
@@ -66,8 +68,8 @@ def _pieces(source: int) -> Iterator[bytes]:
 
 
 def keep(source: int, log: Path, most_bytes: int) -> None:
-    """Copy `source` to `log`, made printable, until it ends. Text that a full disk cannot take is dropped, so no
-    writer waits."""
+    """Copy `source` to `log` in printable form until `source` ends. If the disk is full, text is dropped, so no writer
+    has to wait."""
     target, size = created(log), 0
     for piece in _pieces(source):
         try:

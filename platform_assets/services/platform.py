@@ -1,4 +1,5 @@
-"""The embedded platform as a whole: up, down, what runs, and the environment for its users."""
+"""The embedded platform as a whole: starting and ending it, the list of what is running, and the environment for its
+users."""
 
 from __future__ import annotations
 
@@ -70,9 +71,9 @@ _RESERVED: Final = (
 
 Service = Literal[BrokerService, "registry", "spark", "dagster-webserver", "dagster-daemon"]
 SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")
-"""Services that `up` starts by default; `kafka` stands for all brokers of the home."""
+"""Services that `up` starts by default. `kafka` stands for all brokers of the home."""
 ALL_SERVICES: Final[tuple[Service, ...]] = get_args(Service)
-"""All services, including the other brokers of a home with three, and the schema registry, which starts only on
+"""All services, including the additional brokers of a home with three, and the schema registry, which starts only on
 request."""
 
 _GIVEN_BY: Final[Mapping[Service, str]] = {
@@ -94,7 +95,7 @@ _JARS: Final[tuple[tuple[JarSet, tuple[Service, ...]], ...]] = (
     ("spark", ("spark",)),
     ("s3a", ("spark",)),
 )
-"""Sets of jars; `s3a` only for a lake in an object store."""
+"""Return the sets of jars that the home needs: `s3a` only for a lake in an object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,10 @@ class UpOptions:
     """The services that `up` starts, and their settings.
 
     Attributes:
-        services: which of them, except those that the environment sets; `kafka` stands for all brokers of the home.
-        workspace: the Dagster workspace file; by default that of the project.
+        services: the services to start, unless the environment sets them. `kafka` stands for all brokers of the home.
+        workspace: the Dagster workspace file; the project's own by default.
         broker: heap, server properties and number of the brokers.
-        spark: heap, master and settings.
+        spark: heap, master and settings of Spark.
     """
 
     services: Sequence[Service] = SERVICES
@@ -119,12 +120,13 @@ class ServiceState:
     """The present state of one service.
 
     Attributes:
-        service: its name.
-        status: `running`; `starting` or left half-started; `dead`, started once and ended; `given` by the environment;
-            `stopped`.
-        address: where it listens, or where the environment says that it is, without secrets; else None.
-        pid: its process id; None if it does not run here.
-        log: its log file; None if it was never started.
+        service: the name of the service.
+        status: `running`; `starting`, also if the start was not completed; `dead` if the service was started and has
+            ended; `given` if the environment sets the service; `stopped`.
+        address: the address where the service listens or that the environment sets, without secrets; None if there is
+            no address.
+        pid: the process id; None if the service does not run here.
+        log: the log file; None if the service was never started.
     """
 
     service: Service
@@ -141,16 +143,16 @@ def up(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[ServiceState, ...]:
-    """Start services that do not run and are not set by the environment. A second call starts only those that have
-    died since.
+    """Start services that are not running and that the environment does not set. A second call starts only the services
+    that have died since the first.
 
     A UI that was already running reloads its definitions, so edits are visible immediately.
 
-    If a service fails, or the program is interrupted, everything that this call started is ended again.
+    If a service fails, or the program is interrupted, everything that this call started is ended.
 
     Args:
         home: the data folder; from the environment by default.
-        options: which services, with which settings.
+        options: the services to start, and their settings.
         report: called with a line of text for each step.
         environ: the environment to read; the process's own by default.
 
@@ -158,13 +160,12 @@ def up(
         The state of each service.
 
     Raises:
-        ServiceStartError: a service did not come up; the error names its log file.
+        ServiceStartError: a service did not start. The error names the service's log file.
         PortTakenError: a requested port is in use.
-        JavaNotFoundError, JarsUnavailableError, JarMismatchError: a requirement of the services is missing, or is not
-        the
-        locked one.
+        JavaNotFoundError, JarsUnavailableError, JarMismatchError: a requirement of the services is missing, or differs
+            from the lock.
         ConfigurationError: a setting is wrong, the run state is damaged, or edited definitions cannot be loaded.
-        BusyError: another command starts or ends services of this home.
+        BusyError: another command is starting or ending services of this home.
     """
     env = os.environ if environ is None else environ
     place = home or Home.from_environment(env)
@@ -206,11 +207,11 @@ def up(
 
 
 def down(home: Home | None = None, *, services: Sequence[Service] = ALL_SERVICES, report: Reporter = print) -> int:
-    """End what was started, Dagster first and the brokers last, together.
+    """End the services that were started: Dagster first, and the brokers last and all at once.
 
     Args:
-        home: whose services; from the environment by default.
-        services: which of them.
+        home: the home of the services; from the environment by default.
+        services: the services to end.
         report: called with a line of text for each step.
 
     Returns:
@@ -218,7 +219,7 @@ def down(home: Home | None = None, *, services: Sequence[Service] = ALL_SERVICES
 
     Raises:
         ConfigurationError: the run state is damaged.
-        BusyError: another command starts or ends services of this home.
+        BusyError: another command is starting or ending services of this home.
     """
     place = home or Home.from_environment()
     with state.exclusive(place):
@@ -237,7 +238,7 @@ def restart(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """End one service, if it runs, and start it. Raises what `up` raises."""
+    """End one service if it is running, and start it. Raises what `up` raises."""
     place = home or Home.from_environment(environ)
     down(place, services=(service,), report=report)
     start_service(service, place, options, report=report, environ=environ)
@@ -251,10 +252,10 @@ def start_service(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> ProcessRecord:
-    """Start a single service, even if the environment sets its address; raises what `up` raises.
+    """Start a single service, even if the environment sets its address. Raises what `up` raises.
 
     Returns:
-        Its record, ready.
+        The record of the service, which is ready.
     """
     env = os.environ if environ is None else environ
     chosen = options or UpOptions()
@@ -272,7 +273,8 @@ def start_service(
 
 
 def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> tuple[ServiceState, ...]:
-    """Return what runs, only by the run state and the process table: fast, without asking a service.
+    """Return the running services, using only the run state and the process table. This is fast, because no service is
+    queried.
 
     Raises:
         ConfigurationError: the run state is damaged.
@@ -292,11 +294,11 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
 
 
 def reload(home: Home | None = None) -> bool:
-    """Make the UI that `up` started, if it runs, reload its definitions; return True if it runs. The daemon does so by
-    itself.
+    """Make the UI that `up` started reload its definitions. Return True if the UI is running. The daemon reloads its
+    definitions without a request.
 
     Raises:
-        ConfigurationError: it did not answer, or the definitions cannot be loaded.
+        ConfigurationError: the UI did not answer, or the definitions cannot be loaded.
     """
     record = state.read_records(home or Home.from_environment()).get(WEBSERVER)
     if record is None or not is_alive(record) or not record.ready:
@@ -306,9 +308,10 @@ def reload(home: Home | None = None) -> bool:
 
 
 def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> frozenset[Service]:
-    """Return the services that the environment sets, so that they are not started here.
+    """Return the services that the environment sets. They are not started here.
 
-    An address of this home, as printed by `platform-assets env`, does not count: it belongs to a service to be started.
+    If an address belongs to this home, as printed by `platform-assets env`, it does not count, because its service is
+    to be started here.
 
     Raises:
         ConfigurationError: the run state is damaged.
@@ -325,10 +328,10 @@ def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None)
 
 
 def variables(home: Home | None = None) -> dict[str, str]:
-    """Return the variables for the definitions in `platform.env` of the data folder, such as the demo's start.
+    """Return the variables for the definitions from `platform.env` in the data folder, such as the start of the demo.
 
     Raises:
-        ConfigurationError: a line is not `NAME=value`, or names a variable that only the environment may set.
+        ConfigurationError: a line is not `NAME=value`, or sets a variable that only the environment may set.
     """
     place = home or Home.from_environment()
     if not place.variables_file.is_file():
@@ -344,21 +347,19 @@ def variables(home: Home | None = None) -> dict[str, str]:
 
 
 def environment(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that a client of the platform and its definitions need; those of the environment take
-    precedence.
+    """Return the variables that a client of the platform and the platform's definitions need. Variables in the
+    environment take precedence.
 
     Args:
-        home: whose services; from the environment by default.
+        home: the home of the services; from the environment by default.
         environ: the environment to read; the process's own by default.
 
     Returns:
-        `KAFKA_BOOTSTRAP_SERVERS`, and for secured brokers the clients' settings (which hold the password: keep them
-        out of logs);
-        `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (which holds the token: keep it out of logs too), `DAGSTER_HOME`,
-        `LAKE_ROOT`,
-        `PLATFORM_DEFS`, `PLATFORM_KEEP_RUNS_DAYS` and `PLATFORM_ASSET_PREFIX` where they are set, and the `variables`.
-        An address that
-        is neither given nor running is left out.
+        `KAFKA_BOOTSTRAP_SERVERS`, and for secured brokers the client settings (they contain the password: keep them out
+        of logs); `SCHEMA_REGISTRY_URL`, `SPARK_REMOTE` (it contains the token: keep it out of logs too),
+        `DAGSTER_HOME`, `LAKE_ROOT`; `PLATFORM_DEFS`, `PLATFORM_KEEP_RUNS_DAYS` and `PLATFORM_ASSET_PREFIX` if they are
+        set; and the `variables`. If a service is not running and the environment does not set its address, the address
+        is omitted.
 
     Raises:
         ConfigurationError: the run state or `platform.env` is damaged.
@@ -386,7 +387,7 @@ def environment(home: Home | None = None, *, environ: Mapping[str, str] | None =
 
 
 def _end_in_order(home: Home, records: Mapping[str, ProcessRecord], report: Reporter) -> int:
-    """End services, dependent ones first; return how many were running."""
+    """End services, starting with those that depend on others. Return the number of services that were running."""
     ended = 0
     for service in reversed(ALL_SERVICES):
         if service in records and service not in brokers.ALL:
@@ -403,8 +404,8 @@ def _sets(home: Home, services: Sequence[Service]) -> list[JarSet]:
 
 
 def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[ProcessRecord], report: Reporter) -> None:
-    """Make a UI that was already running reload its definitions; services that this call started have the current
-    ones."""
+    """Make a UI that was already running reload its definitions. Services that this call started already have the
+    current definitions."""
     fresh = {record.service for record in started}
     if WEBSERVER in wanted and WEBSERVER not in fresh:
         dagster_services.reload(state.read_records(home)[WEBSERVER].address)
@@ -414,8 +415,8 @@ def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[Pr
 
 
 def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) -> None:
-    """Check every requested port before anything starts: if the last one were taken, everything else would have to
-    be ended again."""
+    """Check every requested port before any service starts. If a port were found to be in use later, all services that
+    had started would have to be ended."""
     records = state.read_records(home)
     for service in wanted:
         variable = _PORT_VARIABLE.get(service)
@@ -427,8 +428,8 @@ def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) 
 
 
 def _is_own(home: Home, service: Service, value: str, records: Mapping[str, ProcessRecord]) -> bool:
-    """Return True if a variable has the value that `environment` returns for this home's own service, which may have
-    ended since."""
+    """Return True if a variable has the value that `environment` returns for this home's own service. The service may
+    have ended since."""
     if service in (WEBSERVER, DAEMON):
         return value == str(home.root / "dagster")
     own = brokers.formatted(home) or (brokers.FIRST,) if service in brokers.ALL else (service,)
@@ -466,8 +467,8 @@ def _state_of(service: Service, record: ProcessRecord | None) -> ServiceState:
 
 
 def _client_environment(home: Home, env: Mapping[str, str], members: Brokers) -> dict[str, str]:
-    """Return the variables of clients for this home's own secured brokers; none if the environment sets other
-    brokers."""
+    """Return the variables for clients of this home's own secured brokers. The result is empty if the environment sets
+    other brokers."""
     return {} if brokers.FIRST in given(home, environ=env) else members.client_environment()
 
 

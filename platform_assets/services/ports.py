@@ -1,4 +1,4 @@
-"""Loopback ports: requested ones, those of the last start, or free ones."""
+"""Loopback ports: requested ports, the ports of the last start, or free ports."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ DAGSTER_VARIABLE: Final = "DAGSTER_PORT"
 REGISTRY_VARIABLE: Final = "REGISTRY_PORT"
 
 GIVEN_PORTS: Final = range(20_000, 32_768)
-"""Default ports of services: below the range that Linux uses for outgoing connections, one of which could otherwise
-take a service's port before it listens."""
+"""Default ports of services. They are below the range that Linux uses for outgoing connections. In that range, a
+connection could take a service's port before the service listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class PortWish:
     """One port to choose.
 
     Attributes:
-        remembered: the port of the last start, used if it is free; 0 for none.
-        variable: the environment variable that may request another one; None if there is none.
+        remembered: the port of the last start, which is used if it is free; 0 if there is none.
+        variable: the environment variable that can request another port; None if there is no such variable.
     """
 
     remembered: int = 0
@@ -44,18 +44,19 @@ def choose_ports(
 ) -> tuple[int, ...]:
     """Choose loopback ports for one service.
 
-    The first is the one that the environment requests, or else the one of last time if it is free, so that addresses
-    survive a restart; the others are those of last time or free ones.
+    The first port is the one that the environment requests. If it requests none, the port of the last start is used if
+    it is free, so that addresses survive a restart. Each other port is the one of the last start or a free port.
 
     Args:
-        count: how many.
-        variable: the environment variable that may request the first.
-        remembered: the ports of last time, in the same order.
+        count: the number of ports.
+        variable: the environment variable that can request the first port.
+        remembered: the ports of the last start, in the same order.
         environ: the environment to read; the process's own by default.
 
     Raises:
-        PortTakenError: the requested port is in use; names its holder if the system reports it.
-        ConfigurationError: the variable is not a port.
+        PortTakenError: the requested port is in use. The error names the process that uses it if the system reports
+            that process.
+        ConfigurationError: the value of the variable is not a port.
     """
     wanted = [*remembered, *([0] * count)][:count]
     wishes = [PortWish(port, None if at else variable) for at, port in enumerate(wanted)]
@@ -63,11 +64,11 @@ def choose_ports(
 
 
 def choose_each(wishes: Sequence[PortWish], *, environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """Choose distinct loopback ports, one for each wish; those that the environment requests come first.
+    """Choose distinct loopback ports, one for each wish. The ports that the environment requests are chosen first.
 
     Raises:
         PortTakenError: a requested port is in use.
-        ConfigurationError: a variable is not a port, or is the port of another one.
+        ConfigurationError: the value of a variable is not a port, or is the same port as in another variable.
     """
     env = os.environ if environ is None else environ
     chosen: dict[int, int] = {}
@@ -95,7 +96,7 @@ def port_of(text: str, variable: str) -> int:
     """Read a port number.
 
     Raises:
-        ConfigurationError: it is not a port.
+        ConfigurationError: the text is not a port.
     """
     if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
         return int(text)
@@ -106,7 +107,7 @@ def ensure_free(port: int, setting: str) -> None:
     """Check that nothing listens on a loopback port.
 
     Raises:
-        PortTakenError: something does.
+        PortTakenError: a process listens on the port.
     """
     if not is_free(port):
         raise PortTakenError(port, holder_of(port), setting)
@@ -115,7 +116,8 @@ def ensure_free(port: int, setting: str) -> None:
 def is_free(port: int) -> bool:
     """Return True if a server could listen on this port of both loopback addresses.
 
-    `localhost` may resolve to `::1` first. A listener there would receive the Spark token, so both must be free.
+    `localhost` can resolve to `::1` first. A program that listens there would receive the Spark token, so the port must
+    be free on both addresses.
     """
     if not _can_bind(socket.AF_INET, LOOPBACK, port):
         return False
@@ -123,8 +125,8 @@ def is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str | None:
-    """Return the name of the process that listens on a port, for example `java (pid 4711)`; None if the system does
-    not report it."""
+    """Return the process that listens on a port, for example `java (pid 4711)`, or None if the system does not report
+    it."""
     try:
         for connection in psutil.net_connections("tcp"):
             if not connection.laddr or connection.status != psutil.CONN_LISTEN:
@@ -137,7 +139,7 @@ def holder_of(port: int) -> str | None:
 
 
 def is_listening(port: int) -> bool:
-    """Return True if something accepts connections on this port of 127.0.0.1."""
+    """Return True if a server accepts connections on this port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((LOOPBACK, port)) == 0

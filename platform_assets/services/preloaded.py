@@ -1,6 +1,7 @@
-"""The platform's own code, loaded in the process from which runs are forked, and read again by a run if it has changed.
+"""The platform's own code, loaded in the process from which runs are forked. A run reads the code again if it has
+changed.
 
-Importing this module loads it, which `multiprocessing`'s fork server does. Nothing else imports this module.
+Importing this module loads the code. `multiprocessing`'s fork server imports it; nothing else does.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from platform_assets.services.printable import printable
 _log = logging.getLogger(__name__)
 
 MODULES: Final = ("platform_assets.definitions", "platform_assets.kafka.batches.fetching")
-"""Modules that import everything that a load's run needs."""
+"""Modules that import everything that a run needs for a load."""
 PACKAGES: Final = ("platform_assets",)
-"""Packages whose modules a run uses as they are on disk when it begins."""
+"""Packages whose modules a run uses in the version that is on disk when the run begins."""
 
 Stamp = tuple[int, int]
-"""A file's modification time in nanoseconds and its size in bytes, which are enough for Python's own caches too."""
+"""A file's modification time in nanoseconds and its size in bytes. Python's own caches rely on the same two values."""
 
 
 def stamp(path: Path) -> Stamp | None:
-    """Return the stamp of a file; None if it does not exist."""
+    """Return the stamp of a file, or None if the file does not exist."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -35,13 +36,13 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def sources(packages: Iterable[str]) -> dict[str, Stamp | None]:
-    """Return the stamps of all code files of these packages, by path; only the packages themselves are imported."""
+    """Return the stamps of all code files in these packages, by path. Only the packages themselves are imported."""
     folders = [Path(folder) for name in packages for folder in importlib.import_module(name).__path__]
     return {str(path): stamp(path) for folder in folders for path in folder.rglob("*.py")}
 
 
 def load(modules: Iterable[str]) -> None:
-    """Import modules. One that cannot be imported is left to the run, whose failure users see."""
+    """Import modules. If a module cannot be imported, the run imports it again and fails, which users see."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -50,7 +51,7 @@ def load(modules: Iterable[str]) -> None:
 
 
 def is_as_loaded(packages: Iterable[str], files: Mapping[str, Stamp | None]) -> bool:
-    """Return True if each loaded module of these packages comes from a file with its stamp in `files`."""
+    """Return True if each loaded module of these packages comes from a file that still has its stamp in `files`."""
     return all(
         path in files and stamp(Path(path)) == files[path]
         for name, module in list(sys.modules.items())
@@ -66,7 +67,8 @@ def forget(packages: Iterable[str]) -> None:
 
 
 def forget_if_changed() -> bool:
-    """In a run's process, before it begins: unload the platform's code if a file of it has changed; return True if so."""
+    """Unload the platform's code if one of its files has changed, and return True if so. A run's process calls this
+    before the run begins."""
     changed = not is_as_loaded(PACKAGES, _FILES)
     if changed:
         forget(PACKAGES)

@@ -1,8 +1,9 @@
-"""Text that is safe for logs and terminals. This package cannot use the platform's own terminal output."""
+"""Text that is safe for logs and terminals. The package `services` cannot use the platform's own terminal output."""
 
 from __future__ import annotations
 
 
 def printable(text: object) -> str:
-    """Return `text` in one line, with control characters, including line ends, and other unprintable ones as escapes."""
+    """Return `text` in one line, with escapes for control characters, including line ends, and for other unprintable
+    characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

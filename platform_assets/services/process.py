@@ -1,7 +1,8 @@
-"""Managed child processes: started, awaited and ended by identity, never by name.
+"""Managed child processes. They are started, awaited and ended by identity, never by name.
 
-A process is identified by its pid together with its start time, so a pid that the system has reused is never signaled.
-Its descendants are identified by a random mark in their environment, so they are found even after their parent died.
+A process is identified by its pid together with its start time, so a process that reuses the pid is never signaled. The
+descendants of a process are identified by a random mark in their environment. They can therefore be found even after
+their parent has died.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PROBE_INTERVAL_SECONDS: Final = 0.1
 LOG_TAIL_LINES: Final = 15
 _LOG_SECONDS: Final = 2.0
 PRIVATE: Final = 0o077
-"""The umask of a service whose files only its owner may read."""
+"""The umask for a service whose files only its owner may read."""
 CANCELLED: Final = "starting was cancelled"
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -40,23 +41,25 @@ _keepers: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """The specification to start one service and to know that it is ready.
+    """The specification to start one service and to check that it is ready.
 
     Attributes:
-        name: the readable name, and the stem of its log file.
-        command: the argument list. Arguments are public: no secret may be among them.
-        environment: added to the inherited variables, or removed from them if the value is None; may hold secrets.
+        name: the readable name, which is also the stem of the log file's name.
+        command: the argument list. Arguments are public, so they must not contain a secret.
+        environment: variables that are added to the inherited variables, or removed from them if the value is None.
+            They may contain secrets.
         directory: the working directory.
-        log: stdout and stderr go here; each start begins a new file, and so does one that is too large. A few earlier
-            ones are kept.
-        address: its address for others, without secrets.
-        ports: the loopback ports it listens on.
-        timeout: seconds within which it must be ready.
-        ready: returns True if it answers; must not block for more than a second or two, or raise.
-        fingerprint: text that differs for other settings, so that a process with older ones is found; no secrets.
-        inherits: patterns of the names of variables that it inherits from this process.
-        umask: for the files that it creates; -1 for this process's.
-        log_bytes: the size at which a new log is begun.
+        log: the file for stdout and stderr. Each start begins a new file. A new file also begins when the file is too
+            large. A few earlier files are kept.
+        address: the service's address for other programs, without secrets.
+        ports: the loopback ports on which the service listens.
+        timeout: the number of seconds within which the service must be ready.
+        ready: returns True if the service answers. It must not raise, and must not block for more than a second or two.
+        fingerprint: text that differs for different settings, without secrets. It shows if a process was started with
+            older settings.
+        inherits: patterns for the names of the variables that the service inherits from this process.
+        umask: the umask for files that the service creates; -1 for the umask of this process.
+        log_bytes: the size at which a new log file begins.
     """
 
     name: str
@@ -76,18 +79,18 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A started process in the form of the run state.
+    """A started process in the form that the run state stores.
 
     Attributes:
-        service: the spec's name.
-        pid: process id; 0 while it is being started.
-        started: opaque text by which this process differs from a later one with the same pid.
-        mark: random text in its environment and that of its descendants.
-        log: its log file.
-        address: its address for others, without secrets.
-        ports: the ports it listens on.
-        ready: true if it has answered once.
-        fingerprint: the spec's.
+        service: the name in the spec.
+        pid: the process id; 0 while the process is being started.
+        started: opaque text that distinguishes the process from a later process with the same pid.
+        mark: random text in the environment of the process and its descendants.
+        log: the log file.
+        address: the address for other programs, without secrets.
+        ports: the ports on which the process listens.
+        ready: true if the process has answered once.
+        fingerprint: the fingerprint in the spec.
     """
 
     service: str
@@ -109,7 +112,7 @@ class ProcessRecord:
         """Parse the result of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: it is something else.
+            KeyError, TypeError, ValueError: the value is not a result of `to_json`.
         """
         return cls(
             service=str(value["service"]),
@@ -125,8 +128,8 @@ class ProcessRecord:
 
 
 def planned(spec: ServiceSpec) -> ProcessRecord:
-    """Return the record of a process about to be started. Saved first, it allows cleaning up after a crash in
-    between."""
+    """Return the record of a process that is about to be started. Save the record first: if this program crashes during
+    the start, the record makes cleaning up possible."""
     mark, log = secrets.token_hex(16), str(spec.log)
     return ProcessRecord(spec.name, 0, "", mark, log, spec.address, spec.ports, fingerprint=spec.fingerprint)
 
@@ -135,7 +138,7 @@ def spawn(spec: ServiceSpec, plan: ProcessRecord) -> ProcessRecord:
     """Start the process in its own session, so that a Ctrl-C in the terminal does not reach it.
 
     Returns:
-        The plan with pid and start time.
+        The planned record, with the pid and the start time.
 
     Raises:
         ServiceStartError: the program cannot be started.
@@ -170,15 +173,16 @@ def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event
     """Wait until the service answers.
 
     Args:
-        spec: what was started.
-        record: as `spawn` returned it.
-        cancel: when set, waiting ends with an error.
+        spec: the spec of the service that was started.
+        record: the record that `spawn` returned.
+        cancel: an event; if it is set, waiting ends with an error.
 
     Returns:
-        The record, marked ready.
+        The record, marked as ready.
 
     Raises:
-        ServiceStartError: the process died, the time ran out or waiting was canceled; quotes the end of the log.
+        ServiceStartError: the process died, the time ran out, or waiting was canceled. The error quotes the end of the
+            log.
     """
     deadline = time.monotonic() + spec.timeout
     while True:
@@ -197,7 +201,7 @@ def wait_ready(spec: ServiceSpec, record: ProcessRecord, cancel: threading.Event
 
 
 def is_alive(record: ProcessRecord) -> bool:
-    """Return True if the recorded process runs: the same one, not another with its pid, and not a zombie."""
+    """Return True if the recorded process is running. A zombie or another process with the same pid does not count."""
     if record.pid == 0:
         return False
     if (child := _children.get(record.pid)) is not None:
@@ -206,9 +210,9 @@ def is_alive(record: ProcessRecord) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """Return a process's start time as opaque text that never changes; None if it does not run.
+    """Return a process's start time as opaque text that never changes, or None if the process is not running.
 
-    On Linux this is the kernel's own count since boot, which does not change when the clock is set.
+    On Linux, this is the kernel's count since boot, which does not change when the clock is set.
     """
     try:
         process = psutil.Process(pid)
@@ -224,7 +228,8 @@ def start_of(pid: int) -> str | None:
 
 
 def family(record: ProcessRecord) -> list[psutil.Process]:
-    """Return the recorded process, if it runs, and every running process with its mark, descendants last."""
+    """Return the recorded process if it is running, and every running process with the same mark. Descendants come
+    last."""
     members: dict[int, psutil.Process] = {}
     if is_alive(record):
         members[record.pid] = psutil.Process(record.pid)
@@ -240,14 +245,14 @@ def family(record: ProcessRecord) -> list[psutil.Process]:
 
 
 def terminate(record: ProcessRecord, grace: float) -> bool:
-    """End a service and its descendants: first by SIGTERM, then by SIGKILL.
+    """End a service and its descendants, first with SIGTERM and then with SIGKILL.
 
     Args:
-        record: which.
-        grace: seconds from the request to end until the kill.
+        record: the record of the service.
+        grace: the number of seconds between SIGTERM and SIGKILL.
 
     Returns:
-        True if anything had to be ended. Nothing with the record's identity runs afterwards.
+        True if any process had to be ended. Afterwards, no process with the identity in the record is running.
     """
     members = family(record)
     found = bool(members)
@@ -268,7 +273,7 @@ def terminate(record: ProcessRecord, grace: float) -> bool:
 
 
 def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
-    """Return the last lines of a log; empty if there is none."""
+    """Return the last lines of a log, or nothing if there is no log."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - 64 * 1024))
@@ -278,7 +283,7 @@ def log_tail(log: Path, lines: int = LOG_TAIL_LINES) -> str:
 
 
 def environment_of(spec: ServiceSpec, mark: str) -> dict[str, str]:
-    """Return all variables that the service is started with."""
+    """Return all variables in the environment with which the service is started."""
     merged: dict[str, str | None] = {**inherited(os.environ, spec.inherits), **spec.environment, MARK_VARIABLE: mark}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -289,7 +294,8 @@ def _tail_text(log: Path) -> str:
 
 
 def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
-    """Start the program that writes the service's output; it ends with the last process that may write output."""
+    """Start the program that writes the service's output to the log. The program ends when the last process that can
+    write output has ended."""
     # Created immediately, so that messages can name it.
     os.close(created(spec.log))
     return subprocess.Popen(
@@ -303,7 +309,8 @@ def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
 
 
 def _await_log(pid: int) -> None:
-    """Return once the complete output of a service of this program is in its log, or after a few seconds."""
+    """Wait until the complete output of a service that this program started is in the log, or until a few seconds have
+    passed."""
     if (keeper := _keepers.pop(pid, None)) is None:
         return
     try:
@@ -322,9 +329,10 @@ def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
 
 
 def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
-    """Return once none of them runs, or after `timeout` seconds.
+    """Wait until none of the processes is running, or until `timeout` seconds have passed.
 
-    A process that has ended counts as ended even if its parent, another program, has not collected its exit status.
+    A process that has ended counts as ended even if its parent, which is another program, has not collected its exit
+    status.
     """
     deadline = time.monotonic() + timeout
     left = list(processes)

@@ -1,5 +1,4 @@
-"""The project in the current folder, as created by `platform-assets init`: its declarations, its settings and its data
-folder."""
+"""The project in the current folder, as `platform-assets init` creates it: declarations, settings and a data folder."""
 
 from __future__ import annotations
 
@@ -13,16 +12,16 @@ DEFS_VARIABLE: Final = "PLATFORM_DEFS"
 
 
 def is_project(folder: Path) -> bool:
-    """Return True if a folder has `workspace.yaml` and `defs/`."""
+    """Return True if a folder contains `workspace.yaml` and `defs/`."""
     return (folder / WORKSPACE).is_file() and (folder / "defs").is_dir()
 
 
 def adopt(environ: MutableMapping[str, str], folder: Path) -> None:
-    """If a folder is a project, apply its `.env`, and set `PLATFORM_DEFS` and `PLATFORM_HOME`; variables that are
-    already set stay.
+    """If a folder is a project, apply its `.env`, and set `PLATFORM_DEFS` and `PLATFORM_HOME`. Variables that are
+    already set are unchanged.
 
-    Dagster's own commands read `.env` in the same way. Does nothing in any other folder, or if `PLATFORM_DEFS` names
-    other declarations, whose data is not in this project.
+    Dagster's own commands read `.env` in the same way. This function does nothing in any other folder. It also does
+    nothing if `PLATFORM_DEFS` names other declarations, because their data is not in this project.
     """
     defs = environ.get(DEFS_VARIABLE)
     if not is_project(folder) or (defs and Path(defs).resolve() != (folder / "defs").resolve()):
@@ -38,7 +37,8 @@ def adopt(environ: MutableMapping[str, str], folder: Path) -> None:
 
 
 def workspace_file(environ: Mapping[str, str]) -> Path:
-    """Return the Dagster workspace file next to the folder of declarations or, if there is none, that of the checkout.
+    """Return the Dagster workspace file next to the folder of declarations. If there is none, return the workspace file
+    of the checkout.
 
     Raises ConfigurationError if there is no checkout either.
     """

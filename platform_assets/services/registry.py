@@ -1,4 +1,4 @@
-"""One schema registry on loopback, Apicurio, with its data in a separate file. It starts only on request."""
+"""One schema registry on loopback: Apicurio, with its data in a separate file. It starts only on request."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ ARCHIVE: Final = Jar(
     "3.3.3",
     "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63",
 )
-"""It is published as one archive of all its jars, so one hash covers them."""
+"""The archive of the registry. It contains all jars, so one hash covers them."""
 
 
 def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str] | None = None) -> Path:
-    """Fetch, verify and unpack the registry's folder once; return its program.
+    """Fetch, verify and unpack the registry's folder if that has not been done, and return the path of the registry's
+    program.
 
     Raises:
-        JarMismatchError: the archive is not the locked one; nothing is kept.
-        JavaNotFoundError, JarsUnavailableError: as for `jars.install`.
+        JarMismatchError: the archive differs from the lock. Nothing is kept.
+        JavaNotFoundError, JarsUnavailableError: as in `jars.install`.
     """
     env = os.environ if environ is None else environ
     folder = home.jars / f"{SERVICE}-{ARCHIVE.version}-{ARCHIVE.sha256[:16]}"
@@ -70,10 +71,11 @@ def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str
 
 
 def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> ServiceSpec:
-    """Return the spec to start the installed registry. Its data and, if free, its port are those of the last start.
+    """Return the spec to start the installed registry. It keeps the data of the last start, and also the port of the
+    last start if that is free.
 
     Raises:
-        PortTakenError, ConfigurationError: from `REGISTRY_PORT`.
+        PortTakenError, ConfigurationError: `REGISTRY_PORT` is wrong, or the port is in use.
         JavaNotFoundError: there is no Java 21.
     """
     env = os.environ if environ is None else environ
@@ -110,7 +112,7 @@ def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> Se
 
 
 def address(port: int) -> str:
-    """Return the address for clients, by a loopback port."""
+    """Return the registry's address for clients, given its loopback port."""
     return f"http://{LOOPBACK}:{port}{BASE_PATH}"
 
 
@@ -125,7 +127,7 @@ def answers(port: int) -> bool:
 
 
 def _java(env: Mapping[str, str]) -> Java:
-    """Return Java 21 or later: the one that the other services use, or else the one inside the package."""
+    """Return Java 21 or later: the Java that the other services use, or else the Java inside the Python package."""
     found = find_java(env)
     if found.version >= MINIMUM_JAVA:
         return found

@@ -1,11 +1,12 @@
-"""Dagster runs in processes forked from one with the code loaded: they start in half a second instead of three.
+"""Dagster runs in processes that are forked from a process with the code already loaded. They start in half a second
+instead of three.
 
-Such a run has this process's environment. A code server that was started separately may have another environment, which
-determines where its tables are; so that server starts the runs of its code, unless the settings say that it has this
-environment.
+Such a run has the environment of this process. A code server that was started separately can have another environment,
+which determines where its tables are. That code server therefore starts the runs of its own code, unless the settings
+say that it has the same environment as this process.
 
-Starting a run this way depends on Dagster names that are not a stable API. `_order` and `_health` use all of them:
-if one has moved, a warning is logged, and the run starts as with Dagster's own launcher.
+Starting a run in this way uses names in Dagster that are not part of a stable API. All of these names are in `_order`
+and `_health`. If a name has moved, a warning is logged, and the run is started by Dagster's own launcher.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PROCESS_TAG: Final = "platform_assets/process"
-"""Tag of a run: the id and start time of its process, the latter as returned by
-`platform_assets.services.process.start_of`, in the form `pid@start`."""
+"""Tag of a run with the id and the start time of its process, in the form `pid@start`. The start time is the result of
+`platform_assets.services.process.start_of`."""
 
 LIBRARIES: Final = (
     "alembic.command",
@@ -59,29 +60,31 @@ LIBRARIES: Final = (
     "tomlkit",
     "upath.implementations.local",
 )
-"""Modules to load before a run is requested; a missing one is skipped, and the run then loads what it needs.
+"""Modules to load before a run is requested. A missing module is skipped, and the run then loads what it needs.
 
-The project's own code is not included: a run uses it as it is on disk at that time. For the platform's code, see
-`preloaded`.
+The project's own code is not included, because a run uses the version that is on disk when the run begins. For the
+platform's code, see `preloaded`.
 """
 PLATFORM: Final = "platform_assets.services.preloaded"
-"""The module that loads the platform's code. It comes last, since that code needs the libraries."""
+"""The module that loads the platform's code. It comes last, because that code needs the libraries."""
 
 SERVERS_SHARE_ENVIRONMENT: Final = "servers_share_environment"
-"""Launcher setting: true if code servers that Dagster itself did not start have this process's environment."""
+"""Launcher setting. It is true if code servers that Dagster itself did not start have the environment of this process.
+"""
 
 _MOVED: Final = (ImportError, AttributeError, TypeError)
-"""Errors that show that a name is gone, or that a call now takes other arguments."""
+"""Errors that show that a name no longer exists, or that a call now takes other arguments."""
 _REMEDY: Final = (
     "Install the version of Dagster that requirements.lock names, or correct platform_assets/services/run_launcher.py."
 )
 
 
 class PreloadedRunLauncher(DefaultRunLauncher):
-    """Starts runs itself if their code has this process's interpreter and environment; leaves others to the code
-    server.
+    """Launcher that starts a run itself if the run's code has this process's interpreter and environment. It leaves all
+    other runs to the code server.
 
-    Unlike the default, it knows whether the process of a run is alive, so run monitoring finds one that was killed.
+    Unlike Dagster's default launcher, it can check if the process of a run is alive. Run monitoring therefore finds a
+    run whose process was killed.
     """
 
     def __init__(
@@ -91,7 +94,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
         Args:
             inst_data: Dagster's settings.
-            servers_share_environment: true if code servers that Dagster did not start have this process's environment.
+            servers_share_environment: true if code servers that Dagster did not start have the environment of this
+                process.
         """
         self._servers_share_environment = servers_share_environment
         super().__init__(inst_data)
@@ -130,7 +134,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
                 tells.send_bytes(TAGGED)
 
     def terminate(self, run_id: str) -> bool:
-        """Interrupt the process of a run, from any process of this machine; return True if there was one."""
+        """Interrupt the process of a run, which can be done from any process on this machine. Return True if there was
+        such a process."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False
@@ -145,11 +150,11 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Return True if run monitoring is supported; False if Dagster's classes for the answer have moved."""
+        """Return True if run monitoring is supported, or False if the Dagster classes that it needs have moved."""
         return _can_answer_monitoring()
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Check if the process of a run is alive. The code server watches its own runs."""
+        """Check if the process of a run is alive. For runs that the code server started, the code server checks it."""
         if PROCESS_TAG not in run.tags or _of_run(run) is not None:
             return _health(alive=True)
         named = run.tags[PROCESS_TAG]
@@ -165,7 +170,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return not isinstance(origin.repository_origin.code_location_origin, GrpcServerCodeLocationOrigin)
 
     def _order(self, context: LaunchRunContext) -> str | None:
-        """Return the serialized command of the run's process; None if the code server has to start the run."""
+        """Return the serialized command for the run's process, or None if the code server has to start the run."""
         run = context.dagster_run
         try:
             # The run's process needs this command; if it were checked there, it would be too late to use the other
@@ -187,7 +192,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
 @functools.cache
 def _can_answer_monitoring() -> bool:
-    """Return True if run monitoring can get an answer. Called in each monitoring round; warns only once."""
+    """Return True if run monitoring can be answered. This is called in each monitoring round, but warns only once."""
     try:
         _health(alive=True)
     except _MOVED as moved:
@@ -204,8 +209,8 @@ def _health(*, alive: bool, message: str | None = None) -> CheckRunHealthResult:
 
 
 def _of_run(run: DagsterRun) -> psutil.Process | None:
-    """Return the live process in which `run` was started: neither another process with its id, nor one that no
-    launcher started."""
+    """Return the live process in which `run` was started. Another process with the same id is not returned, and neither
+    is a process that no launcher started."""
     pid, _, began = run.tags[PROCESS_TAG].partition("@")
     if not pid.isdecimal() or start_of(int(pid)) != began:
         return None

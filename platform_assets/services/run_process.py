@@ -1,4 +1,5 @@
-"""The code of a run's process, which has the project's and the platform's code as on disk when it begins."""
+"""The code of a run's process. The process uses the project's and the platform's code as they are on disk when the run
+begins."""
 
 from __future__ import annotations
 
@@ -10,13 +11,14 @@ from typing import Final
 from platform_assets.services.log_keeper import Printable
 
 TAGGED: Final = b"tagged"
-"""The launcher's message after it has tagged the run with its process."""
+"""The message that the launcher sends after it has tagged the run with the run's process."""
 
 
 class PrintableStream(io.TextIOWrapper):
-    """Text stream to a file descriptor of this process, with control characters as escapes and without colors.
+    """Text stream to a file descriptor of this process. Control characters are written as escapes, and colors are
+    removed.
 
-    Dagster stores the output of a run in a separate file; it may include tracebacks with text from records.
+    Dagster stores the output of a run in a separate file. The output may include tracebacks with text from records.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -29,9 +31,9 @@ class PrintableStream(io.TextIOWrapper):
 
 
 def execute(arguments: str, launcher: Connection) -> None:
-    """Execute the run that these serialized arguments name, as `dagster api execute_run` would in a new process.
+    """Execute the run that these serialized arguments identify, as `dagster api execute_run` would in a new process.
 
-    It starts once `launcher` has sent TAGGED, and not at all if the launcher ends before.
+    The run starts after `launcher` has sent TAGGED. If the launcher ends before that, the run does not start.
     """
     from dagster._cli.api import execute_run_command
 

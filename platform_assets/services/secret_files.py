@@ -1,4 +1,4 @@
-"""Secrets read from files, using the platform's own function, for the rest of `services`."""
+"""Secrets read from files. This module makes the platform's own function available to the other modules of `services`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Credentials of secured brokers and their clients: the home's own authority, its certificates, and passwords.
+"""Credentials of secured brokers and their clients: the home's own certificate authority, its certificates, and
+passwords.
 
-Everything is in the home's folder `security`, which only its owner can open, in files that only its owner can read.
-Passwords are random; none is on an argument list. Controllers always identify each other by certificate, since Kafka
-stores logins in the very log on which controllers agree. Brokers and clients use the same listener, and authenticate
-in the same way.
+Everything is in the home's folder `security`, which only its owner can open, and in files that only their owner can
+read. Passwords are random, and no password is on an argument list. Controllers always identify each other by
+certificate, because Kafka stores logins in the very log on which controllers agree. Brokers and clients use the same
+listener, and authenticate in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from platform_assets.services.home import Home
 from platform_assets.services.ports import LOOPBACK
 
 Secure = Literal["password", "certificate"]
-"""Authentication of clients: SASL_SSL with SCRAM-SHA-512, or a client certificate without a login."""
+"""Ways in which clients authenticate: SASL_SSL with SCRAM-SHA-512, or a client certificate without a login."""
 
 USER: Final = "platform-assets"
 MECHANISM: Final = "SCRAM-SHA-512"
@@ -37,16 +38,16 @@ _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _AUTHORITY_DAYS: Final = 3650
 _DAYS: Final = 397
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""Margin that makes a new certificate valid even for a clock that is slightly slow."""
+"""Margin that makes a new certificate valid even on a machine whose clock is slightly slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Credentials of one home; the passwords are hidden from the repr.
+    """Credentials of one home. The repr does not show the passwords.
 
     Attributes:
-        folder: the folder of the files.
-        kind: the authentication of clients.
+        folder: the folder that contains the files.
+        kind: the way in which clients authenticate.
     """
 
     folder: Path
@@ -54,10 +55,10 @@ class Security:
 
     @classmethod
     def of_home(cls, home: Home) -> Security | None:
-        """Return the credentials that were made for the home; None if there are none.
+        """Return the credentials that were made for the home, or None if there are none.
 
         Raises:
-            ConfigurationError: their file is damaged.
+            ConfigurationError: the file with the credentials is damaged.
         """
         folder = home.root / "security"
         try:
@@ -70,7 +71,7 @@ class Security:
 
     @classmethod
     def make(cls, home: Home, kind: Secure) -> Security:
-        """Make new credentials. Raises OSError if they cannot be written."""
+        """Make new credentials. Raises OSError if the files cannot be written."""
         made = cls(home.root / "security", kind)
         made.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         made.folder.chmod(0o700)
@@ -91,7 +92,7 @@ class Security:
 
     @property
     def client(self) -> Path:
-        """A client's key and certificate, for authentication of the kind `certificate`."""
+        """A client's key and certificate, for clients that authenticate with a certificate."""
         return self.folder / "client.pem"
 
     def client_environment(self) -> dict[str, str]:
@@ -118,8 +119,8 @@ class Security:
         }
 
     def broker_properties(self, service: str) -> dict[str, str]:
-        """Return a broker's own properties, including passwords; its certificate is renewed, so that it does not
-        expire as long as the broker is restarted now and then."""
+        """Return a broker's own properties, including passwords. The broker's certificate is renewed each time, so it
+        does not expire if the broker is restarted now and then."""
         stored = self.folder / f"{service}.pem"
         key = serialization.load_pem_private_key((self.folder / "authority.key").read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -148,8 +149,8 @@ class Security:
         }
 
     def format_arguments(self) -> tuple[str, ...]:
-        """Return arguments of Kafka's format tool for logins: the name of a file, since every user can see
-        arguments."""
+        """Return the arguments with which Kafka's format tool sets up logins. They name a file with the logins, because
+        every user can see arguments."""
         if self.kind == "certificate":
             return ()
         lines = (
@@ -160,7 +161,7 @@ class Security:
         return (f"@{self._logins}",)
 
     def forget_format_arguments(self) -> None:
-        """Delete that file, which is no longer needed."""
+        """Delete the file with the logins that `format_arguments` wrote. It is no longer needed."""
         self._logins.unlink(missing_ok=True)
 
     @property
@@ -175,7 +176,7 @@ class Security:
 
 
 def authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """Make a new authority: its key, and its self-signed certificate."""
+    """Make a new certificate authority: its key, and its self-signed certificate."""
     key, now = _new_key(), datetime.datetime.now(datetime.UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -196,15 +197,16 @@ def issued(
     start: datetime.datetime | None = None,
     days: int = _DAYS,
 ) -> str:
-    """Make a new key and its certificate by an authority, as one PEM text in the form of Kafka's stores.
+    """Make a new key, and a certificate for it that an authority signs. Return both as one PEM text in the form of
+    Kafka's stores.
 
     Args:
-        key: the authority's.
-        by: the authority's certificate.
+        key: the key of the authority.
+        by: the certificate of the authority.
         name: the subject of the new certificate.
-        hosts: names and addresses for which it is valid.
-        start: start of its validity; by default, now.
-        days: length of its validity.
+        hosts: the names and addresses for which the certificate is valid.
+        start: the start of the validity; now by default.
+        days: the length of the validity.
     """
     own, begin = _new_key(), start or datetime.datetime.now(datetime.UTC) - _EARLIER
     certificate = (

@@ -5,8 +5,9 @@
     --memory 2g
     python -m platform_assets.services.spark_node connect --host 10.0.0.7 --master spark://spark-master:7077
 
-With a secret in `_SPARK_AUTH_SECRET`, Spark's own variable, they communicate encrypted, and only with processes that
-know it. The process is replaced by Java, so a signal to it is a signal to Spark.
+If Spark's own variable `_SPARK_AUTH_SECRET` contains a secret, these processes encrypt their communication, and
+communicate only with processes that have the same secret. Java replaces this process, so a signal to it is a signal to
+Spark.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from platform_assets.services.spark_server import (
 )
 
 AUTH_VARIABLE: Final = "_SPARK_AUTH_SECRET"
-"""Spark's own variable, which it passes on to executors."""
+"""Spark's own variable for the secret. Spark passes it on to executors."""
 
 MASTER_PORT, WORKER_PORT, DRIVER_PORT, BLOCKS_PORT, CONNECT_PORT = 7077, 7081, 7078, 7079, 15002
 DAEMON_HEAP: Final = "512m"
-"""Heap of a master or a worker; tasks run in separate executors."""
+"""Heap of a master or a worker. Tasks run in separate executors."""
 _OF_ONE_MACHINE: Final = frozenset({"spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"})
 
 
 def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command of a master or a worker: `main` is its class in `org.apache.spark.deploy`, `settings` are
-    Spark's."""
+    """Return the command line for a master or a worker. `main` is the name of its class in `org.apache.spark.deploy`,
+    and `settings` are Spark settings."""
     return (
         str(java.executable.resolve()), *SPARK_OPTIONS, f"-Xmx{DAEMON_HEAP}", "-XX:+ExitOnOutOfMemoryError",
         f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
@@ -58,7 +59,8 @@ def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Ma
 
 
 def daemon_environment(java: Java) -> dict[str, str | None]:
-    """Return additions to their environment, None for variables to remove; a worker passes it on to executors."""
+    """Return the variables to add to the environment of a master or a worker, with None for variables to remove. A
+    worker passes the environment on to executors."""
     return {
         **UNICODE_PATHS,
         **CLIENT_VARIABLES,
@@ -69,23 +71,24 @@ def daemon_environment(java: Java) -> dict[str, str | None]:
 
 
 def guarding(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return settings with which a Spark process communicates only with processes that know its environment's secret,
-    if any."""
+    """Return settings with which a Spark process communicates only with processes that have the same secret in their
+    environment. The result is empty if there is no secret."""
     if not environ.get(AUTH_VARIABLE):
         return {}
     return dict(GUARDED)
 
 
 def recovering(folder: Path) -> dict[str, str]:
-    """Return settings of a master that recognizes its workers and applications after a restart."""
+    """Return settings for a master that recognizes its workers and applications after a restart."""
     return {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": str(folder)}
 
 
 def connect_settings(home: Home, host: str, master: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return settings of a Connect server on a cluster: executors reach it at `host`, clients only on loopback.
+    """Return settings for a Connect server on a cluster. Executors reach the server at `host`, and clients reach it
+    only on loopback.
 
     Raises:
-        ConfigurationError: it would accept requests from anyone.
+        ConfigurationError: the server would accept requests from anyone.
     """
     if not environ.get(TOKEN_VARIABLE):
         raise ConfigurationError(
@@ -106,7 +109,8 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Become the process that the command line names; return an exit code only if that is not possible."""
+    """Replace this process by the process that the command line names. Return an exit code only if that is not
+    possible."""
     chosen = parser().parse_args(arguments)
     try:
         secret_files.take(os.environ, secret_files.STORE)

@@ -1,4 +1,4 @@
-"""One Spark Connect server on loopback, with the Kafka and Delta jars, that requires a token."""
+"""One Spark Connect server on loopback, with the Kafka and Delta jars. The server requires a token."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from platform_assets.services.process import ServiceSpec
 SERVICE: Final = "spark"
 HEAP_VARIABLE: Final = "SPARK_HEAP"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-"""Spark's own variable: the server reads its token there, so it is not in argument lists or logs."""
+"""Spark's own variable, from which the server reads its token. The token is therefore not in argument lists or logs."""
 
 LOGGING_FILE: Final = Path(__file__).with_name("spark-log4j2.properties")
 START_TIMEOUT_SECONDS: Final = 180.0
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
-"""Pattern of settings whose values Spark must not show; the last three are Kafka's."""
+"""Pattern for settings whose values Spark must not show. The last three alternatives are Kafka settings."""
 
 CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -57,7 +57,8 @@ CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-"""Settings that loads rely on, and settings for one machine. A cluster needs all before `spark.ui.enabled`."""
+"""Settings that loads rely on, followed by settings for one machine. A cluster needs all settings before
+`spark.ui.enabled`."""
 
 GUARDED: Final[Mapping[str, str]] = {
     "spark.authenticate": "true",
@@ -67,18 +68,20 @@ GUARDED: Final[Mapping[str, str]] = {
     "spark.network.crypto.cipher": "AES/GCM/NoPadding",
     "spark.network.crypto.saslFallback": "false",
 }
-"""Settings that make Spark's processes communicate only with those that know their secret. A server that runs its
-tasks itself generates a secret; otherwise the secret has to be given."""
+"""Settings that make Spark's processes communicate only with processes that have the same secret. A server that runs
+its tasks itself generates a secret. Any other server must be given a secret."""
 
 CLIENT_VARIABLES: Final[Mapping[str, None]] = dict.fromkeys(
     ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "MASTER")
 )
-"""Client variables, including those of pyspark in this process: they would make a server behave as a client."""
+"""Variables for clients, including variables that pyspark sets in this process. They would make a server behave like a
+client."""
 
 PURGE_VARIABLE: Final = "MIMALLOC_PURGE_DELAY"
 PURGE_MILLISECONDS: Final = "1000"
-"""How long Arrow's allocator keeps memory that a Python worker has freed. With its default of 10 ms, it returns the
-memory of each block to the system, which has to clear it for the next one: up to a tenth of a load's processor time."""
+"""Time for which Arrow's allocator keeps memory that a Python worker has freed. With the default of 10 ms, the
+allocator returns the memory of each block to the system, which has to clear that memory for the next block. This takes
+up to a tenth of a load's processor time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,10 @@ class SparkSettings:
     """Settings with which a server is started.
 
     Attributes:
-        heap: Java's maximum heap, for example `3g`; `SPARK_HEAP` in the environment wins.
-        master: where tasks run, for example `local[*]`.
-        configuration: Spark settings that add to or replace the defaults; no secrets, since they are stored in a file.
+        heap: maximum Java heap, for example `3g`. `SPARK_HEAP` in the environment takes precedence.
+        master: the Spark master, which determines where tasks run, for example `local[*]`.
+        configuration: Spark settings that are added to the defaults or replace them. They must not contain secrets,
+            because they are stored in a file.
     """
 
     heap: str = "3g"
@@ -103,20 +107,22 @@ def spark_spec(
     environ: Mapping[str, str] | None = None,
     clients: Mapping[str, str] = MappingProxyType({}),
 ) -> ServiceSpec:
-    """Write the server's options and token, and return the spec to start it.
+    """Write the server's options and token, and return the spec to start the server.
 
-    It is started as a Java class and not by spark-submit, whose launcher needs a Java module that a bundled runtime
-    lacks.
+    The server is started as a Java class and not with spark-submit, whose launcher needs a Java module that a bundled
+    runtime lacks.
 
     Args:
-        home: where scratch, logs and the token go.
+        home: the home for the scratch folder, logs and the token.
         settings: heap, master and Spark settings.
         environ: the environment to read; the process's own by default.
-        clients: variables of Kafka's clients for its Python workers, in addition to those of this process.
+        clients: variables for the Kafka clients in the server's Python workers, in addition to the variables of this
+            process.
 
     Raises:
-        PortTakenError, ConfigurationError: from `SPARK_CONNECT_PORT`; or pyspark is not installed.
-        JavaNotFoundError: there is no Java.
+        PortTakenError, ConfigurationError: `SPARK_CONNECT_PORT` is wrong, or the port is in use; or pyspark is not
+            installed.
+        JavaNotFoundError: no Java was found.
     """
     env = os.environ if environ is None else environ
     chosen = settings or SparkSettings()
@@ -156,7 +162,8 @@ def spark_spec(
 
 
 def server_settings(home: Home, host: str, master: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return a server's addresses and folders: tasks of `master` reach it at `host`, clients at `port` of loopback."""
+    """Return settings for a server's addresses and folders. Tasks of `master` reach the server at `host`, and clients
+    reach it at `port` on loopback."""
     return {
         "spark.app.name": "platform-assets",
         "spark.master": master,
@@ -171,7 +178,8 @@ def server_settings(home: Home, host: str, master: str, port: int, environ: Mapp
 
 
 def server_command(java: Java, home: Home, configuration: Mapping[str, str], heap: str) -> tuple[str, ...]:
-    """Return the command of a server with these settings, written to a file that only its user can read. Raises OSError."""
+    """Return the command line for a server with these settings. They are written to a file that only its user can read.
+    Raises OSError."""
     scratch = _scratch(home)
     scratch.mkdir(parents=True, exist_ok=True)
     options = [
@@ -195,12 +203,12 @@ def server_command(java: Java, home: Home, configuration: Mapping[str, str], hea
 
 
 def added_jars(home: Home) -> tuple[Path, ...]:
-    """Return the jars that Spark needs in addition to its own, for the lake of `home`."""
+    """Return the jars that Spark needs for the lake of `home`, in addition to its own jars."""
     return (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
 
 
 def worker_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a server's environment for its Python workers."""
+    """Return the variables in a server's environment that are meant for its Python workers."""
     return {
         "PYSPARK_PYTHON": sys.executable,
         PURGE_VARIABLE: environ.get(PURGE_VARIABLE) or PURGE_MILLISECONDS,
@@ -212,11 +220,11 @@ def _scratch(home: Home) -> Path:
 
 
 def object_store(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return settings with which Spark reads and writes files in the object store that the environment names; they
+    """Return settings with which Spark reads and writes files in the object store that the environment names. They
     contain no secrets.
 
-    Credentials come from the environment of Spark's own processes. Spark never commits there: none of Delta's
-    LogStores for Spark is safe with concurrent writers.
+    Credentials come from the environment of Spark's own processes. Spark never commits in the object store, because
+    none of Delta's LogStores for Spark is safe with concurrent writers.
     """
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
@@ -233,7 +241,7 @@ def object_store(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def ensure_token(home: Home) -> str:
-    """Read the home's token, or make one. Only its owner can read the file.
+    """Return the home's token. If there is no token, create one. Only its owner can read the file.
 
     Raises:
         OSError: the file can be neither read nor written.
@@ -246,7 +254,7 @@ def ensure_token(home: Home) -> str:
 
 
 def read_token(home: Home) -> str | None:
-    """Return the home's token; None before the first start."""
+    """Return the home's token, or None before the first start."""
     try:
         return home.token_file.read_text(encoding="ascii").strip() or None
     except FileNotFoundError:

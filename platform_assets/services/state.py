@@ -1,4 +1,4 @@
-"""The run state: the started services, in one JSON file that only its owner can read."""
+"""The run state: the services that were started, in one JSON file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _mutex = threading.Lock()
 
 
 def read_records(home: Home) -> dict[str, ProcessRecord]:
-    """Read the started services, by name; empty if none was ever started.
+    """Return the services that were started, by name. The result is empty if no service was ever started.
 
     Raises:
-        ConfigurationError: the file is damaged; says what to do.
+        ConfigurationError: the file is damaged. The error says what to do.
     """
     try:
         text = home.state_file.read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def write_record(home: Home, record: ProcessRecord) -> None:
 
 
 def remove_record(home: Home, service: str) -> None:
-    """Drop one service's record, if there is one."""
+    """Remove one service's record, if there is one."""
     with _mutex:
         records = read_records(home)
         if records.pop(service, None) is not None:
@@ -60,7 +60,7 @@ def remove_record(home: Home, service: str) -> None:
 
 
 def remembered_ports(home: Home, service: str) -> tuple[int, ...]:
-    """Return the ports that a service had last time; empty if it never ran."""
+    """Return the ports that a service had at its last start. The result is empty if the service never ran."""
     try:
         value = json.loads(_ports_file(home).read_text(encoding="utf-8"))
         return tuple(int(port) for port in value.get(service, ()))
@@ -81,7 +81,7 @@ def remember_ports(home: Home, service: str, ports: tuple[int, ...]) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file atomically with one that only its owner can read."""
+    """Replace a file atomically with a new file that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -96,10 +96,10 @@ def write_private(path: Path, text: str) -> None:
 
 @contextmanager
 def exclusive(home: Home, wait_seconds: float = 180.0) -> Iterator[None]:
-    """Hold the home's lock, so that one command at a time starts or ends services.
+    """Hold the home's lock, so that only one command at a time starts or ends services.
 
     Raises:
-        BusyError: another command held it for the whole time.
+        BusyError: another command held the lock for the whole time.
     """
     home.prepare()
     # The file is opened close-on-exec, so a started service does not inherit the lock.

@@ -1,4 +1,4 @@
-"""Start services in parallel, or not at all, and keep the run state correct in the meantime."""
+"""Start services in parallel, either all or none of them, and keep the run state correct in the meantime."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from platform_assets.services.process import (
 Reporter = Callable[[str], None]
 
 GRACE_SECONDS: Final = 30.0
-"""Seconds that a service may take to end after a request; a killed broker checks its logs at the next start."""
+"""Seconds within which a service must end after a request. If a broker is killed, it checks its logs at the next start.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One service to bring up.
+    """One service to start.
 
     Attributes:
-        service: its name.
-        build: prepares it and returns its spec; called only if it has to be started.
-        answers: returns True if the process of an earlier start still works.
-        changed: returns the settings that have changed since that start, for people; empty if none.
+        service: the name of the service.
+        build: prepares the service and returns its spec. It is called only if the service has to be started.
+        answers: returns True if the process of an earlier start still answers.
+        changed: returns a readable list of the settings that have changed since that start; empty if none have changed.
     """
 
     service: str
@@ -50,22 +51,23 @@ class Launch:
 
 
 def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[ProcessRecord, ...]:
-    """Start, in parallel, the services that do not run; if one fails, end all that this call started.
+    """Start, in parallel, the services that are not running. If a service fails, end all services that this call
+    started.
 
-    A service that runs and answers is left alone. One that is dead, hung, half-started or was started with other
-    settings is ended completely and started.
+    A service that runs and answers is not changed. A service that is dead, hung, half-started or was started with other
+    settings is ended completely and then started.
 
     Args:
-        home: whose services; its lock must be held.
-        launches: what to bring up; they must not need each other.
+        home: the home of the services. Its lock must be held.
+        launches: the services to start. They must not need each other.
         report: called with a line of text for each step.
 
     Returns:
         The records of the services that this call started.
 
     Raises:
-        ServiceStartError: one did not come up; the first failure, with its log.
-        PlatformError: as the builders raise.
+        ServiceStartError: a service did not start. This is the first failure, with the service's log.
+        PlatformError: as raised by the `build` functions.
     """
     cancel = threading.Event()
     started: list[ProcessRecord] = []
@@ -95,7 +97,7 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
 
 
 def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRACE_SECONDS) -> bool:
-    """End one service completely and remove it from the run state; return True if anything was running."""
+    """End one service completely and remove it from the run state. Return True if any of its processes was running."""
     found = terminate(record, grace)
     state.remove_record(home, record.service)
     report(f"{record.service}: ended" if found else f"{record.service}: was not running")
@@ -103,10 +105,11 @@ def end(home: Home, record: ProcessRecord, report: Reporter, grace: float = GRAC
 
 
 def end_all(home: Home, records: Sequence[ProcessRecord], report: Reporter, grace: float = GRACE_SECONDS) -> int:
-    """End services, sending the request to all of them at once, and remove them from the run state; return how many
-    were running.
+    """Request all of these services to end at the same time, and remove them from the run state. Return the number of
+    services that were running.
 
-    Brokers need that: each hands over to the others while it ends, and would wait for those that have already ended.
+    Brokers must end at the same time: each broker hands over to the others while it ends, and would wait for brokers
+    that have already ended.
     """
     with ThreadPoolExecutor(max(1, len(records))) as pool:
         return sum(pool.map(lambda record: end(home, record, report, grace), records))
@@ -114,12 +117,13 @@ def end_all(home: Home, records: Sequence[ProcessRecord], report: Reporter, grac
 
 @contextmanager
 def signals_end_in_order() -> Iterator[None]:
-    """Turn a request to end this program into an exception, so that the processes that it started are ended too.
+    """Turn a request to end this program into an exception, so that the processes that the program started are ended
+    too.
 
-    Without this, SIGTERM and SIGHUP end Python immediately. Signals that the shell made this program ignore (SIGINT
-    in the background of a script, SIGHUP under nohup) are still ignored here, but not by the programs that it
-    starts: these would inherit that, and Dagster's would then ignore SIGTERM as well. Only the main thread may set
-    handlers; in other threads, nothing is changed.
+    Without this, SIGTERM and SIGHUP end Python immediately. Some signals are ignored because the shell made this
+    program ignore them (SIGINT in the background of a script, SIGHUP under nohup). They are still ignored here, but not
+    by the programs that this program starts. Those programs would inherit ignored signals, and Dagster's programs would
+    then ignore SIGTERM as well. Only the main thread can set handlers; in other threads, nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -141,7 +145,7 @@ def signals_end_in_order() -> Iterator[None]:
 
 
 def _ignored(number: int, frame: FrameType | None) -> None:
-    """Do nothing: unlike SIG_IGN, a handler is not inherited by programs."""
+    """Do nothing. Unlike SIG_IGN, a handler is not inherited by programs that this program starts."""
 
 
 def _was_cancelled(error: BaseException) -> bool:

@@ -1,6 +1,6 @@
 """A Java trust store with the certificates that Python trusts, for the Java inside a Python package.
 
-That Java has its own list, so it does not know the certificates that this machine was configured to trust.
+That Java has its own list of certificates, which lacks the certificates that this machine was configured to trust.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Final
 
 PASSWORD: Final = "changeit"
-"""Java's customary password. The store contains only public certificates, but the format requires a password."""
+"""The password that Java uses by default. The store contains only public certificates, but the format requires a
+password."""
 
 _MAGIC: Final = 0xFEEDFEED
 _TRUSTED_CERTIFICATE: Final = 2
 
 
 def trust_options(folder: Path) -> tuple[str, ...]:
-    """Write the store into `folder` and return the Java options that select it; none if Python names no bundle.
+    """Write the store into `folder`, and return the Java options that select it. There are no options if Python does
+    not name a file of certificates.
 
     Raises:
         OSError: the folder cannot be written.
@@ -37,7 +39,7 @@ def trust_options(folder: Path) -> tuple[str, ...]:
 
 
 def java_keystore(certificates: list[bytes]) -> bytes:
-    """Return a JKS key store, version 2, of DER certificates."""
+    """Return a JKS key store, version 2, that contains DER certificates."""
     now = int(time.time() * 1000)
     body = struct.pack(">III", _MAGIC, 2, len(certificates))
     for number, certificate in enumerate(certificates):

@@ -1,8 +1,9 @@
-"""Filter of requests to the Dagster UI: accepts its own pages and programs, not other pages in the same browser.
+"""Filter for requests to the Dagster UI. It accepts requests from the UI's own pages and from programs, but not from
+other pages in the same browser.
 
-Dagster executes a mutation that arrives by GET or as a form, from any Origin and for any Host. A page on another
-site, or one whose name was rebound to this machine's address, could thus start runs. `Guard` is an ASGI application
-around Dagster's that answers such requests itself.
+Dagster executes a mutation that arrives by GET or as a form, from any Origin and for any Host. A page on another site,
+or a page whose name was rebound to this machine's address, could therefore start runs. `Guard` is an ASGI application
+around Dagster's application that answers such requests itself.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from urllib.parse import unquote_plus
 from platform_assets.services.errors import ConfigurationError
 
 HOSTS_VARIABLE: Final = "PLATFORM_UI_HOSTS"
-"""Variable with names by which browsers reach the UI, in addition to loopback names:
+"""Variable with the names by which browsers reach the UI, in addition to loopback names:
 `ui.example.com,ui.example.com:8443`."""
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 CONTENT_TYPES: Final = ("application/json", "application/graphql")
-"""Content types that a page of another origin cannot send without a preflight request, which Dagster never grants."""
+"""Content types that a page from another origin cannot send without a preflight request. Dagster never grants such a
+request."""
 
 POLICY: Final = (
     "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; frame-ancestors 'self'; object-src 'none'"
 )
-"""Content security policy, in addition to Dagster's: a page may not fetch from other sites, send to them, or be
-framed by them."""
+"""Content security policy that is added to Dagster's own: a page may not fetch from other sites or send to them, and
+other sites may not frame it."""
 
 _ENTRY: Final = re.compile(
     r"(?P<name>[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?"
@@ -51,9 +53,10 @@ class AllowedHosts:
     """Hosts and origins whose requests are accepted.
 
     Attributes:
-        names: host names without a port, in lower case, which `Host` may have; the port does not matter.
-        origins: `host` or `host:port` of pages that may call although their `Host` differs, as behind a proxy that
-        changes it.
+        names: host names, without a port and in lower case, that the `Host` header can have. The port in the header
+            does not matter.
+        origins: `host` or `host:port` of pages that may send requests although the `Host` header differs, for example
+            because a proxy changes it.
     """
 
     names: frozenset[str]
@@ -61,10 +64,10 @@ class AllowedHosts:
 
     @classmethod
     def parse(cls, text: str) -> AllowedHosts:
-        """Read `PLATFORM_UI_HOSTS`; names of loopback are always allowed.
+        """Read `PLATFORM_UI_HOSTS`. Loopback names are always allowed.
 
         Raises:
-            ConfigurationError: an entry is not `host` or `host:port`.
+            ConfigurationError: an entry is neither `host` nor `host:port`.
         """
         entries = [entry.strip().lower() for entry in text.split(",") if entry.strip()]
         matches = [(entry, _ENTRY.fullmatch(entry)) for entry in entries]
@@ -79,20 +82,20 @@ class AllowedHosts:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The answer to a refused request."""
+    """The response to a refused request."""
 
     status: int
     text: str
 
 
 def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> Refusal | None:
-    """Decide on one request; None if it may pass.
+    """Return the refusal of a request, or None if the request is allowed.
 
     Args:
         method: the HTTP method; `WEBSOCKET` for a websocket.
         path: the decoded path, without the query.
-        headers: in ASGI's form, with names in lower case.
-        allowed: hosts and origins to accept.
+        headers: the headers in ASGI's form, with names in lower case.
+        allowed: the hosts and origins to accept.
     """
     if _CONTROL.search(path):
         # Starlette's routes end in `$`, which also matches before a line feed.
@@ -138,18 +141,18 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """An ASGI application that passes on requests that `refusal` allows, and adds `POLICY` to the answers.
+    """An ASGI application that passes on the requests that `refusal` allows, and adds `POLICY` to the responses.
 
     Attributes:
         application: Dagster's application.
-        allowed: hosts and origins to accept.
+        allowed: the hosts and origins to accept.
     """
 
     application: Application
     allowed: AllowedHosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request or websocket, as ASGI calls it."""
+        """Handle one request or websocket, in the way that ASGI calls it."""
         if scope["type"] not in ("http", "websocket"):
             await self.application(scope, receive, send)
             return
@@ -194,18 +197,18 @@ def _refused_read(method: str, path: str, found: dict[bytes, list[str]]) -> Refu
 
 
 def _is_graphql(path: str) -> bool:
-    """Return True if Dagster executes GraphQL at this path, also below a path prefix."""
+    """Return True if Dagster executes GraphQL at this path, which can have a path prefix."""
     return path.rstrip("/").rsplit("/", 1)[-1] == "graphql"
 
 
 def _without_query(query_string: bytes) -> bytes:
-    """Return the query part of an address without GraphQL, whatever its path: only scripts of pages read it there."""
+    """Return the query part of an address without GraphQL, whatever the path. Only scripts in pages read GraphQL there."""
     parts = query_string.split(b"&")
     return b"&".join(part for part in parts if unquote_plus(part.partition(b"=")[0].decode("latin-1")) != "query")
 
 
 def _is_own(origin: str, host: str, allowed: AllowedHosts) -> bool:
-    """Return True if an Origin is the UI's: the requested address, or a configured one."""
+    """Return True if an Origin belongs to the UI: it is the requested address or a configured one."""
     for scheme, port in _DEFAULT_PORT.items():
         if origin.lower().startswith(scheme):
             place = origin.lower().removeprefix(scheme).removesuffix(port)

@@ -1,6 +1,7 @@
 """Dagster's web server with `web_guard`. It accepts the options of `dagster-webserver`.
 
-`up`, compose.yaml and kubernetes/ start this one. `PLATFORM_UI_HOSTS` names the hosts by which browsers reach it.
+`up`, compose.yaml and kubernetes/ start this web server. `PLATFORM_UI_HOSTS` lists the hosts by which browsers reach
+it.
 """
 
 from __future__ import annotations
