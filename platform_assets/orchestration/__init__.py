@@ -1,1 +1,1 @@
-"""Dagster integration: assets, sensors, resources, and queries of run records."""
+"""Dagster integration: assets, sensors and resources, and queries for run records."""

@@ -1,7 +1,7 @@
-"""Aging checks: checks of raw tables whose results change while nothing is loaded, such as `retention_is_far`.
+"""Aging checks: checks of raw tables whose results can change while nothing is loaded, such as `retention_is_far`.
 
-Runs evaluate them after a load. Ticks evaluate them between loads, also for paused topics and for topics whose tick fails. `status`
-evaluates them itself, because the sensor may be stopped. `raw_checks.AGING` lists them.
+Runs evaluate them after a load. Ticks evaluate them between loads, also for paused topics and for topics whose tick
+fails. `status` also evaluates them, because the sensor may be stopped. `raw_checks.AGING` lists them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from platform_assets.windows.load import retention_forecast
 from platform_assets.windows.load.retention_forecast import RetentionForecast
 
 _EVALUATION_SECONDS: Final = 5.0
-"""Maximum time that an evaluation of a tick waits for the brokers."""
+"""Maximum time that a tick's evaluation waits for the brokers."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The raw table of `declaration` at `now`. If the brokers must not be queried, `cluster` is a text with the
-    reason."""
+    """The raw table of `declaration` at the time `now`. If the brokers must not be queried, `cluster` is a string with
+    the reason."""
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -42,7 +42,7 @@ class Subject:
 
     @cached_property
     def forecast(self) -> RetentionForecast | str:
-        """The retention forecast, or the reason why there is none. The brokers are queried once."""
+        """The retention forecast, or the reason why there is no forecast. The brokers are queried only once."""
         if isinstance(self.cluster, str):
             return self.cluster
         try:
@@ -55,7 +55,7 @@ class Subject:
 class Messages:
     """Messages of `status` for a check.
 
-    `problems` need a person; `warnings` disappear without action or could not be determined.
+    `problems` require a person's action. `warnings` go away without action, or say what could not be determined.
     """
 
     problems: tuple[str, ...] = ()
@@ -68,10 +68,10 @@ def _every_topic(_: TopicDeclaration) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AgingCheck:
-    """One aging check. A tick evaluates it at intervals of `every`; its settings for a topic are in the topic's
-    declaration.
+    """One aging check. Ticks evaluate it at intervals of `every`. Its settings are in the topic's declaration.
 
-    Only topics to which it `applies_to` have it. It never blocks, because age does not make loaded rows wrong.
+    A topic has the check only if `applies_to` is true for the topic. An aging check never blocks derived tables,
+    because age does not make loaded rows wrong.
     """
 
     name: str
@@ -84,7 +84,7 @@ class AgingCheck:
 
 
 def result(check: AgingCheck, subject: Subject) -> dg.AssetCheckResult:
-    """Evaluate `check`. An error leads to a result too: a warning that the check could not be evaluated."""
+    """Evaluate `check`. If the evaluation fails, return a warning that the check could not be evaluated."""
     try:
         return check.evaluate(subject)
     except PlatformError as e:
@@ -103,15 +103,16 @@ def could_not_tell(check: str, declaration: TopicDeclaration, reason: object) ->
 
 
 _evaluated: dict[tuple[str, str], datetime] = {}
-"""Time of the last evaluation by this process's ticks, by table and check."""
+"""Time of the last evaluation by a tick in this process, by table and check."""
 _lock = threading.Lock()
 
 
 def evaluate_due(
     checks: Iterable[AgingCheck], subject: Subject, reported: Sequence[Any] = ()
 ) -> list[dg.AssetCheckEvaluation]:
-    """Evaluate those of `checks` that are due in a tick: by their intervals, and after each load among the events
-    `reported` by that tick, since Dagster ignores an evaluation that is older than the newest load."""
+    """Evaluate those of `checks` that are due in a tick. A check is due when its interval has passed. It is also due if
+    the events `reported` by this tick include a load, because Dagster ignores an evaluation that is older than the
+    newest load."""
     due = [check for check in checks if _is_due(check, subject, reported)]
     if not isinstance(subject.cluster, str):
         bounded = subject.cluster.with_deadline(time.monotonic() + _EVALUATION_SECONDS)

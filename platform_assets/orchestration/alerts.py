@@ -1,4 +1,4 @@
-"""Text of an alert for a failed run: failed checks and step errors, with windows, offsets and remedies.
+"""Text of an alert about a failed run: failed checks and step errors, with windows, offsets and remedies.
 
 The event that Dagster passes to a run failure sensor contains only the names of the failed steps.
 """
@@ -15,16 +15,16 @@ from platform_assets.checks.report.description import plain
 from platform_assets.model.untrusted import cut, line
 
 _MOST: Final = 10
-"""Maximum number of checks, and of steps, in one alert."""
+"""Maximum number of checks and maximum number of steps in one alert."""
 _LONGEST: Final = 1_500
 _BY_CHECKS: Final = frozenset({"DagsterAssetCheckFailedError"})
-"""Error of a step whose checks failed; those checks have separate lines."""
+"""Error of a step that failed because of its checks; the failed checks have separate lines."""
 
 
 def failure_text(context: dg.RunFailureSensorContext) -> str:
     """Return one line that names the run, then one line for each failed check and each failed step.
 
-    Control characters are escaped. The result is plain text: escape it as the receiver of alerts requires.
+    Control characters are escaped. The result is plain text, so escape it as the receiver of the alerts requires.
     """
     run = context.dagster_run
     found = [*_checks(context.instance, run.run_id), *_steps(context)]

@@ -1,4 +1,4 @@
-"""Reads from Dagster's storage: runs and the windows they name, reported partitions, and check evaluations."""
+"""Reads from Dagster's storage: runs and the windows that they load, reported partitions, and check evaluations."""
 
 from __future__ import annotations
 
@@ -38,17 +38,18 @@ from platform_assets.orchestration.names import (
 from platform_assets.orchestration.planning import FailedRun, Failures, RunWindows, tries_of
 
 TABLE_TAG: Final = "platform_assets/table"
-"""Run tag: the table into which the run loads windows, as `names.run_tag` writes it. A run that a user launched gets
-the tag when it fails. A run for many topics lists them in its config."""
+"""Run tag: the table into which the run loads windows, in the form that `names.run_tag` returns. A run that a user
+launched gets the tag when it fails. A run for many topics lists the topics in its config."""
 FAILURES_TAG: Final = "platform_assets/failures"
-"""Tag of a failed run: the reasons why its windows were not loaded, in the form of `planning.Failures`."""
+"""Tag of a failed run: the reasons why the run's windows were not loaded, in the form of `planning.Failures`."""
 
 _LISTED: Final = "windows"
 _NO_WINDOWS: Final = RunWindows.list_of(())
 _NEWEST_EVENTS = 200
 NEWEST_FAILURES = 500
 _SHOWN_IN_FULL: Final = 20
-"""Topics of one run whose errors are shown in full; the others are shortened, since all errors share one tag."""
+"""Maximum number of topics in one run whose errors are shown in full. The errors of other topics are shortened, because
+all errors share one tag."""
 _SHORT: Final = 300
 UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
@@ -72,8 +73,8 @@ def orchestration(
 ) -> Orchestration:
     """Return what `instance` knows about the windows of `table`, ignoring the run `but`.
 
-    A sensor requests a window's load when it reports the window on the topic asset, so every reported window was
-    requested. It requests a window again if it is not loaded, unless the window needs a decision.
+    A sensor requests the load of a window when it reports the window on the topic asset, so every reported window was
+    requested. The sensor requests a window again if the window is not loaded, unless the window needs a decision.
     """
 
     def asked(keys: Collection[str]) -> frozenset[str]:
@@ -116,10 +117,10 @@ def windows_in_flight(
 def failed_runs(
     instance: dg.DagsterInstance, table: TableRef, keys: Sequence[str], log: RunLog | None = None
 ) -> list[FailedRun]:
-    """Return the runs that failed or were canceled and should have loaded one of the windows `keys`, which ascend,
-    into `table`.
+    """Return the runs that failed or were canceled and should have loaded one of the windows `keys` into `table`.
+    `keys` must be in ascending order.
 
-    Newest first; at most 500, all of which failed after the first of these windows began.
+    The newest runs come first; at most 500 are returned, all of which failed after the first of these windows began.
     """
     found: list[FailedRun] = []
     for record in (log or RunLog(instance)).failed(table, edge_of(keys[0])) if keys else ():
@@ -134,8 +135,8 @@ def failed_runs(
 def newest_failed(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime | None = None
 ) -> Sequence[dg.RunRecord]:
-    """Return the newest 500 failed or canceled runs, created after `since`, that should have loaded windows into one of
-    `tables`, given as run tags."""
+    """Return the newest 500 runs that failed or were canceled, were created after `since`, and should have loaded
+    windows into one of `tables`, given as run tags."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, created_after=since)
     return instance.get_run_records(wanted, limit=NEWEST_FAILURES)
@@ -158,15 +159,16 @@ def _failures_of(run: dg.DagsterRun, table: TableRef) -> Failures | None:
 def newest_failed_since(
     instance: dg.DagsterInstance, tables: Sequence[str], since: datetime
 ) -> Sequence[dg.DagsterRun]:
-    """Return the newest 500 runs that should have loaded windows into one of `tables`, given as run tags, and failed or
-    were canceled after `since`."""
+    """Return the newest 500 runs that should have loaded windows into one of `tables`, given as run tags, and that
+    failed or were canceled after `since`."""
     own: Any = list(tables)
     wanted = dg.RunsFilter(statuses=_FAILED, tags={TABLE_TAG: own}, updated_after=since)
     return instance.get_runs(wanted, limit=NEWEST_FAILURES)
 
 
 def record_failures(instance: dg.DagsterInstance, run_id: str, failures: Mapping[TableRef, Failures]) -> None:
-    """Tag a run that is about to fail with the reasons, by table, for the sensor and for `status`."""
+    """Add a tag with the reasons for failure, by table, to a run that is about to fail. The sensor and `status` read
+    this tag."""
     tables: dict[str, str] = {}
     for number, (table, of_table) in enumerate(failures.items()):
         in_full = number < _SHOWN_IN_FULL
@@ -181,7 +183,7 @@ def record_failures(instance: dg.DagsterInstance, run_id: str, failures: Mapping
 
 
 def reported_by(instance: dg.DagsterInstance, run_id: str) -> dict[dg.AssetKey, dict[str, str]]:
-    """Return the windows that this run has reported as loaded so far, by table, with the outcome of each."""
+    """Return the windows that this run has reported as loaded so far, with the outcome of each window, by table."""
     records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
     found: dict[dg.AssetKey, dict[str, str]] = {}
     for record in records:
@@ -200,9 +202,9 @@ def checks_in_flight(instance: dg.DagsterInstance, checks: Iterable[dg.AssetChec
 
 
 def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> frozenset[str] | None:
-    """Return the `keys` that `run` loads into `table`; None if it loads nothing into it.
+    """Return those of `keys` that `run` loads into `table`; None if the run loads nothing into it.
 
-    A user-defined job over assets does not name its selection in its runs, so each of its runs may load any table.
+    A run of a user-defined job over assets does not state which assets the job selects, so it may load any table.
     """
     prefix, into = (key_prefix(), None) if TABLE_TAG not in run.tags else read_run_tag(run.tags[TABLE_TAG])
     if prefix != tuple(table.path[:-2]):
@@ -221,14 +223,14 @@ def windows_of(run: dg.DagsterRun, table: dg.AssetKey, keys: Iterable[str]) -> f
 
 
 def named_by(run: dg.DagsterRun, topic: str, keys: Iterable[str]) -> frozenset[str]:
-    """Return the `keys` that `run` names for `topic`, whatever the run does with them."""
+    """Return those of `keys` that `run` lists for `topic`, whatever the run does with them."""
     return frozenset(named_in(run, topic).among(sorted(keys)))
 
 
 def listed_in(run: dg.DagsterRun) -> Mapping[str, Collection[str]] | None:
-    """Return the windows listed in the config of `run`, by topic; None if the run names its windows by partitions.
+    """Return the windows listed in the config of `run`, by topic; None if the run specifies its windows by partition.
 
-    The config for one topic's job is a list; that for a group's job is grouped by topic.
+    The config for the job of one topic is a list; the config for the job of a group is grouped by topic.
     """
     if TABLE_TAG not in run.tags:
         return None
@@ -242,25 +244,25 @@ def listed_in(run: dg.DagsterRun) -> Mapping[str, Collection[str]] | None:
 
 
 def config_listing(topic: str, keys: Sequence[str], *, decode_only: bool = False) -> dict[str, Any]:
-    """Return the config of a run that loads exactly the windows `keys`, or only decodes them, whatever partitions
-    there are."""
+    """Return the config for a run that loads, or only decodes, exactly the windows `keys`, whether or not they are
+    partitions."""
     config: dict[str, Any] = {_LISTED: list(keys), **({"decode_only": True} if decode_only else {})}
     return {"ops": {earlier_windows_op(topic): {"config": config}}}
 
 
 def config_of_many(op: str, windows: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the config of a run of a group's job that loads exactly these windows, by topic."""
+    """Return the config for a run of a group's job that loads exactly these windows, by topic."""
     return {"ops": {op: {"config": {_LISTED: {topic: list(keys) for topic, keys in windows.items()}}}}}
 
 
 def blocked_by(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> bool:
-    """Return True if the newest evaluation of any of these blocking checks failed with an error."""
+    """Return True if the newest evaluation of any of these checks failed with an error, so that the check blocks."""
     found = newest_evaluations(instance, checks).values()
     return any(not e.passed and e.severity == dg.AssetCheckSeverity.ERROR for _, e in found)
 
 
 def named_in(run: dg.DagsterRun, topic: str) -> RunWindows:
-    """Return the windows of `topic` that a run names, by partitions or in its config."""
+    """Return the windows of `topic` that a run specifies, by partition or in its config."""
     listed = listed_in(run)
     if listed is not None:
         return RunWindows.list_of(listed.get(topic, ()))
@@ -288,9 +290,10 @@ def reported_partitions(instance: dg.DagsterInstance, asset: dg.AssetKey, keys: 
 def reported_loads(
     instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
 ) -> dict[str, str | None]:
-    """Return every partition of `table` that has a materialization; for the newest ones, also the load that it names.
+    """Return every partition of `table` that has a materialization. For the newest partitions, also return the load
+    that the materialization names.
 
-    With `keys`, return only those, each with the load of its newest materialization.
+    With `keys`, return only these partitions, each with the load of its newest materialization.
     """
     found: dict[str, str | None] = {}
     if keys is None:
@@ -311,7 +314,7 @@ def reported_loads(
 def _materialisations(
     instance: dg.DagsterInstance, table: dg.AssetKey, keys: Sequence[str] | None
 ) -> Iterator[dg.EventLogRecord]:
-    """Yield the newest events of `table`, or all events of the partitions `keys`, newest first, page by page."""
+    """Yield the newest events of `table` or, with `keys`, all events of these partitions. Newest first, page by page."""
     if keys is None:
         yield from instance.fetch_materializations(table, limit=_NEWEST_EVENTS).records
         return
@@ -325,13 +328,13 @@ def _materialisations(
 
 
 _MARGIN: Final = timedelta(hours=1)
-"""How much further back than requested to look, because the next table may need slightly older runs."""
+"""Time by which queries go further back than requested, because the next table may need slightly older runs."""
 
 
 class RunLog:
-    """Cached records of runs of `instance`, shared by callers that look at one table after the other.
+    """Cached records of the runs of `instance`, shared by callers that process one table after another.
 
-    For runs that load windows of a single table, it knows only those of `tables`.
+    Runs that load windows of a single table are only cached for the tables in `tables`.
     """
 
     def __init__(self, instance: dg.DagsterInstance, tables: Iterable[TableRef] = ()) -> None:
@@ -348,10 +351,10 @@ class RunLog:
         return under_way(self._instance)
 
     def failed(self, table: TableRef, since: datetime) -> Sequence[dg.RunRecord]:
-        """Return failed runs that should have loaded windows of `table`, alone or among others, and began after `since`
-        or slightly earlier.
+        """Return failed runs that should have loaded windows of `table`, alone or together with other tables, and began
+        after `since` or slightly earlier.
 
-        Newest first; the newest 500 of either kind.
+        The newest runs come first. Of each of the two kinds of runs, the newest 500 are considered.
         """
         if self._since is None or since < self._since:
             # Positions differ between topics; a slightly older one should not cause another query for some minutes.
@@ -363,7 +366,8 @@ class RunLog:
         return [*self._own.get(run_tag(table), ()), *self._failed]
 
     def _own_failed(self, since: datetime) -> dict[str, list[dg.RunRecord]] | None:
-        """Return the runs by table; None if there are too many for one query, so that each table needs its own."""
+        """Return the runs by table; None if there are more than one query returns, so that each table needs its own
+        query."""
         if not self._tables:
             return {}
         found = newest_failed(self._instance, sorted(self._tables), since)
@@ -375,8 +379,8 @@ class RunLog:
         return by_table
 
     def failed_since(self, table: TableRef, since: datetime) -> dict[str, RunWindows]:
-        """Return failed or canceled runs, by id, that should have loaded windows into `table` after `since`, with the
-        windows of each. Only the newest 500 are considered; use the same `since` for all tables."""
+        """Return the runs that should have loaded windows into `table` and failed or were canceled after `since`: the
+        windows of each run, by run id. Only the newest 500 runs are considered; use the same `since` for all tables."""
         if self._lately is None or self._lately[0] != since:
             found = newest_failed_since(self._instance, [*sorted(self._tables), run_tag(None)], since)
             # With more runs than one query returns, those of one table may be missing.
@@ -394,8 +398,8 @@ def _failed_since(instance: dg.DagsterInstance, table: TableRef, since: datetime
 
 @dataclass(frozen=True, slots=True)
 class _FailedLately:
-    """Failed runs of the last days: those of single tables by table, and the windows named by runs of many topics, by
-    topic."""
+    """Failed runs of the last days. Runs for a single table are grouped by table; the windows in runs for many topics
+    are grouped by topic."""
 
     own: Mapping[str, Sequence[dg.DagsterRun]]
     among_many: Mapping[str, Mapping[str, RunWindows]]
@@ -424,10 +428,10 @@ _OVER = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordSta
 def newest_evaluations(
     instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]
 ) -> Mapping[dg.AssetCheckKey, tuple[AssetCheckExecutionRecord, dg.AssetCheckEvaluation]]:
-    """Return the newest evaluation of each of `keys` that has one, with its record.
+    """Return the newest evaluation, with its record, of each of `keys` that has been evaluated.
 
-    A check's result holds until the next one: a run that is about to evaluate the check changes nothing yet, and
-    neither does a run that ended before it reached the check.
+    A check's result holds until the next result. A run that is about to evaluate the check changes nothing yet, and a
+    run that ended before it reached the check changes nothing either.
     """
     storage = instance.event_log_storage
     found = {}

@@ -22,7 +22,7 @@ from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.erase.erasure_ranges import parsed_ranges
 
 Declared = Callable[[str], TopicDeclaration]
-"""Return the declaration of a topic, or of the raw table with that name. Raises ConfigurationError for an unknown one."""
+"""Return the declaration for a topic's name or a raw table's name. Raises ConfigurationError for an unknown name."""
 RESOURCES = {"kafka", "lake", "spark"}
 
 
@@ -43,13 +43,13 @@ class AcceptanceConfig(DecisionConfig):
 
 
 class LossConfig(AcceptanceConfig):
-    """As `AcceptanceConfig`, with the window."""
+    """Like `AcceptanceConfig`, but with the window."""
 
     window: str = Field(description="Key of the window, such as 2026-01-31-05:00, in UTC.")
 
 
 class ParkingConfig(DecisionConfig):
-    """As `DecisionConfig`, with the windows."""
+    """Like `DecisionConfig`, but with the windows."""
 
     windows: list[str] = Field(description="Keys of the windows, such as 2026-01-31-05:00, in UTC.")
     decoded: bool = Field(default=False, description="True for windows of the decoded table, false for the raw table.")
@@ -61,8 +61,8 @@ class ParkingConfig(DecisionConfig):
 
 
 class ErasureConfig(AcceptanceConfig):
-    """As `AcceptanceConfig`, with the records to erase. By offsets only: Dagster keeps run configurations, so a key would stay in
-    it."""
+    """Like `AcceptanceConfig`, but with the records to erase. They are specified only by offsets: Dagster keeps run
+    configurations, so a key would stay there."""
 
     offsets: list[str] = Field(
         default=[],
@@ -158,8 +158,8 @@ def definitions(declared: Declared) -> dg.Definitions:
 def _decide(
     context: dg.OpExecutionContext, declared: Declared, config: DecisionConfig, decide: Callable[[Deciding], object]
 ) -> None:
-    """Carry out a decision; write each line to the run's log, and all lines to the step's metadata. Raises dg.Failure if it is
-    refused."""
+    """Carry out a decision. Write each line to the run's log, and all lines to the step's metadata. Raises dg.Failure
+    if the decision is refused."""
     kafka: KafkaResource = context.resources.kafka
     lake: LakeResource = context.resources.lake
     spark: SparkResource = context.resources.spark

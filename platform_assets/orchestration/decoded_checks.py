@@ -30,7 +30,7 @@ _MOST: Final = 20
 
 
 def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> dg.AssetChecksDefinition:
-    """Build all checks of the table in one step, since they read the same receipts."""
+    """Build all checks of the table in one step, because they read the same receipts."""
     asset = table_key(declaration.decoded_table)
     specs = [
         dg.AssetCheckSpec(
@@ -73,7 +73,7 @@ def results(
 ) -> Iterator[dg.AssetCheckResult]:
     """Evaluate all checks for the windows `keys` and the newest ones; for all windows if `keys` is empty.
 
-    Windows that other runs of `instance` than `run_id` are decoding are not judged.
+    Windows that runs of `instance` other than `run_id` are decoding are not judged.
     """
     windows = checks.confirmed_windows(declaration, ledger, keys, _in_flight(declaration, instance, run_id))
     yield _conservation(declaration, checks.conserved(windows))
@@ -98,11 +98,12 @@ def results(
 def after_empty_windows(
     declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger, instance: dg.DagsterInstance
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Evaluate all checks after windows that were reported without a run, since Dagster ignores an older evaluation.
+    """Evaluate all checks after windows were reported without a run, because Dagster ignores evaluations that are older
+    than the report.
 
-    Rows and dead letters of the newest windows are counted again. The share of dead letters and the expectations
-    keep the results of the last run: a window without offsets has none, and must not hide those of earlier windows.
-    A check that no run has evaluated is omitted.
+    Rows and dead letters in the newest windows are counted again. The share of dead letters and the expectations keep
+    the results of the last run: a window without offsets has no results of its own, and must not hide the results of
+    earlier windows. A check that no run has evaluated is omitted.
     """
     asset = table_key(declaration.decoded_table)
     names = (checks.CONSERVATION, checks.SHARE, *(each.name for each in declared.expect))
@@ -135,8 +136,8 @@ def _last(asset: dg.AssetKey, name: str, instance: dg.DagsterInstance) -> dg.Ass
 
 
 def _again(known: dg.AssetCheckEvaluation) -> dg.AssetCheckEvaluation:
-    """Return the same result again, independent of a step. Results that an earlier release reported unescaped are
-    escaped."""
+    """Return a copy of the result that does not depend on a step. If an earlier release reported the result unescaped,
+    it is escaped."""
     return dg.AssetCheckEvaluation(
         known.asset_key,
         known.check_name,
@@ -227,7 +228,7 @@ _OF_SAMPLES: Final = [
 
 
 def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) -> dg.AssetCheckSpec:
-    """Return the spec of the check for one expectation."""
+    """Return the spec for the check of one expectation."""
     return dg.AssetCheckSpec(
         expectation.name,
         asset=table_key(declaration.decoded_table),
@@ -238,7 +239,7 @@ def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) ->
 
 
 def expectation_result(declaration: TopicDeclaration, result: ExpectationResult) -> dg.AssetCheckResult:
-    """Return the result for one expectation: failing windows, numbers of rows, the first failing rows, and the
+    """Return the result for one expectation: the failing windows, the numbers of rows, the first failing rows, and the
     remedy."""
     figures = result.figures
     values: dict[str, Any] = {"rows": figures.rows, "failing": figures.failing, "expectation": line(result.expectation)}

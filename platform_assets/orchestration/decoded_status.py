@@ -1,5 +1,5 @@
-"""Rows of `platform-assets status` for the two tables that a topic is decoded into, from the ledger and the
-orchestrator."""
+"""Rows of `platform-assets status` for the two tables that a topic is decoded into, built from the ledger and from
+Dagster's records."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from platform_assets.orchestration.health import CheckStatus, UnloadedWindow
 from platform_assets.orchestration.names import table_key
 
 LATELY: Final = 24
-"""Number of newest windows with records whose dead letters are counted separately."""
+"""Number of newest windows, among those with records, whose dead letters are counted separately."""
 _JUDGED: Final = 1_000
 _MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedStatus:
-    """The tables `decoded/<topic>` and `dead_letters/<topic>`. Field names are those of the JSON and must not change.
+    """The tables `decoded/<topic>` and `dead_letters/<topic>`. The field names are also those of the JSON and must not
+    change.
 
-    `windows_failed` counts windows of the raw table that are not decoded because their last run failed, and for
-    which no run is in progress; `windows_waiting` counts the others that are not decoded. `windows_stale` counts
-    windows decoded by another declaration than today's. `rows` and `dead_letters` count all windows;
-    `recent_windows` are the newest ones with records, at most 24, and `recent_records` and `recent_dead_letters`
-    count those. `undecoded` are the oldest windows that are not decoded, at most 20; `problems` name what keeps
-    windows from being decoded, and windows that have disappeared from the tables.
+    `windows_failed` counts windows of the raw table that are not decoded because their last run failed, and for which
+    no run is in progress; `windows_waiting` counts all other windows that are not decoded. `windows_stale` counts
+    windows decoded with a declaration other than the current one. `rows` and `dead_letters` are totals over all
+    windows. `recent_windows` lists the newest windows with records, at most 24; `recent_records` and
+    `recent_dead_letters` are totals over these windows. `undecoded` lists the oldest windows that are not decoded, at
+    most 20. `problems` says what keeps windows from being decoded, and which windows have disappeared from the tables.
     """
 
     table: str
@@ -58,7 +59,7 @@ class DecodedStatus:
 
     @property
     def healthy(self) -> bool:
-        """True if nothing prevents decoding and no check fails; a warning is not a failure."""
+        """True if nothing prevents decoding and no check fails; a warning does not count as a failure."""
         return not self.windows_failed and not self.problems and not any(c.failed for c in self.checks)
 
 
@@ -71,9 +72,10 @@ def collect(
     missing: Collection[str],
     now: datetime,
 ) -> DecodedStatus:
-    """Return the status of the tables of a topic whose raw table has `loaded` windows and lacks the windows `missing`.
+    """Return the status of the tables that a topic is decoded into. The topic's raw table has the windows `loaded` and
+    lacks the windows `missing`.
 
-    Raises what reading the ledger raises.
+    Raises whatever reading the ledger raises.
     """
     d, table = declaration, declaration.decoded_table
     newest_edge = ledger.newest_edges([d.topic]).get(d.topic)
@@ -118,10 +120,10 @@ def collect(
 
 
 def stale_windows(declaration: TopicDeclaration, declared: DecodeDeclaration, ledger: Ledger) -> list[str]:
-    """Return the keys of windows to decode again, in order: those that another declaration decoded, or whose rows the
-    table has lost.
+    """Return, in order, the keys of windows to decode again: windows that were decoded with another declaration, or
+    whose rows the table has lost.
 
-    Windows that were never decoded are excluded, because the sensor requests them. Raises what reading the ledger
+    Windows that were never decoded are excluded, because the sensor requests them. Raises whatever reading the ledger
     raises.
     """
     rows = ledger.commit_rows(declaration.decoded_table, columns=["rows", "made_from"])
@@ -130,7 +132,8 @@ def stale_windows(declaration: TopicDeclaration, declared: DecodeDeclaration, le
 
 
 def at_rest(found: DecodedStatus) -> DecodedStatus:
-    """Return the status for a paused topic: windows that are not decoded wait, whatever their last run's result."""
+    """Return the status for a paused topic: windows that are not decoded count as waiting, whatever the result of their
+    last run was."""
     return replace(found, windows_waiting=found.windows_waiting + found.windows_failed, windows_failed=0, problems=())
 
 
@@ -147,8 +150,8 @@ def _problems(
 
 
 def _without_files(folder: Folder, rows: pa.Table) -> pa.Array:
-    """Return the windows that have rows by their receipts but no file in the table, because the table was recreated or
-    emptied."""
+    """Return the windows that have rows according to their receipts, but no file in the table, because the table was
+    recreated or emptied."""
     with_rows = pc.unique(rows.filter(pc.greater(rows["rows"], 0))["window"])
     if not len(with_rows) or not load_log.exists(folder):
         return with_rows
@@ -167,7 +170,8 @@ def _emptied(declaration: TopicDeclaration, windows: Sequence[str]) -> Iterator[
 
 
 def _stale(rows: pa.Table, declared: DecodeDeclaration) -> list[str]:
-    """Return the windows that another declaration decoded. Windows without offsets are the same for any declaration."""
+    """Return the windows that were decoded with another declaration. Windows without offsets are excluded, because they
+    are the same for any declaration."""
     made = rows.filter(pc.is_valid(rows["made_from"])).group_by(["window", "made_from"]).aggregate([])
     if not made.num_rows:
         return []
@@ -180,7 +184,7 @@ def _stale(rows: pa.Table, declared: DecodeDeclaration) -> list[str]:
 
 
 def _recent(rows: pa.Table, letters: pa.Table) -> list[tuple[int, int]]:
-    """Return the numbers of records and dead letters of each of the newest windows with records."""
+    """Return the numbers of records and dead letters in each of the newest windows that have records."""
     decoded, dead = _by_window(rows), _by_window(letters)
     found: list[tuple[int, int]] = []
     for window in sorted({*decoded, *dead}, reverse=True):

@@ -59,7 +59,8 @@ from platform_assets.windows.load.replacing import Outcome
 
 @dataclass(frozen=True, slots=True)
 class DeepAudit:
-    """Schedule of the deep audit (cron, UTC), whether it is enabled by default, and its time limit in seconds."""
+    """Schedule of the deep audit (cron, UTC), whether the schedule is enabled by default, and the audit's time limit in
+    seconds."""
 
     schedule: str = "0 3 * * *"
     running: bool = True
@@ -108,8 +109,8 @@ def build_definitions(
 
 @lru_cache(maxsize=1024)
 def _partitions(schedule: str, first_edge: datetime) -> dg.TimeWindowPartitionsDefinition:
-    """Return one object for all topics with the same schedule and first edge, because building it costs more than an
-    asset."""
+    """Return one object for all topics with the same schedule and first edge, because building this object costs more
+    than building an asset."""
     return dg.TimeWindowPartitionsDefinition(start=first_edge, fmt=KEY_FORMAT, cron_schedule=schedule, timezone="UTC")
 
 
@@ -158,8 +159,8 @@ def _decoded_tables(
     group: str,
     owners: Sequence[str],
 ) -> dg.AssetsDefinition:
-    """Build the two assets. Their code version is the digest of the declaration, so a changed declaration makes
-    older windows stale."""
+    """Build the two assets. Their code version is the digest of the decoding declaration, so a change of the
+    declaration makes older windows stale."""
     topic, raw = declaration.topic, table_key(declaration.raw_table)
     common: dict[str, Any] = {
         "deps": [raw],
@@ -212,7 +213,7 @@ def _decoded_tables(
 
 
 def _lineage(raw: dg.AssetKey, columns: Any) -> dict[str, list[dg.TableColumnDep]]:
-    """Return each column with the raw column that it is made from."""
+    """Return each column with the raw column from which it is made."""
     own = {n: n for n in ("topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "window")}
     of_key = dict.fromkeys((decoded_table.KEY, decoded_table.KEY_RESCUED), "key")
     return {n: [dg.TableColumnDep(raw, {**own, **of_key}.get(n, "value"))] for n in columns.names}
@@ -257,8 +258,8 @@ def _materialized(
 def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_edge: datetime) -> list[str]:
     """Return the keys of the windows of `table` that the run covers; `first_edge` is the start of its partitions.
 
-    Raises ConfigurationError if they are no longer partitions, because the declaration was changed after the run was
-    requested.
+    Raises ConfigurationError if these windows are no longer partitions because the declaration was changed after the
+    run was requested.
     """
     try:
         return list(context.partition_keys)
@@ -274,7 +275,7 @@ def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_ed
 
 
 def _sensor(group: Group, running: bool, jobs: Sequence[Any]) -> dg.SensorDefinition:
-    """Build the sensor of a group. `jobs` are those whose runs it requests."""
+    """Build the sensor of a group. `jobs` are the jobs for which it requests runs."""
     first, number = group.first, len(group.declarations)
     topics = f"topic {first.topic}" if group.name is None else f"{number} topics"
 
@@ -300,7 +301,7 @@ def _sensor(group: Group, running: bool, jobs: Sequence[Any]) -> dg.SensorDefini
 
 
 class EarlierWindows(dg.Config):
-    """Windows that a run of one topic loads."""
+    """Windows that a run for one topic loads."""
 
     windows: list[str] = Field(
         description="Keys of sealed windows, such as 2026-01-31-14:05. Exactly these are loaded."
@@ -311,7 +312,7 @@ class EarlierWindows(dg.Config):
 
 
 class WindowsOfMany(dg.Config):
-    """Windows that a run of a group loads."""
+    """Windows that a run for a group loads."""
 
     windows: dict[str, list[str]] = Field(
         description="By topic, the keys of sealed windows, such as 2026-01-31-14:05. Exactly these are loaded."
@@ -319,8 +320,8 @@ class WindowsOfMany(dg.Config):
 
 
 def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
-    """Build the job of one topic whose config lists windows by their ledger keys, for windows that are not
-    partitions."""
+    """Build the job of one topic for windows that are not partitions. Its config lists the windows by their ledger
+    keys."""
     topic, table = declaration.topic, declaration.raw_table
 
     @dg.op(
@@ -363,7 +364,7 @@ def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
 
 
 def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.JobDefinition:
-    """Build the job that loads windows of the group `name` in one run; its config lists them by topic."""
+    """Build the job that loads windows of the group `name` in one run. The job's config lists the windows by topic."""
     known = {d.topic: d for d in declarations}
 
     @dg.op(
@@ -430,10 +431,10 @@ def _deep_audit_schedule(declaration: TopicDeclaration, deep_audit: DeepAudit) -
 
 
 def build_group(group: Group, running: bool, jobs: Sequence[Any], audits: Mapping[str, DeepAudit]) -> dg.Definitions:
-    """Build what the topics of a named group share: the sensor, its jobs, and the deep audits, which `audits`
-    schedules by topic.
+    """Build what the topics in a named group share: the sensor, the sensor's jobs, and the deep audits, for which
+    `audits` has the schedules by topic.
 
-    `jobs` belong to single topics, which a tick requests too.
+    `jobs` are jobs of single topics for which ticks also request runs.
     """
     name = group.name or ""
     job = build_group_job(name, group.declarations)

@@ -29,9 +29,9 @@ from platform_assets.windows.decode.decoding import DecodedWindow
 from platform_assets.windows.load.replacing import Outcome
 
 LOOKED_BACK: Final = timedelta(days=7)
-"""Maximum age of a failed run to check, since the daemon may have been down for that long."""
+"""Maximum age of the failed runs to check, because the daemon may have been down for that long."""
 _reported_runs: dict[str, frozenset[str]] = {}
-"""Failed runs, by table, all of whose loaded windows Dagster knows, so that no tick checks them again."""
+"""Failed runs, by table, whose loaded windows are all known to Dagster, so no tick checks these runs again."""
 
 SUMMARY: Final = "summary"
 SOURCE: Final = "source"
@@ -64,7 +64,8 @@ _RECEIPT_COLUMNS = [
 
 
 def of_sealed(window: SealedWindow) -> dict[str, Any]:
-    """Return metadata of a sealed window for its topic asset: the immutable offset ranges, and how its end was cut."""
+    """Return the metadata of a sealed window for its topic asset: the immutable offset ranges, and how the cut at the
+    window's end was made."""
     records = [
         dg.TableRecord(
             {
@@ -93,7 +94,7 @@ def of_sealed(window: SealedWindow) -> dict[str, Any]:
 
 
 def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
-    """Return metadata of a loaded window for its raw table asset: the receipt, with the committed offset ranges."""
+    """Return the metadata of a loaded window for its raw table asset: the receipt, and the committed offset ranges."""
     records = [
         dg.TableRecord(
             {
@@ -139,8 +140,8 @@ def of_receipt(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
 
 
 def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
-    """Return metadata of a window of a derived table: the receipt, and the load and declaration from which it was
-    made."""
+    """Return the metadata of a window in a derived table: the receipt, and the load and the declaration from which the
+    window was made."""
     made = receipt.made_from
     holes = ", ".join(f"{number:,} {kind}" for kind, number in (receipt.holes or {}).items())
     values = of_receipt(receipt, outcome, table_path)
@@ -155,13 +156,14 @@ def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
 
 
 def metadata_of(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str, Any]:
-    """Return metadata of a loaded window of any table."""
+    """Return the metadata of a loaded window in any table."""
     of_table = of_receipt if receipt.table.kind == "raw" else of_decoded
     return of_table(receipt, outcome, table_path)
 
 
 def tags_of(receipt: Receipt, declaration: TopicDeclaration) -> dict[str, str]:
-    """Return tags of a materialization outside a step: the data version and, for decoded data, its inputs' versions."""
+    """Return the tags of a materialization outside a step: the data version and, for decoded data, the versions of its
+    inputs."""
     tags = {"dagster/data_version": data_version(receipt)}
     if receipt.table == declaration.raw_table:
         return tags
@@ -199,13 +201,13 @@ def _offsets(ranges: TopicRanges) -> str:
 
 
 def data_version(receipt: Receipt) -> str:
-    """Return a version that is equal for equal rows: window, ranges and content."""
+    """Return a version that is equal for equal rows. It depends on window, ranges and content."""
     identity = f"{receipt.topic_id} {receipt.ranges.triples()} {receipt.rows} {receipt.content_digest}"
     return sha256(identity.encode()).hexdigest()[:32]
 
 
 def sealed_version(window: SealedWindow) -> str:
-    """Return a version that is equal for equal cuts: topic id and ranges."""
+    """Return a version that is equal for equal cuts. It depends on topic id and ranges."""
     return sha256(f"{window.topic_id} {window.ranges.triples()}".encode()).hexdigest()[:32]
 
 
@@ -226,7 +228,7 @@ def sealed_event(window: SealedWindow) -> dg.AssetMaterialization:
 def window_event(
     receipt: Receipt, outcome: Outcome, declaration: TopicDeclaration, lake: Lake, description: str | None = None
 ) -> dg.AssetMaterialization:
-    """Return the materialization of a window in the table of its receipt."""
+    """Return the materialization of a window in the table that its receipt belongs to."""
     return dg.AssetMaterialization(
         table_key(receipt.table),
         description=description,
@@ -252,8 +254,8 @@ def missing_events(
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield an event for each sealed or loaded window for which Dagster has no up-to-date event.
 
-    Use it after Dagster's store was lost or restored. The topic's windows come first, then the raw table's. Windows
-    that a run in progress will load are left out.
+    Use this after Dagster's store was lost or restored. The topic's windows come first, then the windows of the raw
+    table. Windows that a run in progress will load are left out.
     """
     reported = instance.get_materialized_partitions(topic_key(declaration.topic))
     for window in ledger.windows(declaration.topic):
@@ -280,9 +282,9 @@ def missing_loads(
     log: RunLog | None = None,
     besides: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation] = (),
 ) -> Iterator[dg.AssetMaterialization]:
-    """Yield an event for each window that a run of the last week loaded and did not report before it failed.
+    """Yield an event for each window that a run in the last week loaded but did not report before the run failed.
 
-    No tick requests such a window again, since it is loaded. `log` avoids a query for each topic; events in `besides`
+    No tick requests such a window again, because it is loaded. `log` avoids a query for each topic; events in `besides`
     are not reported twice.
     """
     own = {(e.asset_key, e.partition) for e in besides if isinstance(e, dg.AssetMaterialization)}

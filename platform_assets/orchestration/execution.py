@@ -1,7 +1,7 @@
 """Execute loads: for each topic, load the windows, report them, evaluate the checks and decode.
 
-Every load goes through `Execution`: runs that materialize partitions, runs that list windows of one topic or of a group, and the
-command `load`. A window or a topic that fails does not block the others.
+Every load goes through `Execution`: runs that materialize partitions, runs that list windows of one topic or of a
+group, and the command `load`. If a window or a topic fails, the others are still loaded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from platform_assets.windows.load.replacing import Loaded, Outcome
 _log = logger(__name__)
 
 RunContext = dg.AssetExecutionContext | dg.OpExecutionContext
-"""Retries of a step that loads windows."""
+"""Maximum number of retries of a step that loads windows."""
 Windows = Mapping[str, Sequence[str]]
 """Keys of windows, by topic."""
 
@@ -67,7 +67,7 @@ class Attempt(Generic[Done]):
 
 
 Step = Attempt[Loaded] | Attempt[DecodedWindow] | EvaluatedCheck | dg.AssetMaterialization
-"""Events that an execution yields, as soon as they are known."""
+"""Events that an execution yields as soon as they occur."""
 
 
 # --- loops ------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def load_each(
 def decode_each(
     decoder: WindowDecoder, keys: Iterable[str], forget_session: Callable[[], None]
 ) -> Iterator[Attempt[DecodedWindow]]:
-    """Decode each window of `keys`, in this order. They may share jobs of the engine."""
+    """Decode each of the windows `keys`, in this order. The windows may share jobs of the engine."""
     table = decoder.declaration.decoded_table
     for key, outcome in decode_many(decoder, list(dict.fromkeys(keys))):
         if not isinstance(outcome, PlatformError):
@@ -113,7 +113,7 @@ def while_services_answer(attempts: Iterable[Attempt[Done]], topics: int) -> Ite
     """Stop after a service did not answer for several topics in a row, or for all `topics`, because the next window
     would fail too.
 
-    For a single topic, the cause may be a partition without a leader.
+    A failure for a single topic is not enough, because the cause may be a partition without a leader.
     """
     silent = set[str]()
     for attempt in attempts:
@@ -136,12 +136,13 @@ def is_of_a_service(error: PlatformError) -> bool:
 
 @dataclass
 class Execution:
-    """One attempt to load and decode windows of the topics `declared`; `instance` is None if there is no Dagster to
-    report to.
+    """One attempt to load and decode windows of the topics `declared`; `instance` is None if there is no Dagster
+    instance to report to.
 
     A `manual` execution, from a shell, tries every window even if services do not answer, and decodes even if checks
-    fail, because a user requested these windows. `before` has the outcomes of an earlier attempt of the same run, by
-    table. Afterwards, `loaded` and `decoded` have the finished windows and `errors` those that failed, by table.
+    fail, because a user requested these windows. `before` has the outcomes of an earlier attempt in the same run, by
+    table. After the execution, `loaded` and `decoded` have the finished windows, and `errors` has the failed windows by
+    table.
     """
 
     declared: Mapping[str, TopicDeclaration]
@@ -159,7 +160,8 @@ class Execution:
     _decided: dict[TableRef, dict[str, datetime]] = field(default_factory=dict)
 
     def execute(self, windows: Windows, *, decode_only: bool = False) -> Iterator[Step]:
-        """Load, report, check and decode `windows`; with `decode_only`, only decode them from the raw tables."""
+        """Load, report, check and decode `windows`. With `decode_only`, only decode the rows of these windows from the
+        raw tables."""
         fresh: dict[str, Sequence[str]] = dict(windows)
         if not decode_only:
             fresh = {}
@@ -274,7 +276,7 @@ class Execution:
 
     def report_sealed(self, topic: str, keys: Sequence[str]) -> None:
         """Report windows that no sensor has reported on the topic asset, for example because the load itself sealed
-        them."""
+        these windows."""
         if self.instance is None:
             return
         known = dagster_records.reported_partitions(self.instance, topic_key(topic), keys)
@@ -284,14 +286,14 @@ class Execution:
                 self.instance.report_runless_asset_event(events.sealed_event(window))
 
     def _loaded_before(self, topic: str, keys: Sequence[str]) -> dict[str, Loaded]:
-        """Return the windows that an earlier attempt of this run has loaded and reported."""
+        """Return the windows that an earlier attempt in this run loaded and reported."""
         table = self.declared[topic].raw_table
         outcomes = {k: o for k, o in self.before.get(table, {}).items() if k in set(keys)}
         receipts = self.services.ledger.receipts(table, sorted(outcomes)) if outcomes else {}
         return {key: Loaded(receipt, cast(Outcome, outcomes[key])) for key, receipt in receipts.items()}
 
     def _decoded_before(self, d: TopicDeclaration, keys: Sequence[str]) -> dict[str, DecodedWindow]:
-        """Return the windows that an earlier attempt of this run has decoded and reported."""
+        """Return the windows that an earlier attempt in this run decoded and reported."""
         wanted = [key for key in keys if key in self.before.get(d.decoded_table, {})]
         decoded = self.services.ledger.receipts(d.decoded_table, wanted) if wanted else {}
         dead = self.services.ledger.receipts(d.dead_letter_table, wanted) if wanted else {}
@@ -304,7 +306,7 @@ class Execution:
         return [key for key in keys if key not in self.before.get(d.decoded_table, {})]
 
     def failures(self) -> dict[TableRef, Failures]:
-        """Return the reasons why windows failed, by table, for the sensor."""
+        """Return, by table and for the sensor, the reasons why windows failed."""
         found = dict[TableRef, Failures]()
         for table, errors in self.errors.items():
             decode = self.declared[table.topic].decode if table.kind != "raw" else None
@@ -314,7 +316,7 @@ class Execution:
 
 
 def decided_on(ledger: Ledger, windows: Mapping[TableRef, Collection[str]]) -> dict[TableRef, dict[str, datetime]]:
-    """Return the decisions about these windows, taken before a run reads anything of them: see `planning.Waiting`."""
+    """Return the decisions about these windows that were made before the run reads anything: see `planning.Waiting`."""
     parking = decisions.parking_of_many(ledger.lake, windows)
     found = dict[TableRef, dict[str, datetime]]()
     for table, named in windows.items():
@@ -326,7 +328,7 @@ def decided_on(ledger: Ledger, windows: Mapping[TableRef, Collection[str]]) -> d
 
 
 def _keys(named: Iterable[str]) -> Iterator[str]:
-    """Return those that are keys of windows; the others fail when their turn comes."""
+    """Yield those of `named` that are window keys; the others fail when their turn comes."""
     for key in named:
         with suppress(ValueError):
             edge_of(key)
@@ -353,7 +355,7 @@ def of_run(context: RunContext, declarations: Iterable[TopicDeclaration], servic
 
 
 def log_attempt(context: RunContext, attempt: Attempt[Loaded] | Attempt[DecodedWindow], number: int, of: int) -> None:
-    """Write a line to the run's log with the window's number and the total."""
+    """Write a line about the attempt to the run's log, with the window's number and the total number of windows."""
     done, where = attempt.done, f"{attempt.table}: window {attempt.window}"
     if done is None:
         context.log.error(line(f"{where} failed: {attempt.error}"))
@@ -388,7 +390,8 @@ def raise_failures(context: RunContext, execution: Execution, windows: int) -> N
 
 
 def failure_text(errors: Mapping[str, PlatformError], windows: int, loaded: int) -> str:
-    """Return the text for a run of `windows` windows, with `errors` for those that failed and `loaded` for those that were loaded."""
+    """Return the error text for a run of `windows` windows. `errors` has the windows that failed; `loaded` is the
+    number of windows that were loaded."""
     if windows == 1:
         return str(next(iter(errors.values())))
     text = f"{len(errors)} of {windows} windows failed, {loaded} are loaded"
@@ -399,7 +402,7 @@ def failure_text(errors: Mapping[str, PlatformError], windows: int, loaded: int)
 
 
 def as_dagster(errors: Mapping[str, PlatformError], text: str, retries: int) -> Exception:
-    """Return a failure with this text. The step is retried up to `_RETRIES` times if that can help.
+    """Return an exception with this text. It requests a retry of the step, up to `_RETRIES` times, if a retry can help.
 
     After that, the topic's sensor requests the windows again when `planning` says so.
     """
@@ -412,8 +415,8 @@ def as_dagster(errors: Mapping[str, PlatformError], text: str, retries: int) -> 
 def load_partitions(
     context: RunContext, declaration: TopicDeclaration, services: Services, keys: Sequence[str]
 ) -> dict[str, Loaded]:
-    """Load windows in a step that materializes them. Raises what `raise_failures` raises; windows that are loaded are reported
-    first."""
+    """Load windows in a step that materializes them. Raises whatever `raise_failures` raises; loaded windows are
+    reported before that."""
     execution, topic = of_run(context, [declaration], services), declaration.topic
     _log_each(context, execution.load({topic: keys}), len(keys))
     execution.report_sealed(topic, list(execution.loaded[topic]))
@@ -430,7 +433,7 @@ def load_partitions(
 def decode_partitions(
     context: RunContext, declaration: TopicDeclaration, services: Services, keys: Sequence[str]
 ) -> dict[str, DecodedWindow]:
-    """Decode windows in a step that materializes them; otherwise as `load_partitions`."""
+    """Decode windows in a step that materializes them. In all other respects, this is like `load_partitions`."""
     execution, topic = of_run(context, [declaration], services), declaration.topic
     _log_each(context, execution.decode(topic, keys), len(keys))
     if execution.errors:
@@ -457,7 +460,8 @@ def run_listed(
     *,
     decode_only: bool = False,
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Execute a run whose config lists its windows. Raises what `raise_failures` raises, and dg.Failure if a blocking check fails."""
+    """Execute a run whose config lists its windows. Raises whatever `raise_failures` raises, and dg.Failure if a
+    blocking check fails."""
     execution = of_run(context, declarations, services)
     wanted, number = sum(len(set(keys)) for keys in windows.values()), 0
     for step in execution.execute(windows, decode_only=decode_only):

@@ -13,8 +13,8 @@ from platform_assets.model.windows import longest_window
 def freshness(declaration: TopicDeclaration) -> dg.FreshnessPolicy:
     """Return Dagster's freshness policy for a raw table. It measures the time since the last load of any window.
 
-    Each window leads to a load, even an empty one: after two windows without a load Dagster warns, after three it
-    reports a failure.
+    Each window leads to a load, even an empty window. If there is no load for the length of two windows, Dagster warns;
+    after three, it reports a failure.
     """
     longest = longest_window(declaration.schedule, declaration.first_edge)
     late = max(3 * declaration.sensor_interval, timedelta(minutes=2))

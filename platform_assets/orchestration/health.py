@@ -1,7 +1,7 @@
 """Reasons why a table is not being loaded: failed windows, windows that need a decision, a stopped sensor, checks
 without a result.
 
-They are gathered from the ledger and from Dagster's records; `problems` is pure and judges them.
+The facts come from the ledger and from Dagster's records; `problems` is pure and judges these facts.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from platform_assets.orchestration.planning import tries_of
 State = Literal["under way", "to be asked for", "failed", "waits for somebody", "parked"]
 """State of a window that is not loaded. to be asked for: a coming tick will request it; failed: its last run failed,
 and it will be requested again; waits for somebody: the error of its last run says what to decide; parked: an operator
-parked it, and `error` says who and why."""
+parked it, and `error` says who did so and why."""
 
 _LONGEST: Final = 1_500
-"""Maximum number of characters shown of an error. The remedy comes last, so errors of the platform must be shorter."""
+"""Maximum number of characters of an error to show. The remedy comes last, so errors of the platform must be shorter
+than this."""
 _NAMED: Final = 3
 _KEEPING_UP: Final = 3
-"""Number of windows that may wait in normal operation; also the period over which the growth of the backlog is
-judged."""
+"""Number of windows that may wait in normal operation. The growth of the backlog is also judged over this many windows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadedWindow:
     """A sealed window that is not loaded. Times are ISO 8601 in UTC.
 
-    `tries` is the number of runs that failed to load it; `failed_at` is when the last of them ended, with `error`;
-    `again_at` is when the window will be requested again, None if it needs a decision or is due now; `failing_since`
-    is when the first of those runs ended.
+    `tries` is the number of runs that failed to load the window; `failed_at` is when the last of these runs ended, with
+    `error`; `failing_since` is when the first of them ended. `again_at` is when the window will be requested again; it
+    is None if the window needs a decision or is due now.
     """
 
     window: str
@@ -61,11 +62,11 @@ class UnloadedWindow:
 
 @dataclass(frozen=True, slots=True)
 class SensorStatus:
-    """The sensor of a topic according to Dagster's records: `ticked_at` (ISO 8601, UTC) and `error` describe the last
+    """The sensor of a topic according to Dagster's records. `ticked_at` (ISO 8601, UTC) and `error` describe the last
     tick that ended.
 
-    If that failed, `good_at` is when the last successful one began, or None. `ticking_since` is when a tick began
-    that has not ended yet, if there is one; it stays set if the daemon dies during a tick.
+    If that tick failed, `good_at` is when the last successful tick began, or None. `ticking_since` is when a tick began
+    that has not ended yet, if there is such a tick; it stays set if the daemon dies during a tick.
     """
 
     name: str
@@ -77,7 +78,7 @@ class SensorStatus:
 
 
 def sensors(instance: dg.DagsterInstance) -> dict[str, InstigatorState]:
-    """Sensors by name, as far as Dagster has records of them."""
+    """Return the sensors by name, as far as Dagster has records of them."""
     found: dict[str, InstigatorState] = {}
     for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
         known = found.get(state.instigator_name)
@@ -113,10 +114,10 @@ def windows(
     parked: Mapping[str, Decision],
     table: TableRef | None = None,
 ) -> list[UnloadedWindow]:
-    """Return the state of each of the windows `keys`, which are ascending and not in `table`; runs in progress will
-    load those `under_way`.
+    """Return the state of each of the windows `keys`, which are in ascending order and not in `table`; runs in progress
+    will load the windows `under_way`.
 
-    Without a `table`, the raw table is meant.
+    If `table` is None, the raw table is meant.
     """
     into = table or declaration.raw_table
     tries = {} if instance is None else tries_of(keys, dagster_records.failed_runs(instance, into, keys))
@@ -159,8 +160,8 @@ def failed_windows(
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Sealed windows that wait to be loaded: the number `now`, and the number `before`, earlier by `over`; the
-    oldest one ended at `oldest`."""
+    """Sealed windows that wait to be loaded: `now` is their present number, `before` is the number at the time that is
+    `over` ago, and `oldest` is when the oldest of them ended."""
 
     now: int
     before: int
@@ -174,9 +175,10 @@ def backlog(
     loaded: Iterable[tuple[datetime, datetime]],
     now: datetime,
 ) -> Backlog | None:
-    """Return the backlog at `now` and a few windows earlier; None if nothing waits. It is computed from the ends of
-    windows that are not loaded, and the ends and recording times of loaded ones. A window counts from its end, whenever
-    it was sealed."""
+    """Return the backlog at `now`, and the backlog a few windows earlier; None if no window waits.
+
+    The backlog is computed from the ends of windows that are not loaded, and from the ends and recording times of
+    loaded windows. A window counts from its end on, no matter when it was sealed."""
     if not waiting:
         return None
     over = max(_KEEPING_UP * _length(declaration), patience(declaration))
@@ -186,17 +188,17 @@ def backlog(
 
 
 def patience(declaration: TopicDeclaration) -> timedelta:
-    """Return how long work for the next tick may be left undone."""
+    """Return the time for which work for the next tick may be left undone."""
     return max(3 * declaration.sensor_interval, timedelta(minutes=2))
 
 
 def catching_up(
     declaration: TopicDeclaration, sensor: SensorStatus | None, sealed: int, pending: datetime | None, now: datetime
 ) -> str | None:
-    """Return the progress of a ticking sensor that has more edges to cut than fit into one tick; None if it is not late
-    or does not tick.
+    """Return the progress of a ticking sensor that has more edges to cut than fit into one tick; None if the sensor is
+    not late or does not tick.
 
-    `sealed` windows are done, and `pending` is the first edge that has closed and has no cut.
+    `sealed` windows are done, and `pending` is the first edge that has passed and has no cut.
     """
     if (
         declaration.paused
@@ -214,7 +216,7 @@ def catching_up(
 
 
 def _ticks(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> bool:
-    """Return True if the sensor ticked lately, or is about to, without an error."""
+    """Return True if the last tick of the sensor was recent, or is still running, and there was no error."""
     if sensor is None or not sensor.running or sensor.error is not None:
         return False
     began = [datetime.fromisoformat(at) for at in (sensor.ticked_at, sensor.ticking_since) if at is not None]
@@ -230,10 +232,10 @@ def problems(
     held_back: str | None = None,
     behind: Backlog | None = None,
 ) -> Iterator[str]:
-    """Return the problems: what is wrong, since when, and what to do, in one or two sentences each.
+    """Yield the problems: what is wrong, since when, and what to do, in one or two sentences each.
 
-    `pending` is the first edge that has closed and has no cut, if there is one; `held_back` is the reason, if known;
-    `behind` is the backlog.
+    `pending` is the first edge that has passed and has no cut, if there is one; `held_back` is the reason why it has no
+    cut, if known; `behind` is the backlog.
     """
     late = patience(declaration)
     if held_back is not None:
@@ -278,7 +280,8 @@ def problems(
 
 
 def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
-    """Return which windows failed, in what operation (`what`), since when and why; and which need a decision."""
+    """Yield sentences that say which windows failed in the operation `what`, since when and why, and which windows need
+    a decision."""
     failed = [w for w in windows if w.tries and w.state in ("failed", "under way")]
     if failed:
         last = max(failed, key=lambda w: w.failed_at or "")
@@ -307,7 +310,7 @@ def _length(declaration: TopicDeclaration) -> timedelta:
 
 
 def counted(windows: Sequence[UnloadedWindow]) -> str:
-    """Return their number and the first of them: `4 windows (a, b, c and 1 more)`."""
+    """Return the number of windows and the first few of them: `4 windows (a, b, c and 1 more)`."""
     named = ", ".join(w.window for w in windows[:_NAMED])
     more = f" and {len(windows) - _NAMED} more" if len(windows) > _NAMED else ""
     return f"{len(windows)} window{'' if len(windows) == 1 else 's'} ({named}{more})"
@@ -318,7 +321,7 @@ def _began(tick: InstigatorTick | None) -> str | None:
 
 
 def _error_of(tick: InstigatorTick | None) -> str | None:
-    """Return the error of a tick: the platform's own error, which names the remedy, or otherwise the root cause."""
+    """Return the error of a tick: the platform's own error, which contains the remedy, or otherwise the root cause."""
     if tick is None or tick.status is not TickStatus.FAILURE:
         return None
     error: SerializableErrorInfo | None = tick.error
@@ -346,7 +349,7 @@ def _iso(at: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckStatus:
-    """The last evaluation of one check. `at` is ISO 8601 in UTC; `passed` and `at` are None if it never ran.
+    """The last evaluation of one check. `at` is ISO 8601 in UTC; `passed` and `at` are None if the check never ran.
 
     `warning` is true for a check that did not pass but only warns.
     """
@@ -359,7 +362,7 @@ class CheckStatus:
 
     @property
     def failed(self) -> bool:
-        """True if it did not pass and is more than a warning."""
+        """True if the check did not pass and its result is more than a warning."""
         return self.passed is False and not self.warning
 
 
@@ -371,10 +374,10 @@ def checks_not_run(
     patience: timedelta,
     now: datetime,
 ) -> Iterator[str]:
-    """Return what to do about checks of `table` that never ran, although it has windows.
+    """Return what to do about checks of `table` that never ran although the table has windows.
 
-    `window` is one of them, and `since` is when the first of them was recorded, None if there is none. The run that
-    loaded it may take as long as `patience` to evaluate its checks.
+    `window` is one of these windows. `since` is when the first of the windows was recorded, None if there is none. The
+    run that loaded the window may take up to `patience` to evaluate its checks.
     """
     missing = [check.name for check in checks if check.passed is None]
     if not missing or window is None or since is None or now - since <= patience:
@@ -388,7 +391,8 @@ def checks_not_run(
 
 
 def latest_checks(instance: dg.DagsterInstance | None, keys: Sequence[dg.AssetCheckKey]) -> tuple[CheckStatus, ...]:
-    """Return the status of each of these checks, in their order. Without an instance, none is known to have run."""
+    """Return the status of each of these checks, in the given order. Without an instance, no check is known to have
+    run."""
     if instance is None:
         return tuple(CheckStatus(key.name, None, None, "no DAGSTER_HOME") for key in keys)
     known = dagster_records.newest_evaluations(instance, keys)

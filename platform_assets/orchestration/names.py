@@ -1,7 +1,7 @@
-"""Asset keys and Dagster names derived from a topic's name and an optional prefix of the code location.
+"""Asset keys and Dagster names, derived from a topic's name and an optional prefix of the code location.
 
-Two lakes in one Dagster may have topics of the same name. The prefix keeps asset keys, sensor names and run tags apart. Paths in the
-lake and entries of the ledger have no prefix.
+Two lakes in one Dagster instance may have topics with the same name. The prefix keeps their asset keys, sensor names
+and run tags apart. Paths in the lake and entries of the ledger have no prefix.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUTCOME: Final = "outcome"
 """Keys of a materialization's metadata."""
 
 PREFIX_VARIABLE: Final = "PLATFORM_ASSET_PREFIX"
-"""`plant`, or `plant/north`: prefix of each asset key of a code location. None by default."""
+"""Prefix of each asset key of a code location, such as `plant` or `plant/north`. None by default."""
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)*")
 _SOURCE: Final = "kafka"
 _TAKEN: Final = (*KINDS, *RESERVED_KINDS)
@@ -62,15 +62,16 @@ def table_key(table: TableRef) -> dg.AssetKey:
 
 
 def run_tag(table: TableRef | None) -> str:
-    """Return the value of a run's tag for the table into which it loads windows; without a `table`, for many. Raises
-    ConfigurationError."""
+    """Return the value of a run's tag for the table into which the run loads windows. Without a `table`, the run loads
+    windows into many tables. Raises ConfigurationError."""
     return "/".join((*key_prefix(), _MANY if table is None else table.name))
 
 
 def read_run_tag(tag: str) -> tuple[tuple[str, ...], TableRef | None]:
-    """Parse such a tag into prefix and table, for any code location; the table is None if the tag is for many.
+    """Parse such a tag, of any code location, into prefix and table. The table is None if the tag stands for many
+    tables.
 
-    Raises ConfigurationError for any other text.
+    Raises ConfigurationError for any other string.
     """
     *prefix, kind, topic = ("", *tag.split("/"))
     if topic == _MANY and kind not in KINDS:
@@ -79,7 +80,7 @@ def read_run_tag(tag: str) -> tuple[tuple[str, ...], TableRef | None]:
 
 
 def sensor_name(topic: str, together: str | None = None) -> str:
-    """Return the name of a topic's sensor, which all topics of the group `together` share."""
+    """Return the name of a topic's sensor. All topics of the group `together` share one sensor."""
     own = f"{identifier(topic)}_windows" if together is None else f"{together}_together_windows"
     # `status` finds Dagster's record of a sensor by name only, in any code location.
     return "__".join((*key_prefix(), own))
@@ -91,7 +92,7 @@ def group_job(name: str) -> str:
 
 
 def group_op(name: str) -> str:
-    """Return the name of that job's op, whose config names the windows."""
+    """Return the name of the op of the group's job. The op's config lists the windows."""
     return f"{group_job(name)}_op"
 
 
@@ -104,7 +105,7 @@ def load_op(topic: str) -> str:
 
 
 def decode_op(topic: str) -> str:
-    """Return the name of the op that decodes it."""
+    """Return the name of the op that decodes the topic."""
     return f"{identifier(topic)}_decode"
 
 
@@ -119,17 +120,17 @@ def decoded_checks_op(topic: str) -> str:
 
 
 def deep_audit_op(topic: str) -> str:
-    """Return the name of the deep audit's op."""
+    """Return the name of the op of the deep audit."""
     return f"{identifier(topic)}_deep_audit_check"
 
 
 def deep_audit_job(topic: str) -> str:
-    """Return the name of the deep audit's job."""
+    """Return the name of the job of the deep audit."""
     return f"{identifier(topic)}_deep_audit"
 
 
 def deep_audit_schedule(topic: str) -> str:
-    """Return the name of that job's schedule."""
+    """Return the name of the schedule of the deep audit."""
     return f"{deep_audit_job(topic)}_schedule"
 
 
@@ -139,11 +140,12 @@ def load_job(topic: str) -> str:
 
 
 def assets_job(d: TopicDeclaration) -> str:
-    """Return the name of the job with which any topic's sensor loads partitions. A group has one such job for each
-    schedule, for windows that the group's own runs do not load.
+    """Return the name of the job with which the topic's sensor loads partitions, whether or not the topic is in a
+    group. A group has one such job for each schedule. It loads windows that the runs of the group's own job do not
+    load.
 
-    One job for each topic would mean thousands of jobs, which take minutes to load; and all partitions of a job have
-    the same definition.
+    One job per topic would mean thousands of jobs, which take minutes to load. All partitions in a job have the same
+    definition.
     """
     if d.together is None:
         return load_job(d.topic)
@@ -152,28 +154,28 @@ def assets_job(d: TopicDeclaration) -> str:
 
 
 def earlier_windows_job(topic: str) -> str:
-    """Return the name of the job that loads all other windows."""
+    """Return the name of the job that loads all windows that are not partitions."""
     return f"{identifier(topic)}_earlier_windows"
 
 
 def earlier_windows_op(topic: str) -> str:
-    """Return the name of that job's op, whose config names the windows."""
+    """Return the name of the op of the job `earlier_windows_job`. The op's config lists the windows."""
     return f"{earlier_windows_job(topic)}_load_op"
 
 
 def earlier_windows_check_op(topic: str) -> str:
-    """Return the name of that job's op that evaluates the checks."""
+    """Return the name of the op of the job `earlier_windows_job` that evaluates the checks."""
     return f"{earlier_windows_job(topic)}_check_op"
 
 
 def catalogue_table(table: TableRef) -> tuple[str, str]:
-    """Return schema and name of a table for a catalog, unique also if the catalog ignores case."""
+    """Return the schema and the name of a table for a catalog. They are unique even if the catalog ignores case."""
     return table.kind, catalogue_name(table.topic)
 
 
 def all_names(d: TopicDeclaration) -> frozenset[str]:
-    """Return every name that must be unique among the topics of a code location, with its kind as a prefix, for
-    example `sensor `."""
+    """Return every name that must be unique among the topics of a code location. Each name is prefixed with its kind,
+    for example `sensor `."""
     topic = d.topic
     ops = [
         load_op,
@@ -203,7 +205,7 @@ def decoded_keys(declaration: TopicDeclaration) -> list[dg.AssetKey]:
 
 
 def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
-    """Return the checks of decoded tables; none if the topic is not decoded."""
+    """Return the checks of the decoded tables; none if the topic is not decoded."""
     if declaration.decode is None:
         return []
     names = (*checks.NAMES, *(e.name for e in declaration.decode.expect))
@@ -211,5 +213,5 @@ def check_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
 
 
 def blocking_keys(declaration: TopicDeclaration) -> list[dg.AssetCheckKey]:
-    """Return the raw table's checks that block derived tables while they fail."""
+    """Return the checks of the raw table that block derived tables while the checks fail."""
     return [dg.AssetCheckKey(table_key(declaration.raw_table), c.name) for c in CHECKS.values() if c.blocking]

@@ -1,7 +1,7 @@
-"""Decide which windows a tick requests, when failed ones are requested again, and how they are grouped into runs.
+"""Decide which windows a tick requests, when failed windows are requested again, and how windows are grouped into runs.
 
-Everything here is pure. Nothing is remembered between ticks: a tag of a failed run states why each window failed;
-the failed runs that name a window show how often and how recently it failed.
+Everything here is pure. Nothing is remembered between ticks: a tag of a failed run says why each window failed, and the
+failed runs of a window show how often and how recently it failed.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.windows import Window, count_edges, window_starting_at
 
 Cause = Literal["passing", "abrupt", "log", "decision", "declaration"]
-"""Why a window failed. passing: the cause may disappear without the platform noticing, so the window is requested again
-at growing intervals; abrupt: also requested again, but the window itself may have ended the run; log: the topic's log
-is not the one in the ledger, and later windows can be sealed once it is; decision: it waits until the loss of its
-offsets is accepted; declaration: it waits until the declaration of its table is changed."""
+"""Reason why a window failed. passing: the cause may disappear without the platform noticing, so the window is
+requested again at growing intervals; abrupt: the window is also requested again, but the window itself may have ended
+the run; log: the topic's log is not the one in the ledger, and the window is requested again once later windows can be
+sealed; decision: the window waits until the loss of its offsets is accepted; declaration: the window waits until the
+declaration of its table is changed."""
 
 LONGEST_WAIT: Final = timedelta(minutes=10)
 """Maximum wait before a window is requested again."""
 _LONGEST_TEXT: Final = 1_500
-"""Maximum number of characters of an error in a tag. Errors of the platform are shorter unless they list much, and
-the remedy comes last."""
+"""Maximum number of characters of an error in a tag. Errors of the platform are shorter unless they have long lists,
+and the remedy comes last."""
 _MOST_TEXTS: Final = 20
 
 _DECISION = (
@@ -62,7 +63,7 @@ _LOG = (TruncationError, TopicRecreatedError, ClusterChangedError)
 
 
 def cause_of(error: PlatformError) -> Cause:
-    """Return the cause for a load that raised `error`."""
+    """Return the cause of failure for a load that raised `error`."""
     if isinstance(error, _DECISION):
         return "decision"
     if isinstance(error, _LOG):
@@ -74,11 +75,12 @@ def cause_of(error: PlatformError) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Reasons why the windows of a failed run failed, by key, and the first errors.
+    """Reasons why the windows of a failed run failed, by window key, and the first errors.
 
-    `errors` are the first errors of single windows, since each may name a different remedy. `declaration` is the
-    fingerprint of the decoding, empty for loads into a raw table. `decided` has the decisions about the windows
-    before the run read anything, by key, as `decided_at` returns them; None for runs of earlier releases.
+    `errors` has the first errors of single windows, because each error may have a different remedy. `declaration` is
+    the fingerprint of the decoding, empty for loads into a raw table. `decided` has the decisions about the windows
+    that were made before the run read anything, by window key, as `decided_at` returns them. It is None for runs of
+    earlier releases.
     """
 
     causes: Mapping[str, Cause]
@@ -94,7 +96,7 @@ class Failures:
         declaration: str = "",
         decided: Mapping[str, datetime] | None = None,
     ) -> Failures:
-        """Build it from the errors by window; from `decided`, keep the entries for these windows."""
+        """Build the failures from the errors by window. Of `decided`, keep the entries for these windows."""
         first = _shortened(str(next(iter(errors.values()), "")))
         texts = {key: _shortened(str(e)) for key, e in itertools.islice(errors.items(), _MOST_TEXTS)}
         others = {key: text for key, text in texts.items() if text != first}
@@ -102,7 +104,7 @@ class Failures:
         return cls({key: cause_of(e) for key, e in errors.items()}, first, declaration, others, known)
 
     def to_tag(self) -> str:
-        """Return JSON for a tag of the run."""
+        """Return JSON for the tag of the run."""
         fields: dict[str, Any] = {"causes": self.causes, "error": self.error}
         if self.declaration:
             fields["declaration"] = self.declaration
@@ -127,7 +129,7 @@ def _shortened(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunWindows:
-    """The windows that a run names: `first` to `last`, both inclusive, or only those that are `listed`."""
+    """The windows of a run: `first` to `last`, both inclusive, or only those that are `listed`."""
 
     first: str
     last: str
@@ -135,11 +137,11 @@ class RunWindows:
 
     @classmethod
     def list_of(cls, keys: Collection[str]) -> RunWindows:
-        """Build it for exactly these windows."""
+        """Return an object for exactly these windows."""
         return cls(min(keys, default=""), max(keys, default=""), frozenset(keys))
 
     def among(self, keys: Sequence[str]) -> Sequence[str]:
-        """Return the `keys`, which ascend, that the run names."""
+        """Return those of `keys`, which must be in ascending order, that are windows of the run."""
         between = keys[bisect.bisect_left(keys, self.first) : bisect.bisect_right(keys, self.last)]
         return between if self.listed is None else [key for key in between if key in self.listed]
 
@@ -148,7 +150,7 @@ class RunWindows:
 class FailedRun:
     """A run that failed or was canceled at `ended`, and the windows that it should have loaded.
 
-    `failures` is None if it ended without a report, for example because its process was killed.
+    `failures` is None if the run ended without a report, for example because its process was killed.
     """
 
     run_id: str
@@ -157,17 +159,17 @@ class FailedRun:
     failures: Failures | None
 
     def cause(self, key: str) -> Cause:
-        """Return the cause of the window `key`'s failure; `passing` if the run did not reach it."""
+        """Return the cause of the failure of the window `key`; `passing` if the run did not reach this window."""
         return "abrupt" if self.failures is None else self.failures.causes.get(key, "passing")
 
     @property
     def declaration(self) -> str:
-        """Return the fingerprint of the declaration by which its windows were to be decoded."""
+        """Return the fingerprint of the declaration with which the run was to decode its windows."""
         return self.failures.declaration if self.failures else ""
 
     def had_read(self, key: str, decided: datetime) -> bool:
-        """Return True if the run knew the decision about the window `key` made at `decided`. For earlier releases,
-        its end time is compared."""
+        """Return True if the run knew the decision about the window `key` that was made at `decided`. For a run of an
+        earlier release, `decided` is compared with the run's end time."""
         if self.failures is None or self.failures.decided is None:
             return decided <= self.ended
         return self.failures.decided.get(key) == decided
@@ -181,8 +183,8 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """The failed runs of one window that is not loaded: their `number`, the `last` of them, the number of those that
-    ended `abrupt`ly, and the end of the first, `since`."""
+    """The failed runs of one window that is not loaded: their `number`, the `last` of them, the number of them that
+    ended `abrupt`ly, and the time `since` when the first of them ended."""
 
     number: int
     abrupt: int
@@ -192,26 +194,27 @@ class Tries:
 
     @property
     def waits_for_somebody(self) -> bool:
-        """True if it is requested again only after a decision or a changed declaration."""
+        """True if the window is requested again only after a decision or a changed declaration."""
         return self.cause in ("decision", "log", "declaration")
 
     def again_at(self, interval: timedelta) -> datetime:
-        """Return when a window that needs no decision is requested again; `interval` is the sensor's."""
+        """Return the time when a window that needs no decision is requested again; `interval` is the sensor's interval."""
         return self.last.ended + wait_before_retry(self.number, interval)
 
     def most_windows(self, allowed: int) -> int:
-        """Return the maximum number of windows in its next run: half as many after each abrupt end, so that a window
-        that crashes its runs does not block the others."""
+        """Return the maximum number of windows in the window's next run. Each abrupt end halves this number, so that a
+        window that crashes its runs does not block the others."""
         return max(allowed >> self.abrupt, 1)
 
 
 def wait_before_retry(tries: int, interval: timedelta) -> timedelta:
-    """Return the delay between the last of `tries` failed runs and the next request: twice as long each time."""
+    """Return the delay between the last of `tries` failed runs and the next request. The delay doubles with each failed
+    run."""
     return max(min(interval * (1 << min(tries - 1, 16)), LONGEST_WAIT), interval)
 
 
 def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Tries]:
-    """Return the tries of those windows among `keys`, ascending, that a failed run names."""
+    """Return the tries of those windows among `keys`, in ascending order, that a failed run should have loaded."""
     found: dict[str, Tries] = {}
     for run in failed:
         for key in run.windows.among(keys):
@@ -228,14 +231,16 @@ def tries_of(keys: Sequence[str], failed: Iterable[FailedRun]) -> dict[str, Trie
 
 
 def decided_at(accepted: Mapping[str, datetime], unparked: Mapping[str, datetime]) -> dict[str, datetime]:
-    """Return, by key, when a window's loss was accepted or it was unparked, whichever came last."""
+    """Return, by window key, the time of the later decision: when the window's loss was accepted, or when the window
+    was unparked."""
     return {key: max(m[key] for m in (accepted, unparked) if key in m) for key in {*accepted, *unparked}}
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Facts that decide which windows are due at `now`: the sensor's `interval`, the newest edge with a cut, when a
-    window's loss was last accepted or it was unparked, by key, and the fingerprint of the current decoding."""
+    """Facts that decide which windows are due at `now`: the sensor's `interval`; the newest edge with a cut; by window
+    key, when the window's loss was last accepted or the window was last unparked; and the fingerprint of the current
+    decoding."""
 
     now: datetime
     interval: timedelta
@@ -260,12 +265,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """One run to request: the windows from `first` to `last`, both inclusive, or only those `listed`; `offsets` in
-    total.
+    """One run to request: the windows from `first` to `last`, both inclusive, or only those in `listed`; `offsets` is
+    their total number of offsets.
 
-    `attempt` is 1 if none of them is known to have failed, plus one for each failed run; `after` names the newest of
-    those runs.
-    `most` is the maximum number of windows after runs that ended abruptly, 0 if none did.
+    `attempt` is 1 plus the largest number of failed runs of any of the windows; `after` is the newest of these runs. If
+    runs of some windows ended abruptly, `most` is the maximum number of windows in the run; otherwise it is 0.
     """
 
     first: str
@@ -279,10 +283,10 @@ class LoadRequest:
     most: int = 0
 
     def run_key(self, table: str) -> str:
-        """Return a key that is equal for equal windows, so a repeated tick requests no second run.
+        """Return a key that is equal for equal windows, so a repeated tick does not request a second run.
 
-        Dagster never starts a second run for a key, whatever the result of the first. So the key contains the
-        attempt and the preceding run, because only the newest failed runs are counted.
+        Dagster never starts a second run for a key, whatever the result of the first run. So the key contains the
+        attempt and the preceding run. The attempt alone is not enough, because only the newest failed runs are counted.
         """
         key = f"{table}/{self.generation}/{self.first}..{self.last}"
         if self.listed:
@@ -300,15 +304,15 @@ def grouped(
     tries: Mapping[str, Tries] | None = None,
     asked_before: Mapping[str, str] | None = None,
 ) -> Iterator[LoadRequest]:
-    """Return runs for `windows` (ascending) except those in `loaded`.
+    """Yield runs for `windows` (ascending) except those in `loaded`.
 
-    `tries` has the failed runs by window key. `asked_before` lists windows that an earlier tick has requested and that
+    `tries` has the failed runs by window key. `asked_before` has the windows that an earlier tick requested and that
     have no known failed run, each with the run that preceded the request.
 
-    A run contains adjacent windows only, since Dagster names a run's windows by the first and the last one; the
-    current `schedule` determines the windows in between. Windows of an earlier schedule may not start at its edges,
-    and are then no longer partitions: use `listed` for those. A window with more than `max_offsets` gets a separate
-    run.
+    A run contains only adjacent windows, because Dagster identifies a run's windows by the first and the last one; the
+    current `schedule` determines the windows in between. Windows of an earlier schedule that do not start at edges of
+    the current schedule are no longer partitions: use `listed` for those. A window with more than `max_offsets` gets a
+    separate run.
     """
     done, failed, before = set(loaded), tries or {}, asked_before or {}
     run = _Run(max_offsets, max_windows, failed)
@@ -334,7 +338,8 @@ def listed(
     tries: Mapping[str, Tries] | None = None,
     asked_before: Mapping[str, str] | None = None,
 ) -> Iterator[LoadRequest]:
-    """Return runs for `windows` (ascending) that are not partitions, each named by its key; otherwise as `grouped`."""
+    """Yield runs for `windows` (ascending) that are not partitions. Each run lists its windows by key; in all other
+    respects, this is like `grouped`."""
     failed, before = tries or {}, asked_before or {}
     run = _Run(max_offsets, max_windows, failed)
     for window in windows:
@@ -349,9 +354,10 @@ def listed(
 def packed(
     requests: Iterable[tuple[str, LoadRequest]], *, max_offsets: int, max_windows: int
 ) -> Iterator[list[tuple[str, LoadRequest]]]:
-    """Return runs for the requests of many topics, each with its topic; requests that never failed come first. Pure.
+    """Yield runs for the requests of many topics, each request with its topic. Requests that never failed come first.
+    Pure.
 
-    Requests that failed get separate runs, and so do those that ended runs abruptly, so that a topic that cannot be
+    Requests that failed get separate runs, and so do requests that ended runs abruptly, so that a topic that cannot be
     loaded does not affect the others. A request above a limit gets a separate run.
     """
     by_failures = sorted(requests, key=lambda r: (r[1].attempt > 1, r[1].most > 0, -r[1].most))
@@ -381,7 +387,7 @@ class _Run:
         return _Run(self._max_offsets, self._max_windows, self._failed)
 
     def is_full_for(self, window: SealedWindow) -> bool:
-        """Return True if `window` has to go into another run."""
+        """Return True if `window` must go into another run."""
         most = min(self._most, self._allowed(window))
         return self._offsets + window.ranges.size > self._max_offsets or len(self.windows) >= most
 
@@ -392,7 +398,7 @@ class _Run:
 
     @property
     def most_after_failure(self) -> int:
-        """Return the maximum number of windows if runs of some of them ended abruptly; 0 if none did."""
+        """Return the maximum number of windows if runs of some of these windows ended abruptly; 0 if none did."""
         return self._most if self._most < self._max_windows else 0
 
     def _allowed(self, window: SealedWindow) -> int:
@@ -401,7 +407,7 @@ class _Run:
 
 
 def _neighbours(left: SealedWindow, right: SealedWindow, schedule: str) -> bool:
-    """Return True if `right` is the partition after `left` in Dagster."""
+    """Return True if `right` is the partition that follows `left` in Dagster."""
     following = window_starting_at(schedule, left.window.start)
     return left.generation == right.generation and following == Window(left.window.start, right.window.start)
 
@@ -421,18 +427,19 @@ def _listing(request: LoadRequest, run: _Run) -> LoadRequest:
 
 
 WINDOW_LIMIT: Final = 100_000
-"""Dagster's recommended maximum number of partitions of an asset."""
+"""Maximum number of partitions per asset that Dagster recommends."""
 
 NEAR_LIMIT: Final = 0.9
 
 
 def windows_until(declaration: TopicDeclaration, now: datetime) -> int:
-    """Return how many windows of the topic's schedule have begun between its first edge and `now`."""
+    """Return the number of windows of the topic's schedule that have begun between its first edge and `now`."""
     return count_edges(declaration.schedule, declaration.first_edge, now)
 
 
 def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
-    """Return the reason why a topic without cuts must not start, and what to do; None if it has few enough windows."""
+    """Return the reason why a topic without cuts must not start, and what to do; None if the number of its windows is
+    within the limit."""
     number = windows_until(declaration, now)
     if number <= WINDOW_LIMIT:
         return None
@@ -446,7 +453,7 @@ def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
 
 
 def limit_warning(declaration: TopicDeclaration, now: datetime) -> str | None:
-    """Return a warning for a table that is near or over the limit; otherwise None."""
+    """Return a warning for a table whose number of windows is near or over the limit; otherwise None."""
     number = windows_until(declaration, now)
     if number < NEAR_LIMIT * WINDOW_LIMIT:
         return None

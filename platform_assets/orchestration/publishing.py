@@ -1,7 +1,8 @@
-"""Publishes a table's position to a consumer group for ordinary lag monitors. The platform never reads it back.
+"""Publishes a table's position to a consumer group, for ordinary lag monitors. The platform never reads this position
+back.
 
-The position is the exclusive end of the gap-free loaded range, as a consumer that had read so far would commit it. A load or a tick
-does not fail if it cannot be published.
+The position is the exclusive end of the gap-free loaded range, which is what a consumer that has read so far would
+commit. A load or a tick does not fail if the position cannot be published.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _log = logger(__name__)
 
 _RENEWED_EVERY: Final = 600.0
 """Seconds between renewals. Brokers forget offsets that are not committed again within `offsets.retention.minutes`,
-by default seven days."""
+which is seven days by default."""
 _BETWEEN_COMMITS: Final = 5.0
-"""Minimum seconds between two positions published by one run; consumers have the same default."""
+"""Minimum number of seconds between two positions that one run publishes. Consumers have the same default."""
 _BUDGET_SECONDS: Final = 5.0
 
 
@@ -49,8 +50,8 @@ class Publisher:
     _at: float = field(default=float("-inf"), init=False, repr=False)
 
     def after_commit(self) -> None:
-        """Publish, unless that was just done or has already failed: the run ends with `now`, and retries would delay
-        it."""
+        """Publish the position, unless this was just done or has already failed. The run publishes the position at its
+        end in any case, with `now`, and retries would delay the run."""
         if not self._failed and self.clock() - self._at >= _BETWEEN_COMMITS:
             self.now()
 
@@ -61,7 +62,8 @@ class Publisher:
             self._publish(None)
 
     def renew(self) -> None:
-        """Publish the position if it differs from the last one of this process, or if that is ten minutes old."""
+        """Publish the position if it differs from the last position that this process published, or if that was ten
+        minutes ago."""
         if not self.declaration.publish_position:
             return
         place = str(self.ledger.lake.table(self.declaration.raw_table))
@@ -73,7 +75,7 @@ class Publisher:
                 _last[place] = _Last(found, self.clock())
 
     def _publish(self, last: _Last | None) -> RecordedCut | None:
-        """Publish unless the position equals `last`; return the position if an attempt was made."""
+        """Publish the position unless it equals `last`. Return the position if an attempt was made."""
         table, bounded = self.declaration.raw_table, self.cluster.with_deadline(time.monotonic() + _BUDGET_SECONDS)
         reached: RecordedCut | None = None
         try:
@@ -96,7 +98,8 @@ class Publisher:
 
 
 def commit(cluster: Cluster, table: TableRef, topic_id: str, offsets: Mapping[int, int], patience: float) -> None:
-    """Commit `offsets`, by partition, to the group of `table`, in `patience` seconds. Raises what `PositionBrokers.commit` does."""
+    """Commit `offsets`, by partition, to the consumer group of `table` within `patience` seconds. Raises whatever
+    `PositionBrokers.commit` raises."""
     from platform_assets.kafka.batches.positions import PositionBrokers  # A second Kafka client, needed only here.
 
     brokers = PositionBrokers(cluster.settings, table.topic, topic_id, patience=patience, stopped=lambda: False)

@@ -1,9 +1,10 @@
 """The checks of raw tables in Dagster, listed by `checks_of`: in runs, and in ticks that report windows without
 offsets.
 
-Dagster counts a check as evaluated only if its evaluation is not older than the newest materialization. The report
-of an empty window would hide the results of all checks, so a tick evaluates the rules again, using the ledger, logs
-and, within its budget, the brokers' evidence. If data files have to be read, it requests a run of the checks.
+Dagster counts a check as evaluated only if its evaluation is not older than the newest materialization. The report of
+an empty window would therefore hide the results of all checks. So a tick evaluates the rules again from the ledger, the
+tables' logs and, within the tick's budget, the brokers' evidence. If data files must be read, the tick requests a run
+of the checks instead.
 """
 
 # No postponed annotations here: Dagster reads those of the functions below.
@@ -62,8 +63,8 @@ AGING: Final[tuple[AgingCheck, ...]] = (retention_check.CHECK,)
 
 
 def checks_of(declaration: TopicDeclaration) -> tuple[Check | AgingCheck, ...]:
-    """Return all checks of a topic's raw table except the deep audit, which has a separate schedule: rules, then
-    aging checks."""
+    """Return all checks of a topic's raw table, rules first and then aging checks. The deep audit is not included,
+    because it has a separate schedule."""
     return (*CHECKS.values(), *aging_of(declaration))
 
 
@@ -73,7 +74,7 @@ def aging_of(declaration: TopicDeclaration) -> tuple[AgingCheck, ...]:
 
 
 def build_checks(declaration: TopicDeclaration) -> dg.AssetChecksDefinition:
-    """Build the checks of each load, in one step, since they judge the same facts."""
+    """Build the checks that are evaluated after each load, in one step, because they judge the same facts."""
     topic = declaration.topic
     specs = [_spec(declaration.raw_table, check) for check in checks_of(declaration)]
 
@@ -128,7 +129,7 @@ def evaluation(
     records: RunLog | None = None,
     log: Log = _log,
 ) -> Evaluation:
-    """Build the evaluation of a raw table's checks, with the records of `instance` about runs other than `run_id`."""
+    """Build the evaluation of a raw table's checks, with the records in `instance` about runs other than `run_id`."""
     known = Orchestration()
     if instance is not None:
         known = dagster_records.orchestration(instance, declaration.raw_table, run_id or None, records)
@@ -173,7 +174,7 @@ def age(declaration: TopicDeclaration, services: Services) -> Iterator[Evaluated
 
 @dataclass(frozen=True, slots=True)
 class EmptyWindowChecks:
-    """Evaluations that a tick reports after its materializations, and a run of the checks that it requests."""
+    """Evaluations that a tick reports after its materializations, and a run of the checks that the tick requests."""
 
     events: Sequence[dg.AssetCheckEvaluation] = ()
     run: dg.RunRequest | None = None
@@ -192,9 +193,9 @@ def after_empty_windows(
 ) -> EmptyWindowChecks:
     """Evaluate every check of the raw table, with at most `budget` seconds for queries to the brokers.
 
-    `reporting` are the windows that this tick is about to report as loaded, with their load ids. A table without loads has nothing to
-    check. The deep audit is judged by the findings of earlier audits and by whether the files changed since; before the first audit it
-    is skipped.
+    `reporting` has the windows that this tick is about to report as loaded, with their load ids. A table without loads
+    has nothing to check. The result of the deep audit follows from the findings of earlier audits and from whether the
+    files have changed since; before the first audit, it is skipped.
     """
     table = declaration.raw_table
     if not load_log.exists(ledger.lake.table(table)):
@@ -229,7 +230,7 @@ def after_empty_windows(
 
 
 def _about_to_report(known: Orchestration, reporting: Mapping[str, str]) -> Orchestration:
-    """Return the orchestrator's state as it will be after this tick's materializations, which precede its
+    """Return Dagster's records as they will be after the materializations of this tick, which precede the tick's
     evaluations."""
 
     def reported(keys: Sequence[str] | None) -> Mapping[str, str | None] | None:
@@ -244,7 +245,7 @@ def _no_spark() -> NoReturn:
 
 
 def _run_of_checks(declaration: TopicDeclaration, instance: dg.DagsterInstance, newest: str) -> dg.RunRequest | None:
-    """Return a run of the checks only, unless one is queued or running."""
+    """Return a request for a run of only the checks, unless such a run is queued or running."""
     keys = [dg.AssetCheckKey(table_key(declaration.raw_table), name) for name in CHECKS]
     if dagster_records.checks_in_flight(instance, keys):
         return None

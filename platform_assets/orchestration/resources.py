@@ -1,8 +1,9 @@
 """The shared Dagster resources (brokers, lake, Spark), and run configuration that holds only values.
 
-Resource values come from the environment when a run or tick starts, never from the run's config. Wherever Dagster's `Config` takes
-a text, a number or a flag, it also takes `{env: NAME}` and reads that variable in the code location. `values_of` rules that out:
-otherwise anyone who may launch a run could have secrets written into a log, an error or the ledger.
+Resource values come from the environment when a run or a tick starts, never from the config of a run. Wherever
+Dagster's `Config` accepts a string, a number or a flag, it also accepts `{env: NAME}`, and then reads that variable in
+the code location. `values_of` prevents this: otherwise, anyone with permission to launch a run could make it write
+secrets to a log, an error or the ledger.
 """
 
 from __future__ import annotations
@@ -32,24 +33,25 @@ if TYPE_CHECKING:
 
 
 class _FixedResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """A resource configured by the code location and not by runs: otherwise a run could send credentials to another
+    """A resource that the code location configures, and a run cannot: otherwise a run could send credentials to another
     address."""
 
     @cached_method  # Dagster tells definitions apart by identity.
     def get_resource_definition(self) -> Any:
-        """Return the definition for Dagster; its schema has no fields."""
+        """Return the definition of the resource for Dagster; its config schema has no fields."""
         given = self._resolved_config_dict
         return super().get_resource_definition().configured(lambda _: given, config_schema={})
 
 
 class KafkaResource(_FixedResource):
-    """The Kafka cluster. Security settings are taken from `KAFKA_*` when used, and kept out of Dagster's config."""
+    """The Kafka cluster. Security settings are read from `KAFKA_*` when they are used, and kept out of Dagster's
+    config."""
 
     bootstrap_servers: str = Field(description="host:port[,host:port…]")
     timeout_seconds: float = Field(default=10.0, gt=0, description="Bound of one call to the brokers.")
 
     def settings(self) -> ClientSettings:
-        """Return settings for every client. Raises ConfigurationError."""
+        """Return the settings for every client. Raises ConfigurationError."""
         return ClientSettings.from_environment(os.environ, self.bootstrap_servers)
 
     def cluster(self) -> Cluster:
@@ -80,7 +82,7 @@ class SparkResource(_FixedResource):
         return self._session
 
     def forget(self) -> None:
-        """Drop the session after the server went away, so that the next call creates a new one."""
+        """Drop the session after the server became unavailable, so that the next call creates a new session."""
         if self._session is not None:
             session, self._session = self._session, None
             end(session)
@@ -90,7 +92,8 @@ C = TypeVar("C", bound=dg.Config)
 
 
 def values_of(config: type[dg.Config]) -> dg.Field:
-    """The schema of an op's config, for `config_schema`: the schema of `config`, without references to the environment.
+    """Return the schema of an op's config, for `config_schema`: the schema of `config`, without references to the
+    environment.
 
     Raises:
         TypeError: a field has a type that this module does not know.
@@ -157,7 +160,7 @@ class Services(Protocol):
         ...
 
     def settings(self) -> ClientSettings:
-        """Settings for clients of the brokers. Raises ConfigurationError."""
+        """Settings for clients that connect to the brokers. Raises ConfigurationError."""
         ...
 
     def load_engine(self, name: EngineName) -> LoadEngine:
@@ -179,7 +182,7 @@ class Services(Protocol):
 
 @dataclass
 class RunServices:
-    """The services of a run, from Dagster's resources."""
+    """The services that a run uses, from Dagster's resources."""
 
     kafka: KafkaResource
     lake: LakeResource
@@ -196,7 +199,7 @@ class RunServices:
         return self.kafka.cluster()
 
     def settings(self) -> ClientSettings:
-        """Settings for clients of the brokers. Raises ConfigurationError."""
+        """Settings for clients that connect to the brokers. Raises ConfigurationError."""
         return self.kafka.settings()
 
     def load_engine(self, name: EngineName) -> LoadEngine:

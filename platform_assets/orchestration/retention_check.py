@@ -26,13 +26,13 @@ _DESCRIPTION: Final = (
     "`retention.bytes` at today's rate. It only warns, and blocks nothing."
 )
 _LONG: Final = timedelta(minutes=1)
-"""Default transaction timeout of producers. Transactions open for longer are named."""
+"""Default transaction timeout of producers. Transactions that have been open longer than this are listed."""
 _GRACE: Final = timedelta(minutes=1)
-"""Time within which a coordinator aborts a transaction after its timeout: it checks every ten seconds and then
-writes markers."""
+"""Time within which a coordinator aborts a transaction after its timeout: the coordinator checks for timeouts every ten
+seconds and then writes markers."""
 _LONGEST: Final = timedelta(minutes=15)
-"""Default maximum transaction timeout (`transaction.max.timeout.ms`). Before it has passed, a client that may not
-query coordinators cannot distinguish a hanging transaction from one in progress."""
+"""Default maximum transaction timeout (`transaction.max.timeout.ms`). Until this time has passed, a client that is not
+allowed to query coordinators cannot distinguish a hanging transaction from one in progress."""
 _NAMED: Final = 3
 
 
@@ -40,8 +40,8 @@ _NAMED: Final = 3
 class TransactionStatus:
     """An open transaction, which holds back `offsets` offsets from `start` on. Times are ISO 8601 in UTC.
 
-    `since` is when it began, or when its producer last wrote if no coordinator knows it. In that case
-    `transactional_id`, `state` and `ends_at`, when the coordinator aborts it, are None.
+    `since` is when the transaction began or, if no coordinator knows it, when its producer last wrote. In the second
+    case, `transactional_id`, `state` and `ends_at` are None. `ends_at` is when the coordinator aborts the transaction.
     """
 
     partition: int
@@ -75,7 +75,7 @@ def transactions(table_forecast: RetentionForecast) -> tuple[TransactionStatus, 
 
 
 def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
-    """Yield problems that a person has to solve: transactions that never end on their own, and retention close to
+    """Yield problems that a person must solve: transactions that never end on their own, and retention that is close to
     the table's position."""
     hung = [t for t in table_forecast.transactions if _is_hung(t, now)]
     for transaction in hung[:_NAMED]:
@@ -90,7 +90,7 @@ def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
 
 
 def warnings(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
-    """Yield warnings: conditions that resolve on their own, and facts that could not be determined."""
+    """Yield warnings about conditions that resolve on their own, and about facts that could not be determined."""
     for transaction in table_forecast.transactions[:_NAMED]:
         if not _is_hung(transaction, now) and now - transaction.since > _LONG:
             yield _transaction_text(table_forecast, transaction, bootstrap, now)
@@ -147,7 +147,7 @@ def _overtaken(partition: PartitionForecast, forecast: Forecast) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """Return a readable duration, with a precision that fits its size."""
+    """Return a readable duration whose precision suits its size."""
     if hours < 1:
         return f"{hours * 60:.0f} min"
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} d"
@@ -168,7 +168,7 @@ _COLUMNS: Final = (
 
 
 def result(table: TableRef, table_forecast: RetentionForecast) -> dg.AssetCheckResult:
-    """Return the check's result: a warning if retention is close."""
+    """Return the result of the check: a warning if retention is close to the table's position."""
     near = [(p, p.forecast) for p in table_forecast.partitions if p.forecast is not None and p.forecast.near]
     hours, foretold = table_forecast.hours, [p for p in table_forecast.partitions if p.forecast is not None]
     if near:

@@ -1,4 +1,5 @@
-"""`platform-assets status`: each table at a glance, from ledger, brokers and orchestrator, without queries to Spark."""
+"""`platform-assets status`: each table at a glance, from the ledger, the brokers and Dagster's records, without queries
+to Spark."""
 
 from __future__ import annotations
 
@@ -39,20 +40,19 @@ JSON_VERSION = 1
 _BROKER_BUDGET_SECONDS = 3.0
 _MOST_UNLOADED = 20
 _JUDGED = 1_000
-"""Maximum number of the oldest windows that are not loaded and are examined one by one: a backlog may have a hundred
-thousand.
-"""
+"""Maximum number of windows that are not loaded to examine one by one, oldest first: a backlog may have a hundred
+thousand windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One Kafka partition: offsets are exclusive ends, None where unknown.
+    """One Kafka partition. Offsets are exclusive ends, and None if they are unknown.
 
-    `committed` is the end of the gap-free loaded range; `sealed` the newest cut; `end` the last stable offset now;
-    `lag` counts the offsets from `committed` to `end`, before the first load those from the start of the first
-    window. `high_watermark` is the end including open transactions, `lag_to_high_watermark` the lag to it.
-    `hours_left` are the hours until retention may remove the first offset that is not loaded; None if they are
-    unknown, or if no removal is expected.
+    `committed` is the end of the gap-free loaded range; `sealed` is the newest cut; `end` is the current last stable
+    offset. `lag` counts the offsets from `committed` to `end`; before the first load, it counts from the start of the
+    first window. `high_watermark` is the end including open transactions, and `lag_to_high_watermark` is the lag to it.
+    `hours_left` is the number of hours until retention may remove the first offset that is not loaded; it is None if
+    that is unknown, or if no removal is expected.
     """
 
     partition: int
@@ -67,18 +67,19 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One raw table, and the tables into which it is decoded. Field names are those of the JSON and must not change.
+    """One raw table, and the tables into which it is decoded. The field names are also those of the JSON and must not
+    change.
 
-    `windows_failed` counts sealed windows that are not loaded although newer ones are, and for which no run is in
-    progress; `windows_waiting` counts those still to come, and `windows_parked` those that an operator has set
-    aside. `newest_window_age_seconds` is the time since the end of the newest loaded window. `broker_error` explains
-    why end offsets are unknown, `error` why anything else is; `warning` names what will need attention later.
-    `unloaded` are the oldest windows that are not loaded, at most 20; `sensor` is None if Dagster has no record of
-    it; `problems` name what keeps windows from being loaded, or soon will. `lag_to_high_watermark` also counts
-    offsets held back by open transactions; `hours_left` is that of the partition that retention overtakes first.
-    `decoded` is None if nothing is decoded, or nothing could be read. For a `paused` topic no window counts as
-    failed, and problems are only those of its log. `upkeep` has the newest upkeep of each of the topic's tables, if
-    any.
+    `windows_failed` counts sealed windows that are not loaded although newer windows are, and for which no run is in
+    progress. `windows_waiting` counts windows still to be loaded, and `windows_parked` counts windows that an operator
+    has set aside. `newest_window_age_seconds` is the time since the end of the newest loaded window. `broker_error`
+    explains why end offsets are unknown, and `error` explains why anything else is unknown. `warning` says what will
+    need attention later. `unloaded` lists the oldest windows that are not loaded, at most 20. `sensor` is None if
+    Dagster has no record of the sensor. `problems` says what keeps windows from being loaded, or soon will.
+    `lag_to_high_watermark` also counts offsets that open transactions hold back. `hours_left` is the value for the
+    partition that retention overtakes first. `decoded` is None if the topic is not decoded, or if nothing could be
+    read. For a `paused` topic, no window counts as failed, and only problems with its log are listed. `upkeep` has the
+    newest upkeep of each of the topic's tables, if there is any.
     """
 
     table: str
@@ -111,9 +112,9 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All tables at `at` (ISO 8601, UTC). `spark_error` says why Spark does not answer, if it was queried.
+    """All tables at the time `at` (ISO 8601, UTC). `spark_error` says why Spark does not answer, if it was queried.
 
-    `left_out` names the declared topics that have no table here, each with the reason and what to do.
+    `left_out` has the declared topics without a table here, each with the reason and what to do.
     """
 
     at: str
@@ -155,11 +156,11 @@ def collect(
     spark_error: str | None = None,
     left_out: Iterable[str] = (),
 ) -> Status:
-    """Return the status of every declared table. Facts that cannot be determined are named in the table's row; nothing
-    is raised.
+    """Return the status of every declared table. Facts that cannot be determined are reported in the table's row;
+    nothing is raised.
 
-    `broker_silence` is the reason why the brokers are not queried, if so, and `spark_error` why loads cannot use
-    Spark. `left_out` names the declared topics without a table, and why.
+    `broker_silence` is the reason why the brokers are not queried, if they are not, and `spark_error` is the reason why
+    loads cannot use Spark, if they cannot. `left_out` has the declared topics without a table, with the reasons.
     """
     names = tuple(checks)
     states = {} if instance is None else health.sensors(instance)
@@ -290,7 +291,7 @@ def _table(
 def _unerased(
     table: str, unfinished: Mapping[str, decisions.UnfinishedErasure], replays: Sequence[str]
 ) -> Iterator[str]:
-    """Yield what to do about an interrupted erasure, unless it is running."""
+    """Yield what to do about an interrupted erasure, in case it is not running again."""
     continued = f'if it is not running, run `platform-assets erase {table} --reason "…"`, which continues it'
     if unfinished:
         by = next(iter(unfinished.values())).decision.decided_by
@@ -309,7 +310,8 @@ def _decoded(
     missing: Collection[str],
     now: datetime,
 ) -> tuple[DecodedStatus | None, str | None]:
-    """Return the tables into which it is decoded, if any, or the reason why nothing is known about them."""
+    """Return the status of the tables into which the topic is decoded, if any, or the reason why this status is
+    unknown."""
     if declaration.decode is None:
         return None, None
     try:
@@ -320,13 +322,13 @@ def _decoded(
 
 
 def _recorded(rows: pa.Table) -> list[tuple[datetime, datetime]]:
-    """Return the end of each loaded window and when its newest entry was recorded."""
+    """Return, for each loaded window, its end and the time when its newest entry was recorded."""
     found = rows.group_by("window_end").aggregate([("recorded_at", "max")])
     return list(zip(found["window_end"].to_pylist(), found["recorded_at_max"].to_pylist(), strict=True))
 
 
 def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: datetime) -> str | None:
-    """Return the message for a topic without a sealed window, although one window has ended."""
+    """Return the message for a topic that has no sealed window although a window has ended."""
     name = sensor_name(declaration.topic, declaration.together)
     if sensor is not None or not sealing.pending_edges(declaration, None, now, 2)[1:]:
         return None
@@ -339,8 +341,8 @@ def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: 
 def _subject(
     declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster | None, now: datetime, broker_silence: str | None
 ) -> Subject:
-    """Return the table for its aging checks, with bounded calls to the brokers, or the reason why they are not
-    queried."""
+    """Return the table for its aging checks, with a time limit for calls to the brokers, or with the reason why the
+    brokers are not queried."""
     silence = broker_silence
     if silence is None and cluster is None:
         silence = "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
@@ -350,7 +352,7 @@ def _subject(
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """Return None if one of the values is unknown or there is none."""
+    """Return None if there are no values, or if one of them is unknown."""
     known = list(values)
     return None if not known or None in known else sum(v for v in known if v is not None)
 
@@ -379,8 +381,8 @@ def _warnings(declaration: TopicDeclaration, first: datetime | None, now: dateti
 
 
 def _clock_error(cluster: Cluster | None, ledger: Ledger, topic: str, now: datetime, edge: datetime) -> str | None:
-    """Return the reason why an edge that is long past by this machine's clock is not cut: by another clock, it has
-    not passed."""
+    """Return the reason why an edge that passed long ago by this machine's clock has no cut: by another clock, it has
+    not passed yet."""
     if cluster is None:
         return None
     try:
@@ -391,7 +393,7 @@ def _clock_error(cluster: Cluster | None, ledger: Ledger, topic: str, now: datet
 
 
 def _committed(rows: pa.Table, edges: list[str], loaded: set[str]) -> dict[int, int]:
-    """Return, by partition, the end of the last window before the first one that is not loaded."""
+    """Return, by partition, the end of the last window before the first window that is not loaded."""
     unbroken = next((e for e in edges[:-1] if e not in loaded), None)
     held = rows if unbroken is None else rows.filter(pc.less(rows["window"], unbroken))
     if held.num_rows == 0:

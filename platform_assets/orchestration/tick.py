@@ -1,12 +1,12 @@
-"""The sensor's tick: seals windows whose end has passed, reports them, and requests runs for windows that are not
+"""The sensor's tick: it seals windows whose end has passed, reports them, and requests runs for windows that are not
 loaded.
 
-Every topic belongs to a group, by default with no other topic. One tick serves all topics of a group: the edges that it
-cuts are recorded in one commit, and Dagster's run records are queried once.
+Every topic belongs to a group; by default, the topic is alone in its group. One tick serves all topics of a group. The
+edges that the tick cuts are recorded in one commit, and Dagster's run records are queried once.
 
-A tick never consumes messages. It reads at most batch headers: around transaction markers and, if a window's holes
-are not explained yet, those of that window. Its reports are based on the ledger, never on the clock, so a tick that
-is repeated after a crash reports the same; and what Dagster already has is not reported twice.
+A tick never consumes messages. At most, it reads batch headers: around transaction markers and, if holes in a window
+are not explained yet, in that window. A tick's reports are based on the ledger, never on the clock, so a tick that is
+repeated after a crash reports the same events. Events that Dagster already has are not reported twice.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _log = logger(__name__)
 
 _CURSOR_VERSION: Final = 1
 _FOR_PAUSED: Final = 0.1
-"""Share of a tick's budget after which no more paused topics are examined."""
+"""Share of a tick's budget after which no further paused topics are examined."""
 _FOR_TAKING: Final = 0.5
-"""Share of a tick's budget after which no more cuts are made."""
+"""Share of a tick's budget after which no further cuts are made."""
 _FOR_ALL: Final = 0.9
-"""Share of a tick's budget after which no more topics are examined."""
+"""Share of a tick's budget after which no further topics are examined."""
 _NAMED: Final = 3
 TICK_STATUS: Final = "platform_assets/trouble"
-"""Metadata of an observation: the error's class, empty once ticks succeed again."""
+"""Metadata of an observation: the error's class; empty once ticks succeed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Group:
 
     @property
     def first(self) -> TopicDeclaration:
-        """Return one of the topics: interval, budget and limits of a run are the same for all."""
+        """Return one of the topics. The interval, the budget and the limits of a run are the same for all of them."""
         return self.declarations[0]
 
     def __str__(self) -> str:
@@ -77,18 +77,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The contents of a cursor: the edge before which all windows of a topic are reported, and the next topic to
-    examine."""
+    """The contents of a cursor: for each topic, the edge before which all its windows are reported; and the next topic
+    to examine."""
 
     reported: Mapping[str, datetime] = field(default_factory=dict)
     following: str = ""
 
     @classmethod
     def from_cursor(cls, cursor: str | None, topics: Sequence[str] = ()) -> Position:
-        """Parse the result of `to_cursor`; return the initial position for no cursor or an unknown kind.
+        """Parse the result of `to_cursor`. Return the initial position if there is no cursor or its kind is unknown.
 
-        Earlier releases wrote only an edge for the sensor of one topic: it applies to `topics` if that has one
-        topic.
+        Earlier releases wrote only an edge for the sensor of one topic. Such an edge is used if `topics` has exactly
+        one topic.
         """
         fields = json.loads(cursor) if cursor else {}
         reported = fields.get("reported") if fields.get("version") == _CURSOR_VERSION else None
@@ -100,7 +100,7 @@ class Position:
         return cls(edges, fields["following"])
 
     def to_cursor(self) -> str:
-        """Return JSON. Topics are grouped by edge, since nearly all have the same."""
+        """Return JSON. Topics are grouped by edge, because nearly all have the same edge."""
         by_edge: dict[str, list[str]] = {}
         for topic, edge in sorted(self.reported.items()):
             by_edge.setdefault(str(round(edge.timestamp())), []).append(topic)
@@ -124,8 +124,8 @@ class _Gathered:
 
 @dataclass(frozen=True)
 class Tick:
-    """One evaluation of the sensor of `group`; `now` is when it began. `clock` is the second clock, by default
-    Kafka's."""
+    """One evaluation of the sensor of `group`; `now` is when the evaluation began. `clock` is the second clock, by
+    default Kafka's."""
 
     group: Group
     cluster: Cluster
@@ -135,16 +135,16 @@ class Tick:
     clock: clocks.Ask | None = None
 
     def evaluate(self, cursor: str | None) -> dg.SensorResult:
-        """Plan, then do the sensor's other work: evaluate aging checks, report loads that Dagster lacks, and publish
+        """Do all of the sensor's work: plan, evaluate aging checks, report loads that Dagster lacks, and publish
         positions.
 
-        Topics that are left when the budget is used up come first in the next tick. A topic's error is reported on
+        Topics that remain when the budget is used up come first in the next tick. An error of a topic is reported on
         its table's page, and raised if no topic succeeded.
         """
         return self._tick(cursor, alone=False)
 
     def plan(self, cursor: str | None) -> dg.SensorResult:
-        """Seal windows, report them and request runs. Raises what `sealing.seal` raises if no topic succeeded."""
+        """Seal windows, report them and request runs. Raises whatever `sealing.seal` raises if no topic succeeded."""
         return self._tick(cursor, alone=True)
 
     def _tick(self, cursor: str | None, *, alone: bool) -> dg.SensorResult:
@@ -240,13 +240,15 @@ class Tick:
         return more
 
     def _age_paused(self, until: float) -> None:
-        """Evaluate aging checks of paused topics. Those not evaluated by `until` are due in the next tick."""
+        """Evaluate the aging checks of paused topics. Topics whose checks are not evaluated by `until` are due in the
+        next tick."""
         for d in self.group.declarations:
             if d.paused and time.monotonic() < until:
                 self._age(d, self.cluster)
 
     def _age(self, d: TopicDeclaration, cluster: Cluster | str) -> None:
-        """Evaluate the aging checks of a topic that are due, and report them at once, since this tick may have no result."""
+        """Evaluate the aging checks of a topic that are due. Report the results at once, because this tick may not have
+        a result."""
         for event in evaluate_due(raw_checks.aging_of(d), Subject(d, self.ledger, cluster, self.now)):
             self.instance.report_runless_asset_event(event)
 
@@ -270,7 +272,7 @@ class Tick:
 
 
 def _from(declarations: Sequence[TopicDeclaration], following: str) -> list[TopicDeclaration]:
-    """Return all topics in order of name, beginning with `following`, so that each gets its turn."""
+    """Return all topics in order of name, but beginning with `following`, so that each topic gets its turn."""
     ordered = sorted(declarations, key=lambda d: d.topic)
     at = next((n for n, d in enumerate(ordered) if d.topic >= following), 0)
     return [*ordered[at:], *ordered[:at]]
@@ -282,8 +284,8 @@ def _from(declarations: Sequence[TopicDeclaration], following: str) -> list[Topi
 def _run_request(d: TopicDeclaration, table: TableRef, request: LoadRequest) -> dg.RunRequest:
     """Return the run that loads windows into the raw `table` and decodes them, or that only decodes them.
 
-    The run names windows by partitions, so that the UI shows them before they are loaded, or in its config if they
-    are not partitions.
+    The run specifies windows by partition, so that the UI shows them before they are loaded. Windows that are not
+    partitions are listed in the run's config.
     """
     run_key, tags = request.run_key(table.name), {dagster_records.TABLE_TAG: run_tag(table)}
     if request.listed:
@@ -326,11 +328,11 @@ _lock = threading.Lock()
 
 
 def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: PlatformError | None) -> None:
-    """Report on the table's page how a tick ended, if that differs from the previous tick: with `error`, or
-    successfully.
+    """Report on the table's page how a tick ended, with `error` or successfully, if this differs from the previous
+    tick.
 
-    Otherwise a failing tick would be visible only at the sensor. Dagster is queried once in each process for the
-    last report, so successful ticks cost nothing.
+    Otherwise a failing tick would only be visible at the sensor. Each process queries Dagster only once for the last
+    report, so successful ticks cost nothing.
     """
     asset, name = table_key(declaration.raw_table), sensor_name(declaration.topic, declaration.together)
     place = (str(instance.root_directory), declaration.topic)
@@ -349,7 +351,7 @@ def observe(instance: dg.DagsterInstance, declaration: TopicDeclaration, error: 
 
 
 def _reported(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str:
-    """Return the last reported kind; empty if there is none."""
+    """Return the kind of error that was last reported; empty if there is none."""
     for record in instance.fetch_observations(asset, limit=20).records:
         observation = record.asset_observation
         if observation is not None and TICK_STATUS in observation.metadata:

@@ -1,7 +1,7 @@
 """The part of a tick for one topic: which windows to report, and which to request.
 
-Requests do not depend on the cursor: a tick requests every sealed window that is not loaded, that no run in progress
-will load, and whose last failure is long enough ago. `planning` determines how long that is.
+Requests do not depend on the cursor. A tick requests every sealed window that is not loaded, unless a run in progress
+will load the window or the window's last failure is too recent. `planning` determines how long ago that must be.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ HELD_BACK = (ClockAheadError, StartMovedError)
 @dataclass(frozen=True)
 class TopicTickResult:
     """The result of a tick for one topic: windows to request, for the raw table (`loads`) and for decoding; a run of
-    only the checks; `events` to report; the edge before which all windows are then reported. `skip_reason` is set if
-    there is nothing else."""
+    only the checks; `events` to report; and the edge before which all windows are reported once the events are.
+    `skip_reason` is set if there is nothing else."""
 
     loads: Sequence[planning.LoadRequest]
     decodings: Sequence[planning.LoadRequest]
@@ -58,7 +58,8 @@ class TopicTickResult:
 
 @dataclass(frozen=True)
 class TopicTick:
-    """The part of a tick for the topic `declaration`; `now` is when the tick began, `log` has Dagster's records of runs."""
+    """The part of a tick that handles the topic `declaration`; `now` is when the tick began, and `log` has Dagster's
+    run records."""
 
     declaration: TopicDeclaration
     cluster: Cluster
@@ -70,9 +71,10 @@ class TopicTick:
     def after(
         self, done: sealing.Sealing | HeldBack | None, reported: datetime | None, deadline: float
     ) -> TopicTickResult:
-        """Return what to report and request after an attempt to seal; `done` is None if there was nothing to seal.
+        """Return what to report and request after an attempt to seal windows; `done` is None if there was nothing to
+        seal.
 
-        All windows before the edge `reported` were reported by earlier ticks.
+        Earlier ticks have reported all windows before the edge `reported`.
         """
         d = self.declaration
         fresh: list[SealedWindow] | None = None
@@ -164,7 +166,8 @@ class TopicTick:
         newest: datetime,
         reported: datetime | None,
     ) -> list[planning.LoadRequest]:
-        """Return runs for the windows in `windows` that are not loaded; this tick reports them, and earlier ticks all before."""
+        """Return runs for windows that are not loaded and are reported: this tick reports the windows in `windows`, and
+        earlier ticks reported all windows before."""
         d = self.declaration
         until = windows[-1].window.end if windows else reported
         open_windows = {
@@ -175,7 +178,7 @@ class TopicTick:
         return self._requests(d.raw_table, open_windows, newest, {w.key: w for w in windows})
 
     def _undecoded(self, newest: datetime, unloaded_raw: Unloaded) -> Mapping[str, Window]:
-        """Return the windows that the raw table has and the decoded one lacks, if there is a decoded table."""
+        """Return the windows that the raw table has and the decoded table lacks, if the topic is decoded."""
         d = self.declaration
         if d.decode is None:
             return {}
@@ -183,7 +186,7 @@ class TopicTick:
         return {key: window for key, window in left.windows.items() if key not in unloaded_raw.windows}
 
     def _decodings(self, undecoded: Mapping[str, Window], newest: datetime) -> list[planning.LoadRequest]:
-        """Return runs that decode windows of the raw table; none while one of its checks blocks derived tables."""
+        """Return runs that decode windows of the raw table; none while a check of the raw table blocks derived tables."""
         d = self.declaration
         if not undecoded or dagster_records.blocked_by(self.instance, blocking_keys(d)):
             return []
@@ -196,7 +199,8 @@ class TopicTick:
         newest: datetime,
         at_hand: Mapping[str, SealedWindow],
     ) -> list[planning.LoadRequest]:
-        """Return runs for those of `open_windows` that are due in `table`; `at_hand` are those that need not be read."""
+        """Return runs for those of `open_windows` that are due in `table`. The windows in `at_hand` need not be read
+        again."""
         if not open_windows:
             return []
         d = self.declaration
@@ -230,7 +234,8 @@ class TopicTick:
         return [*named, *planning.listed([w for w in chosen if w.key not in partitions], **bounds)]
 
     def _decoded_to_report(self, keys: Sequence[str]) -> list[Receipt]:
-        """Return windows without offsets that an earlier tick recorded and Dagster lacks, because that tick's result was lost."""
+        """Return the windows without offsets that an earlier tick recorded but Dagster lacks, because the result of
+        that tick was lost."""
         tables = _made_from_raw(self.declaration) if keys else ()
         return [r for t in tables for r in self._unreported(t, self.ledger.receipts(t, list(keys)))]
 

@@ -1,4 +1,5 @@
-"""The newest upkeep of a topic's tables, for `platform-assets status`, from the runs' records; no table is opened."""
+"""The newest upkeep of a topic's tables, for `platform-assets status`. It is read from the records of upkeep; no table
+is opened."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from platform_assets.windows.maintain import last_upkeep, upkeep_text
 
 @dataclass(frozen=True, slots=True)
 class UpkeepStatus:
-    """The newest upkeep of one table, which ended `at` (ISO 8601). Field names are those of the JSON and must not
-    change.
+    """The newest upkeep of one table; it ended at the time `at` (ISO 8601). The field names are also those of the JSON
+    and must not change.
 
-    After it, the table has `files` of `average_file_bytes`; before, it had `files_before`. It merged `merged_files`
-    of `merged_bytes` into `new_files`. `damaged` are windows whose rows are not those that were loaded, unless they
-    were loaded again since. `text` describes the upkeep.
+    Before the upkeep, the table had `files_before` files; after it, the table has `files` files of `average_file_bytes`
+    bytes on average. The upkeep merged `merged_files` files of `merged_bytes` bytes into `new_files` files. `damaged`
+    lists windows whose rows are not those that were loaded, except windows that have been loaded again since. `text`
+    describes the upkeep.
     """
 
     table: str
@@ -33,7 +35,8 @@ class UpkeepStatus:
 
 
 def collect(declaration: TopicDeclaration, ledger: Ledger) -> Iterator[UpkeepStatus]:
-    """Yield the newest upkeep of each of the topic's tables that has had one. Raises what reading the lake raises."""
+    """Yield the newest upkeep of each of the topic's tables for which there was an upkeep. Raises whatever reading the
+    lake raises."""
     for table in declaration.tables:
         done = last_upkeep.recall(ledger.lake, table)
         if done is not None:

@@ -31,7 +31,7 @@ _OF_ASSETS: Final = tuple(kind.value for kind in ASSET_EVENTS)
 _OF_CHECKS: Final = tuple(kind.value for kind in ASSET_CHECK_EVENTS)
 _NO_RUN: Final = ""
 _AT_ONCE: Final = 500
-"""SQLite limits the number of values in one statement."""
+"""Maximum number of values in one statement, because SQLite has a limit."""
 
 _events: Any = SqlEventLogStorageTable.c
 _evaluations: Any = AssetCheckExecutionsTable.c
@@ -39,7 +39,7 @@ _evaluations: Any = AssetCheckExecutionsTable.c
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An asset event: its storage id, run, type, asset in the form of Dagster's store, and partition."""
+    """An asset event: its storage id, run, type, asset key in the form that Dagster's store uses, and partition."""
 
     id: int
     run_id: str
@@ -50,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Row id of a check evaluation, its status, and the storage id of its event, which old rows lack."""
+    """A check evaluation: the id of its row, its status, and the storage id of its event, which old rows lack."""
 
     id: int
     run_id: str
@@ -62,7 +62,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Numbers of deleted events and evaluations, and the bytes of their texts and files, without indexes."""
+    """Numbers of deleted events and evaluations, and the bytes of their texts and files. Indexes are not included."""
 
     events: int = 0
     bytes: int = 0
@@ -91,23 +91,23 @@ class EventStore:
     def newest_run(self) -> str | None:
         """Return the run of the newest event.
 
-        It must stay: SQLite reuses the id of a deleted newest row, and Dagster's cursors are ids.
+        This event must stay: SQLite reuses the id of the newest row if it is deleted, and Dagster's cursors are ids.
         """
         with self.storage.index_connection() as conn:
             row = conn.execute(db.select(_events.run_id).order_by(_events.id.desc()).limit(1)).fetchone()
         return None if row is None else str(row[0])
 
     def events(self, run_ids: Sequence[str]) -> list[Event]:
-        """Return all events of assets that these runs reported."""
+        """Return all asset events that these runs reported."""
         return self._events(_events.run_id.in_(run_ids))
 
     def evaluations(self, run_ids: Sequence[str]) -> list[Evaluation]:
-        """Return all evaluations of checks that these runs planned or made."""
+        """Return all check evaluations that these runs planned or made."""
         query = _evaluation_rows().where(_evaluations.run_id.in_(run_ids))
         return [Evaluation(*row) for row in self._rows(query)]
 
     def newest_by_partition(self, asset: str, kind: str, partitions: Collection[str | None]) -> dict[str | None, int]:
-        """Return the id of the newest event of this kind by partition; the key None is for events without a
+        """Return the id of the newest event of this kind, by partition. The key None stands for events without a
         partition."""
         of_asset = [_events.asset_key == asset, _events.dagster_event_type == kind]
         newest = db.func.max(_events.id)
@@ -122,9 +122,10 @@ class EventStore:
         return found
 
     def newest_evaluations(self, asset: str, check: str) -> frozenset[int]:
-        """Return the newest rows of a check: one for each status and for each partition that evaluations name.
+        """Return the newest rows of a check: one row for each status and for each partition that occurs in evaluations.
 
-        It is queried once: rows added since are newer, and a row that is no longer the newest is kept until the next pruning.
+        The rows are queried only once. Rows added after that are newer; a row that is no longer the newest is kept
+        until the next pruning.
         """
         if (asset, check) not in self._newest:
             query = (
@@ -138,7 +139,7 @@ class EventStore:
     def delete(
         self, run_id: str, kept: Collection[int], kept_evaluations: Collection[int], *, dry_run: bool = False
     ) -> Deleted:
-        """Delete the events and evaluations of a run except those with these ids, and SQLite's log file of the run."""
+        """Delete the events and evaluations of a run, except those with these ids, and SQLite's log file for the run."""
         with self.storage.index_connection() as conn:
             events = db.select(_events.id).where(_events.run_id == run_id)
             rows = db.select(_evaluations.id).where(_evaluations.run_id == run_id)
@@ -150,7 +151,7 @@ class EventStore:
         return found + Deleted(bytes=sum(self._unlink(path, dry_run) for path in self._files(run_id)))
 
     def without_run(self, before: datetime) -> tuple[list[Event], list[Evaluation]]:
-        """Return events and evaluations without a run that were reported before `before`."""
+        """Return the events and evaluations that do not belong to a run and were reported before `before`."""
         old = _events.timestamp < before.astimezone(UTC).replace(tzinfo=None)
         at = _evaluations.evaluation_event_timestamp < before.astimezone(UTC).replace(tzinfo=None)
         evaluations = _evaluation_rows().where(_evaluations.run_id == _NO_RUN, at)
@@ -159,7 +160,8 @@ class EventStore:
     def delete_without_run(
         self, events: Iterable[int], evaluations: Iterable[int], before: datetime, *, dry_run: bool
     ) -> Deleted:
-        """Delete these events and evaluations, which have no run, and all of those before `before` in SQLite's second copy."""
+        """Delete these events and evaluations, which do not belong to a run. Also delete all such events before
+        `before` from SQLite's second copy."""
         doomed, rows = sorted(events), sorted(evaluations)
         with self.storage.index_connection() as conn:
             found = Deleted(len(doomed), _size(conn, doomed))
@@ -173,7 +175,8 @@ class EventStore:
         return found
 
     def delete_leftovers(self, instance: dg.DagsterInstance, before: datetime, *, dry_run: bool) -> Deleted:
-        """Delete SQLite's logs of deleted runs, last written before `before`: Dagster's own deletion leaves the files."""
+        """Delete SQLite's logs of deleted runs if they were last written before `before`. Dagster's own deletion leaves
+        these files."""
         if not isinstance(self.storage, SqliteEventLogStorage):
             return Deleted()
         # A run is recorded before its log file exists, so files are listed first.
@@ -184,7 +187,7 @@ class EventStore:
         return Deleted(bytes=sum(self._unlink(path, dry_run) for path in old))
 
     def _events(self, *conditions: Any) -> list[Event]:
-        """Return the events of assets that meet these conditions."""
+        """Return the asset events that meet these conditions."""
         wanted = [_events.id, _events.run_id, _events.dagster_event_type, _events.asset_key, _events.partition]
         query = db.select(*wanted).where(*conditions, _events.dagster_event_type.in_(_OF_ASSETS))
         return [Event(*row) for row in self._rows(query) if row[3] is not None]
@@ -194,7 +197,7 @@ class EventStore:
             return list(conn.execute(query).fetchall())
 
     def _files(self, run_id: str) -> list[Path]:
-        """Return SQLite's file of the run's log, with its journal files."""
+        """Return SQLite's file for the run's log, with its journal files."""
         if not isinstance(self.storage, SqliteEventLogStorage):
             return []
         log = self.storage.path_for_shard(run_id)

@@ -1,8 +1,9 @@
-"""Deletion of old runs from Dagster's store without losing what Dagster shows of partitions, assets and checks.
+"""Deletion of old runs from Dagster's store without losing what Dagster shows about partitions, assets and checks.
 
-Dagster deletes a run's materializations with the run and then treats the partitions as missing. So pruning keeps a
-run's newest events of each kind: the last materialization of each partition and the last evaluations of each check,
-without their run. It deletes the run's record, its log, and the events that later runs have reported again.
+When Dagster deletes a run, it also deletes the run's materializations, and then treats the partitions as missing. So
+pruning keeps the newest event of each kind without its run: the last materialization of each partition and the last
+evaluations of each check. It deletes the run's record, the run's log, and events that were superseded by events of
+later runs.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ DEFAULT_KEEP: Final = timedelta(days=30)
 DEFAULT_SECONDS: Final = 600.0
 
 PROTECTED: Final = timedelta(days=1)
-"""Minimum age at which a run may be deleted: until then, an interrupted tick may request it again by its id."""
+"""Minimum age at which a run can be deleted. Until then, an interrupted tick may request the run again by its id."""
 FAILURES_ASKED: Final = events.LOOKED_BACK
-"""Minimum age at which a failed run may be deleted: until then, ticks query which windows it loaded without
+"""Minimum age at which a failed run can be deleted. Until then, ticks query which windows the run loaded without
 reporting them."""
 _PAGE: Final = 100
 
@@ -48,7 +49,7 @@ _UNSETTLED: Final = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, Bul
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Limits for what stays, and for how long deleting takes.
+    """Limits on which runs stay, and on how long the deletion takes.
 
     Attributes:
         keep: time to keep a run after its end.
@@ -63,7 +64,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Result of pruning: what was deleted, or with `dry_run` would be.
+    """Result of pruning: what was deleted or, with `dry_run`, what would be deleted.
 
     Attributes:
         runs: number of runs.
@@ -81,7 +82,7 @@ class Pruned:
     dry_run: bool
 
     def text(self) -> str:
-        """All of it in a few lines."""
+        """The result in a few lines."""
         did = "would delete" if self.dry_run else "deleted"
         lines = [
             f"{did} {counted(self.runs, 'run')}, {counted(self.deleted.events, 'event')}, {self.deleted.bytes:,} bytes; "
@@ -93,7 +94,7 @@ class Pruned:
 
 @dataclass
 class _Page:
-    """Some of the oldest runs, and what they have reported."""
+    """Some of the oldest runs, and the events and evaluations that they reported."""
 
     records: Sequence[dg.RunRecord]
     events: Mapping[str, list[Event]]
@@ -102,7 +103,8 @@ class _Page:
 
 
 def label_of(location: str) -> str:
-    """Return the tag by which Dagster marks the runs of a code location; a name that contains @ would be ambiguous."""
+    """Return the tag with which Dagster marks the runs of a code location. If the location's name contains @, it is
+    already such a tag."""
     return location if "@" in location else f"__repository__@{location}"
 
 
@@ -116,12 +118,13 @@ def prune(
     but: str | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Pruned:
-    """Delete the finished runs of the code location `location` that are beyond `budget` at `now`, oldest first, run `but` left aside.
+    """Delete the finished runs of the code location `location` that are beyond `budget` at `now`, oldest first, except
+    the run `but`.
 
-    If it is interrupted, the next call finishes the work: the record of a run is deleted last.
+    If pruning is interrupted, the next call finishes the work, because the record of a run is deleted last.
 
     Raises:
-        ConfigurationError: the instance keeps its events in no SQL store.
+        ConfigurationError: the instance does not keep its events in an SQL store.
     """
     begun = clock()
     store = EventStore.of(instance)
@@ -152,7 +155,7 @@ def prune(
 def _pages(
     instance: dg.DagsterInstance, store: EventStore, wanted: dg.RunsFilter, beyond: int, before: datetime
 ) -> Iterator[_Page]:
-    """Yield the runs that ended before `before`, and the oldest `beyond` ones, oldest first."""
+    """Yield the runs that ended before `before` and the oldest `beyond` runs, oldest first, in pages."""
     number = 0
     records = instance.get_run_records(wanted, limit=_PAGE, ascending=True)
     while records:
@@ -180,8 +183,8 @@ def _page(store: EventStore, records: Sequence[dg.RunRecord]) -> _Page:
 
 
 def _newest(store: EventStore, events: Sequence[Event]) -> dict[tuple[str, str], dict[str | None, int]]:
-    """Return, by asset and kind, the newest event of each partition that these events name, with the materializations of each
-    asset."""
+    """Return, by asset and kind, the newest event of each partition that these events mention. Materializations are
+    included for each asset."""
     partitions: defaultdict[tuple[str, str], set[str | None]] = defaultdict(set)
     for event in events:
         partitions[event.asset, event.kind].add(event.partition)
@@ -240,7 +243,7 @@ class _Judge:
         return None
 
     def _is_open_try(self, run: dg.DagsterRun, page: _Page) -> bool:
-        """Return True if the run should have loaded a partition that was not loaded since: retries and `status`
+        """Return True if the run should have loaded a partition that has not been loaded since. Retries and `status`
         count such runs."""
         planned = [e for e in page.events.get(run.run_id, []) if e.kind == PLANNED]
         if any(_is_current(e, page.newest) for e in planned):
@@ -265,7 +268,7 @@ class _Judge:
         return self._failures[table]
 
     def _is_last_of_asset(self, run: dg.DagsterRun, page: _Page) -> bool:
-        """Return True if the catalog shows this run for an asset, with the run's status and tags."""
+        """Return True if Dagster's catalog shows this run, with its status and tags, for an asset."""
         keys = {dg.AssetKey.from_db_string(e.asset) for e in page.events.get(run.run_id, [])} - {None}
         records = self.instance.get_asset_records([key for key in keys if key is not None]) if keys else []
         return any(record.asset_entry.last_run_id == run.run_id for record in records)
@@ -297,7 +300,8 @@ def _is_own(asset: str) -> bool:
 
 
 def _without_run(store: EventStore, before: datetime, dry_run: bool) -> Deleted:
-    """Delete events without a run that were reported again since, mostly checks of idle topics."""
+    """Delete events that do not belong to a run and were superseded by later events. Most of them are checks of idle
+    topics."""
     reported, judged = store.without_run(before)
     # Such events belong to no code location.
     events = [e for e in reported if _is_own(e.asset)]

@@ -1,4 +1,4 @@
-"""The job `upkeep`, with its schedule: it merges small files of the lake's tables and reports the result on each
+"""The job `upkeep`, with its schedule. It merges small files of the lake's tables, and reports the result on each
 table's page."""
 
 # No postponed annotations here: Dagster reads those of the functions below.
@@ -28,10 +28,10 @@ from platform_assets.windows.maintain.merging import BUDGET_BYTES
 from platform_assets.windows.maintain.upkeep import QUIET, TableUpkeep
 
 TOPICS_TAG: Final = "platform/upkeep_topics"
-"""Tag of scheduled runs: identifies the topics of their code location."""
+"""Tag of scheduled runs, by which the topics of their code location are identified."""
 
 MOST_OPENED: Final = 50
-"""Maximum number of tables that the schedule opens to see whether one is flat."""
+"""Maximum number of tables that the schedule opens to find out whether any of them is flat."""
 
 Declarations = Callable[[], Mapping[str, TopicDeclaration]]
 
@@ -57,7 +57,7 @@ class UpkeepConfig(dg.Config):
 def definitions(declarations: Declarations = dict) -> dg.Definitions:
     """Build the job and its schedule, which is enabled by default.
 
-    `declarations` returns the declared topics by name, whose settings the job uses.
+    `declarations` returns the declared topics by name. The job uses the settings of these topics.
     """
 
     @dg.op(config_schema=values_of(UpkeepConfig))
@@ -130,7 +130,7 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
 
 
 def _is_flat(lake: Lake, table: TableRef) -> bool:
-    """Return True if the table is flat, or cannot be opened: the run then says why."""
+    """Return True if the table is flat, or if it cannot be opened, in which case the run reports the reason."""
     try:
         return holdings.is_flat(lake.table(table).delta())
     except PlatformError:
@@ -161,7 +161,7 @@ def _upkeep(context: dg.OpExecutionContext, upkeep: TableUpkeep, *, dry_run: boo
 
 
 def metadata_of(done: LastUpkeep) -> dict[str, Any]:
-    """Return the metadata of an upkeep for a table's page."""
+    """Return the metadata of an upkeep, for the table's page."""
     return {
         "upkeep": line(upkeep_text.done_text(done)),
         "files": done.files,
