@@ -1,4 +1,4 @@
-"""`platform-assets audit`: every check of one table from a shell, with the outcome as the exit code."""
+"""`platform-assets audit`: run every check of one table from a shell; the exit code gives the outcome."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NOT_RECORDED: Final = "not recorded"
 T = TypeVar("T")
 AuditOutcome = Literal["proved", "anomalies", "undecided"]
 EXIT_CODES: Final[Mapping[AuditOutcome, int]] = {"proved": 0, "anomalies": 1, "undecided": 2}
-"""Exit codes by outcome: one anomaly outweighs everything that could not be determined."""
+"""Exit codes by outcome. An anomaly takes precedence over anything that could not be determined."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """Result of one check, or the error that prevented it; exactly one of the two is given."""
+    """Result of one check, or the error that prevented the result. Exactly one of the two is set."""
 
     check: str
     check_result: CheckResult | None
@@ -44,18 +44,18 @@ class CheckOutcome:
 
     @property
     def headline(self) -> str:
-        """One sentence."""
+        """The headline of the result, or the error, as one sentence."""
         return self.check_result.headline if self.check_result is not None else f"Could not tell: {self.error}"
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All findings."""
+        """All findings of the check."""
         return self.check_result.findings if self.check_result is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The outcome of all checks of one table at `at` (ISO 8601, UTC)."""
+    """The outcome of all checks of one table. `at` is the time in ISO 8601, UTC."""
 
     table: str
     at: str
@@ -64,15 +64,17 @@ class Audit:
     checks: tuple[CheckOutcome, ...]
     heatmap: Heatmap | None
     engines: Mapping[str, int] = field(default_factory=dict)
-    """Number of windows with rows that each engine loaded; `NOT_RECORDED` counts windows whose engine is unknown."""
+    """Number of windows with rows, by the engine that loaded them. `NOT_RECORDED` counts windows whose engine is
+    unknown."""
     confirmed_by: Mapping[str, int] = field(default_factory=dict)
-    """Number of windows that each engine has read from Kafka and found equal after the other engine had loaded them."""
+    """Number of windows, by confirming engine. The other engine loaded these windows; the confirming engine read them
+    from Kafka and found them equal."""
     count: int = 0
-    """Number of windows if no heatmap shows them."""
+    """Number of windows, used if there is no heatmap."""
 
     @property
     def outcome(self) -> AuditOutcome:
-        """The most severe outcome of the checks; without any sealed window there is nothing to prove."""
+        """The most severe outcome of the checks."""
         outcomes = {c.outcome for c in self.checks}
         if "anomalies" in outcomes:
             return "anomalies"
@@ -80,7 +82,7 @@ class Audit:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Reasons why a check has no result, each once."""
+        """Reasons why checks have no result, without repetitions."""
         found = [c.error for c in self.checks if c.error is not None]
         found += [f.detail for c in self.checks for f in c.findings if f.kind == "could not tell"]
         if self.heatmap is not None and not self.heatmap.windows:
@@ -91,22 +93,22 @@ class Audit:
 
     @property
     def worst(self) -> list[WorstWindow]:
-        """All findings of all checks together, the most severe first; each only once."""
+        """The findings of all checks together, without repetitions, the most severe first."""
         found = {(f.kind, f.window, f.partition, f.ranges): f for c in reversed(self.checks) for f in c.findings}
         return worst_windows(found.values())
 
     @property
     def remedies(self) -> list[Remedy]:
-        """Remedies, the most severe findings first."""
+        """Remedies, those of the most severe findings first."""
         return remedies(self.worst)
 
     @property
     def exit_code(self) -> int:
-        """Exit code for a shell."""
+        """Exit code for the shell."""
         return EXIT_CODES[self.outcome]
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON, with a version number; nothing is cut. Ranges are `[start, end]`, end exclusive."""
+        """The documented JSON, with a version number. Nothing is truncated. Ranges are `[start, end]`, end exclusive."""
         return {
             "version": JSON_VERSION,
             "table": self.table,
@@ -127,9 +129,9 @@ class Audit:
 
 
 def audit(evaluation: Evaluation, now: datetime, *, deep: bool = False) -> Audit:
-    """Evaluate every check, and the deep audit if `deep`.
+    """Evaluate every check. With `deep`, also run the deep audit.
 
-    Anything that cannot be determined is reported, never raised.
+    If something cannot be determined, the outcome says so; no error is raised.
     """
     span = evaluation.span or Span()
     done = []

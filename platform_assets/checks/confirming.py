@@ -1,7 +1,7 @@
 """Confirm loads with the other engine: read a sample of windows from Kafka again, and compare digests.
 
-Each engine has its own way from a broker's batches to rows, so a defect of one engine shows as different digests.
-Nothing is committed: files written for the comparison are deleted.
+Each engine has its own way from a broker's batches to rows, so a defect in one engine shows as different digests.
+Nothing is committed, and the files written for the comparison are deleted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from platform_assets.windows.decide.generations import beyond_log
 
 SAMPLE_WINDOWS: Final = 20
 SAMPLE_OFFSETS: Final = 5_000_000
-"""Maximum numbers of windows and offsets that one audit reads again: this costs Kafka as much as a load."""
+"""Maximum numbers of windows and offsets that one audit reads again. Reading a window again costs Kafka as much as
+loading it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Receipts of windows that the other engine found equal, findings about the others, and why it read no more
-    windows.
-    """
+    """Receipts of windows that the other engine found equal, findings about the other windows, and reasons why no more
+    windows were read."""
 
     receipts: tuple[Receipt, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -43,15 +43,15 @@ class Confirmed:
 
 
 NOTHING: Final = Confirmed()
-"""No window was read again."""
+"""Result if no window was read again."""
 
 
 def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
-    """Read windows of `receipts` that no other engine has confirmed, and record those that it finds equal.
+    """Read windows of `receipts` that no other engine has confirmed, and record the windows that prove equal.
 
-    The oldest come first, because Kafka will delete them first. Windows that Kafka no longer has completely are left
-    out, also if their offsets now belong to other records. So are compacted topics, because today's reads may give
-    fewer records than the load.
+    The oldest windows come first, because Kafka deletes their records first. Windows that Kafka no longer has
+    completely are left out, as are windows whose offsets now belong to other records. Compacted topics are left out
+    too, because reading them today may give fewer records than the load did.
     """
     if e.engine_by_name is None:
         return NOTHING
@@ -88,9 +88,8 @@ def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
 
 
 def held_whole(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
-    """Return the windows with rows whose records Kafka still has completely, the oldest first; none for a compacted
-    topic.
-    """
+    """Return the windows that have rows and whose records Kafka still has completely, the oldest first. Return none for
+    a compacted topic."""
     some = [r for r in receipts if r.rows]
     if not some or e.cluster().is_compacted(e.declaration.topic):
         return []
@@ -106,7 +105,7 @@ def held_whole(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
 
 
 def _begin(partition: int, receipt: Receipt) -> int:
-    """Return the first offset that has a row; offsets before it had none when they were loaded."""
+    """Return the first offset that has a row. Offsets before it had no row when the window was loaded."""
     part = receipt.partitions[partition]
     return part.range.end if part.first_offset is None else part.first_offset
 
@@ -114,7 +113,8 @@ def _begin(partition: int, receipt: Receipt) -> int:
 def _read(
     e: Evaluation, checking: LoadEngine, receipts: Sequence[Receipt]
 ) -> Iterator[tuple[Receipt, StagedFiles | PlatformError]]:
-    """Yield the other engine's result for each window, until the budget is used up; its files are deleted."""
+    """Yield the other engine's result for each window until the budget is used up. The files that the engine wrote are
+    deleted."""
     table = e.declaration.raw_table
     accepted = e.ledger.accepted_losses_of(table, [r.window.key for r in receipts])
     orders = [_order(r, table, accepted.get(r.window.key, {})) for r in receipts]
@@ -130,7 +130,8 @@ def _read(
 
 
 def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[OffsetRange, ...]]) -> Order:
-    """Return the offsets from the first row to the last: before the first row there may be nothing left to read."""
+    """Return the offsets from the first row to the last. Before the first row there may be nothing left to read in
+    Kafka."""
     without = {p: (OffsetRange(0, _begin(p, receipt)), *accepted.get(p, ())) for p in receipt.partitions}
     records = Records(receipt.topic, receipt.topic_id, receipt.window.key, receipt.ranges, without)
     return Order(records, f"audit-{uuid.uuid4()}", table)

@@ -1,8 +1,9 @@
-"""A third opinion: the table's rows, compared one by one with those of a plain read_committed consumer.
+"""A third opinion: compare the table's rows one by one with those of a plain read_committed consumer.
 
-The loader and the evidence share one reader of fetch answers, and Spark's connector has another. This consumer is
-librdkafka's, which shares no code with either, neither for fetching, unpacking and transactions nor for digests. A
-sample suffices: a reader's defect shows in every window whose log has the records that it misreads.
+The loader and the evidence share one reader of fetch responses, and Spark's connector has another. The consumer here is
+librdkafka's. It shares no code with either reader: it has its own fetching, unpacking and handling of transactions, and
+no digests. A sample suffices, because a defect in a reader shows in every window that contains the kind of record that
+the reader misreads.
 """
 
 from __future__ import annotations
@@ -38,17 +39,16 @@ SAMPLE_OFFSETS: Final = 100_000
 """Maximum numbers of windows and offsets that one audit compares."""
 _COLUMNS: Final = ("kafka_offset", "kafka_timestamp", "kafka_timestamp_type", "key", "value", "headers")
 _PATIENCE: Final = 30.0
-"""Seconds without a message after which the comparison gives up on the brokers."""
+"""Seconds without a message after which the comparison stops waiting for the brokers."""
 
 _Digests = dict[int, tuple[bytes, bytes]]
-"""By offset: the digest of a record without its headers, and that of its headers, which is empty if they cannot be
-compared.
-"""
+"""Two digests by offset: one of the record without its headers, and one of the headers. The second is empty if the
+headers cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Numbers of compared windows and rows, the differences, and why no more was compared."""
+    """Numbers of compared windows and rows, the differences, and reasons why no more rows were compared."""
 
     windows: int = 0
     rows: int = 0
@@ -57,11 +57,11 @@ class Compared:
 
 
 NOT_COMPARED: Final = Compared()
-"""No row was compared."""
+"""Result if no row was compared."""
 
 
 def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | None = None) -> Compared:
-    """Compare a sample of the rows of `receipts`, chosen by `rng`. Windows that Kafka no longer has in full are left
+    """Compare a sample of the rows of `receipts`, chosen by `rng`. Windows that Kafka no longer has completely are left
     out."""
     if e.engine_by_name is None:
         return NOT_COMPARED
@@ -90,9 +90,8 @@ def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | Non
 
 
 def _spans(receipt: Receipt, share: int, rng: random.Random) -> dict[int, OffsetRange]:
-    """Return by partition the offsets to compare: those between the first row and the last, or a random `share` of
-    them.
-    """
+    """Return the offsets to compare, by partition: those from the first row to the last, or a random part of that range
+    with `share` offsets."""
     found: dict[int, OffsetRange] = {}
     for partition, part in receipt.partitions.items():
         if part.first_offset is None or part.last_offset is None:
@@ -140,9 +139,8 @@ def _headers(message: Message) -> bytes:
 
 
 def _digest(value: Any) -> bytes:
-    """Return the digest of plain values and lists of them: their `repr` distinguishes null from empty, and bytes from
-    text.
-    """
+    """Return a digest of plain values and lists of them. It uses `repr`, which distinguishes null from empty, and bytes
+    from strings."""
     return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -165,7 +163,7 @@ def _differences(receipt: Receipt, partition: int, kept: _Digests, consumed: _Di
 def _consumed(
     settings: ClientSettings, topic: str, partition: int, wanted: OffsetRange, deadline: float
 ) -> Iterator[Message]:
-    """Yield the messages of `wanted` that a separate consumer without a group gets.
+    """Yield the messages of `wanted` that a separate consumer without a consumer group receives.
 
     Raises BrokerUnreachableError and BrokerRefusedError.
     """

@@ -1,4 +1,4 @@
-"""Checks of decoded tables: each raw row is in exactly one of two tables, and not too many are dead letters."""
+"""Checks of decoded tables: each raw row is in exactly one of the two tables, and there are not too many dead letters."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SHARE: Final = "share_of_dead_letters"
 NAMES: Final = (CONSERVATION, SHARE)
 """Names of the checks of each decoded table."""
 NEWEST: Final = 200
-"""Number of newest windows that are checked in addition to those of a run."""
+"""Number of newest windows that are checked in addition to the windows of a run."""
 
 BUDGET: Final = 120.0
 """Time limit in seconds for reading files that changed since their load."""
 
 _MOST_NAMED: Final = 20
-"""Number of windows with differing rows whose missing offsets are looked up."""
+"""Maximum number of windows with differing rows whose missing offsets are looked up."""
 _NONE: Final = np.empty(0, np.int64)
 
 Level = Literal["passed", "warning", "error"]
@@ -41,11 +41,12 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Ledger entries and files of some windows: their receipts in each of the three tables, and their files in two.
+    """Ledger entries and files of some windows: the windows' receipts in each of the three tables, and their files in
+    two of the tables.
 
-    `unknown` windows have rows in one of the two, but never existed in the raw table. `under_way` windows are being
-    replaced by a load right now, so their commits appear one by one. `missing` has, by partition, the offsets of raw
-    rows that are in neither table, of some windows whose rows are not the load's.
+    `unknown` windows have rows in one of the two tables, but never existed in the raw table. `under_way` windows are
+    being replaced by a load right now, so their commits appear one by one. `missing` has the offsets of raw rows that
+    are in neither table, by window and partition, for some of the windows whose rows differ from the load.
     """
 
     topic: str
@@ -58,12 +59,12 @@ class Windows:
 
     @property
     def decoded(self) -> Mapping[str, Receipt]:
-        """Receipts of decoded rows."""
+        """Receipts of the decoded rows."""
         return self.of_decoded.receipts
 
     @property
     def dead_letters(self) -> Mapping[str, Receipt]:
-        """Receipts of dead letters."""
+        """Receipts of the dead letters."""
         return self.of_dead_letters.receipts
 
     @property
@@ -74,8 +75,8 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Dead letters of some windows. `worst` is the window with the largest share of its records, `of` are all records.
-    `others` are in none of the `groups`."""
+    """Dead letters of some windows. `worst` is the window with the largest share of dead letters among its records;
+    `of` is the number of all records. `others` counts the dead letters that are in none of the `groups`."""
 
     level: Level
     dead: int
@@ -89,8 +90,8 @@ class Shares:
 def windows_of(
     declaration: TopicDeclaration, ledger: Ledger, keys: Sequence[str] | None = None, budget: float = BUDGET
 ) -> Windows:
-    """Return the windows with the given keys and the newest ones, or all windows. Windows whose files differ from their
-    receipts are read for at most `budget` seconds; those that prove equal are recorded in the ledger.
+    """Return the windows with the given keys and the newest windows, or all windows without `keys`. Windows whose files
+    differ from their receipts are read for at most `budget` seconds. Those that prove equal are recorded in the ledger.
     """
     deadline = time.monotonic() + budget
     wanted = None if keys is None else sorted({*keys, *ledger.edges(declaration.topic)[-NEWEST - 1 : -1]})
@@ -108,8 +109,8 @@ def windows_of(
 def _missing(
     ledger: Ledger, declaration: TopicDeclaration, keys: Sequence[str], deadline: float
 ) -> Mapping[str, Ranges]:
-    """Return the offsets of raw rows of these windows that are neither decoded rows nor dead letters, of at most
-    `_MOST_NAMED` windows and as far as all files can be read before the deadline."""
+    """Return those offsets of raw rows of these windows that are neither decoded rows nor dead letters. At most
+    `_MOST_NAMED` windows are read, and only those whose files can all be read before the deadline."""
     found = dict[str, Ranges]()
     folders = [ledger.lake.table(table) for table in declaration.tables]
     of_raw = ledger.lake.table(declaration.raw_table)
@@ -137,11 +138,11 @@ def confirmed_windows(
     in_flight: Callable[[list[str]], frozenset[str]],
     budget: float = BUDGET,
 ) -> Windows:
-    """Like `windows_of`, but reads a second time if something is wrong. Windows that change in between or are in flight
+    """Like `windows_of`, but read a second time if something is wrong. Windows that change in between or are in flight
     are `under_way`.
 
     `in_flight` takes windows and returns those that queued or running runs will decode. A load commits dead letters,
-    then rows, then receipts, so one reading may fall between two of these commits.
+    then rows, then receipts, so a single reading may fall between two of these commits.
     """
     first = windows_of(declaration, ledger, keys, budget)
     if not (wrong := _wrong(first)):
@@ -163,8 +164,8 @@ def _state(windows: Windows, key: str) -> tuple[object, ...]:
 
 
 def conserved(windows: Windows) -> CheckResult:
-    """Check by digests that each raw row of a decoded window is in one of the two tables, and that both come from one
-    declaration."""
+    """Check by digests that each raw row of a decoded window is in one of the two tables, and that both tables were
+    decoded with the same declaration."""
     found = [finding for key in windows.keys for finding in _of_window(windows, key)]
     found += [_unknown(windows.topic, key, table) for key, table in sorted(windows.unknown.items())]
     rows = sum(r.rows for r in windows.decoded.values())
@@ -186,7 +187,8 @@ def conserved(windows: Windows) -> CheckResult:
 
 
 def shares(windows: Windows, declared: DecodeDeclaration, ledger: Ledger, keys: Sequence[str]) -> Shares:
-    """Return the dead letters among the records of the windows `keys`, compared with the declared shares."""
+    """Return the dead letters among the records of the windows `keys`, compared with the shares that the topic's
+    declaration allows."""
     letters = {key: windows.dead_letters[key].rows for key in keys if key in windows.dead_letters}
     whole = {key: n + (windows.decoded[key].rows if key in windows.decoded else 0) for key, n in letters.items()}
     each = {key: letters[key] / whole[key] for key in letters if whole[key]}

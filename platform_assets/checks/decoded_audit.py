@@ -1,6 +1,6 @@
-"""`platform-assets audit decoded/<topic>`: checks that each raw row is a decoded row or a dead letter, by receipts or
-by reading both again. Tables are not changed. Proofs by reading are recorded in the ledger.
-"""
+"""`platform-assets audit decoded/<topic>`: check that each raw row is a decoded row or a dead letter, either by
+receipts or by reading both tables again. Tables are not changed. If reading proves a window, the proof is recorded in
+the ledger."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ T = TypeVar("T")
 class DecodedAudit:
     """One audit of a topic's decoded tables. `decoder` is used only in a deep audit.
 
-    `in_flight` takes windows and returns those that queued or running runs will decode. `budget` limits reading, in
-    seconds.
+    `in_flight` takes windows and returns those that queued or running runs will decode. `budget` limits the time for
+    reading, in seconds.
     """
 
     declaration: TopicDeclaration
@@ -56,9 +56,9 @@ class DecodedAudit:
         return self.declaration.decoded_table
 
     def run(self, now: datetime, *, deep: bool = False) -> Audit:
-        """Evaluate every check, and read files if `deep`.
+        """Evaluate every check. With `deep`, also read files.
 
-        Anything that cannot be determined is reported, never raised.
+        If something cannot be determined, the outcome says so; no error is raised.
         """
         deadline = time.monotonic() + self.budget
         self.progress(decoded.CONSERVATION)
@@ -91,7 +91,7 @@ class DecodedAudit:
         return CheckOutcome(name, None, found) if isinstance(found, str) else CheckOutcome(name, found, None)
 
     def _missing(self, windows: Windows) -> CheckResult:
-        """Find windows of the raw table that are not decoded, except those that are not due yet."""
+        """Find windows of the raw table that are not decoded, except windows that are not due yet."""
         newest = max(windows.keys, default="")
         missing = [key for key in sorted(windows.raw) if key not in windows.decoded and key not in windows.dead_letters]
         under_way = self.in_flight(missing) if missing else frozenset()
@@ -121,9 +121,8 @@ class DecodedAudit:
         return CheckResult(DECODED, self.table, findings, headline, figures)
 
     def _read(self, windows: Windows, deadline: float) -> CheckResult:
-        """Read both tables' files again with Spark, and decode raw rows again: compare each with the receipts, oldest
-        proof first.
-        """
+        """Read the files of both tables again with Spark, and decode the raw rows again. Compare each result with the
+        receipts, the oldest proof first."""
         decoder = self.decoder()
         findings: list[Finding] = []
         proved: list[Receipt] = []
@@ -175,7 +174,7 @@ class DecodedAudit:
     def _table(
         self, of_table: TableFiles, decoder: WindowDecoder, deadline: float
     ) -> tuple[list[Receipt], list[Finding]]:
-        """Return the receipts of windows whose files match the load, and findings about the others."""
+        """Return the receipts of windows whose files match the load, and findings about the other windows."""
         folder = self.ledger.lake.table(of_table.table)
         if not load_log.exists(folder):
             return [], []
@@ -207,7 +206,8 @@ class DecodedAudit:
         return proved, findings
 
     def _read_otherwise(self, raw: Receipt) -> tuple[int, list[Finding]]:
-        """Return how many rows of a window another reader has checked, and the rows for which its values differ."""
+        """Return how many rows of a window another reader has checked, and the rows for which that reader gave
+        different values."""
         key, topic = raw.window.key, self.declaration.topic
         outcome = _asked(lambda: disagreements(self.declaration, self.ledger.lake, raw))
         if isinstance(outcome, PlatformError):
@@ -225,9 +225,8 @@ class DecodedAudit:
         ]  # fmt: skip
 
     def _still_newest(self, proved: Sequence[Receipt]) -> list[Receipt]:
-        """Return the receipts of windows that were not loaded again in the meantime: a proof of an earlier load must
-        not hide the newest.
-        """
+        """Return the receipts of windows that were not loaded again in the meantime. A proof of an earlier load must
+        not hide the newest load."""
         of_table: dict[TableRef, list[Receipt]] = {}
         for receipt in proved:
             of_table.setdefault(receipt.table, []).append(receipt)
@@ -261,7 +260,8 @@ def _within(windows: Windows, span: Span) -> Windows:
 
 
 def _foreign(of_table: TableFiles, opened: rows.Opened, receipt: Receipt) -> str | None:
-    """Return how the rows' topic ids, which no digest covers, differ from the load's; None if they do not."""
+    """Return how the topic ids in the rows, which no digest covers, differ from the topic id of the load; None if they
+    do not differ."""
     key = receipt.window.key
     if of_table.files.get(key, holdings.NO_FILES).proved_as is not None:
         return None

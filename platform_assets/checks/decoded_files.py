@@ -1,7 +1,8 @@
-"""Windows of decoded tables whose files differ from their receipts: they are read again, because both OPTIMIZE and
-damage change files.
+"""Windows of decoded tables whose files differ from those in their receipts. Both OPTIMIZE and damage change files, so
+these windows are read again.
 
-If the rows are those of the load, a new receipt with the current files is recorded, so they are not read again.
+If the rows are those of the load, a new receipt that lists the current files is recorded, and the window is not read
+again.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from platform_assets.windows.proved_files import recognised
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """One table: the windows' receipts, the files that its log names for each, and the results of reading some of them.
-    `otherwise` describes the differences of windows whose rows are not the load's; `unread` windows were not read.
-    """
+    """One table: the windows' receipts, the files that the table's log lists for each window, and the results of
+    reading some of the windows. `otherwise` describes the differences of windows whose rows are not those of the load;
+    `unread` windows were not read."""
 
     table: TableRef
     receipts: Mapping[str, Receipt]
@@ -37,9 +38,10 @@ class TableFiles:
 
 
 def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], deadline: float) -> TableFiles:
-    """Compare files with `receipts`, and read what differs until `deadline`, of `time.monotonic`.
+    """Compare files with `receipts`, and read the windows whose files differ until `deadline`, a value of
+    `time.monotonic`.
 
-    Receipts of windows that prove equal are recorded, and replace the earlier ones in the result.
+    Receipts of windows that prove equal are recorded, and replace the earlier receipts in the result.
     """
     folder = ledger.lake.table(table)
     if not load_log.exists(folder):

@@ -1,4 +1,4 @@
-"""Input of a check: the facts of its table, and the services that it may ask."""
+"""Input of a check: the facts of the table, and the services that the check may call."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of checks of one raw table. Brokers and Spark are asked only about open windows.
+    """One evaluation of checks of one raw table. Brokers and Spark are used only for open windows.
 
-    `budget` limits these requests, in seconds; windows left open are reported as such and evaluated next time.
-    `windows` are the keys to which a deep audit is limited, and `span` those to which every check is limited; None for
-    all. Older windows are only counted if each of `counting` allows it; if it is empty, every window is evaluated.
-    Unless `reads`, files that changed since their load are only named. `engine_by_name` returns an engine by name, so
-    that the other engine can read loads again; None if Kafka must not be read.
+    `budget` limits the time for this, in seconds. Windows that are still open afterwards are reported as open and
+    evaluated next time. A deep audit is limited to the windows with the keys `windows`, and every check is limited to
+    `span`; None means all windows. Older windows are only counted if each check in `counting` allows it. If `counting`
+    is empty, every window is evaluated. If `reads` is false, files that changed since their load are only listed.
+    `engine_by_name` returns an engine by name, so that the other engine can read loaded windows again; None if Kafka
+    must not be read.
     """
 
     declaration: TopicDeclaration
@@ -50,7 +51,7 @@ class Evaluation:
 
     @property
     def lake(self) -> Lake:
-        """The lake of the table and of its ledger."""
+        """The lake that contains the table and its ledger."""
         return self.ledger.lake
 
     @property
@@ -64,7 +65,7 @@ class Evaluation:
         return self.began + self.budget
 
     def facts(self, *, fresh: bool = False) -> Facts:
-        """Return the facts for all checks of this evaluation; `fresh` gathers them again after writes."""
+        """Return the facts for all checks of this evaluation. With `fresh`, gather them again, for use after writes."""
         if self._collected and not fresh:
             return self._collected[0]
         facts = facts_of.collect(

@@ -1,4 +1,4 @@
-"""Expectations on decoded rows, checked from receipts only, which have the figures of each load."""
+"""Expectations on decoded rows. They are checked using only the receipts, which have the figures of each load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from platform_assets.model.expectations import Expectation, Figures
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """A window and its figures; None if it was not measured with this expectation."""
+    """A window and its figures; None if the window was not measured with this expectation."""
 
     window: str
     figures: Figures | None
@@ -19,9 +19,8 @@ class WindowFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExpectationResult:
-    """One expectation: `windows` are those that determine `level`, ascending, and `others` are further decoded windows,
-    which are only shown: otherwise a window that failed once would fail the check of each later load.
-    """
+    """One expectation. `windows`, which ascend, determine `level`. `others` are further decoded windows, which are only
+    shown: if they counted, a window that failed once would fail the check of each later load."""
 
     expectation: Expectation
     level: Level
@@ -30,12 +29,12 @@ class ExpectationResult:
 
     @property
     def figures(self) -> Figures:
-        """Total of the windows that determine the level."""
+        """Total of the figures of the windows that determine the level."""
         return sum((each.figures for each in self.windows if each.figures is not None), Figures())
 
     @property
     def failing(self) -> tuple[WindowFigures, ...]:
-        """Windows with failing rows among those that determine the level, the most failing rows first."""
+        """Windows with failing rows among those that determine the level, the windows with the most failing rows first."""
         found = [each for each in self.windows if each.figures is not None and each.figures.failing]
         return tuple(sorted(found, key=lambda each: (-each.figures.failing, each.window)))  # type: ignore[union-attr]
 
@@ -46,7 +45,7 @@ class ExpectationResult:
 
 
 def result_of(windows: Windows, expectation: Expectation, keys: Sequence[str] | None) -> ExpectationResult:
-    """Evaluate the windows `keys` or, if there are none, the newest window that has offsets."""
+    """Evaluate the windows `keys`. Without keys, evaluate the newest window that has offsets."""
     each = {key: _figures(windows, expectation, key) for key in windows.keys if key in windows.decoded}
     newest = [key for key in each if windows.decoded[key].table_version is not None][-1:]
     deciding = set(newest if keys is None or not keys else keys)

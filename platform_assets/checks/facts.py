@@ -1,7 +1,7 @@
 """Facts that the checks of one raw table examine: cuts, receipts and data files, one row per window and partition.
 
-All of it comes from the ledger and the table's log. Data are read only for windows whose files are not those in their
-receipt.
+All facts come from the ledger and the table's log. Data are read only for windows whose files are not those in their
+receipts.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NEWEST_COMMITS: Final = 200
-"""Of the table's log, those that are held against ledger and orchestrator one by one."""
+"""Number of newest commits in the table's log that are compared one by one with the ledger and the orchestrator."""
 _MOST_RANGES: Final = 500_000
-"""Ranges of offsets that are kept of changed windows, all together: some 60 MB."""
+"""Maximum number of ranges of offsets that are kept for all changed windows together: about 60 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The newest receipt of one window, as far as checks need it; offsets of `ranges` are half-open.
+    """The newest receipt of one window, reduced to what checks need. The offsets of `ranges` are half-open.
 
-    `holes` are offsets without a row by kind; None while nobody has accounted for them. `engine` is None if no engine
-    read Kafka for it, or if the engine was not recorded.
+    `holes` counts offsets without a row, by kind; None until these offsets have been accounted for. `engine` is None if
+    no engine read Kafka for the window, or if the engine was not recorded.
     """
 
     key: str
@@ -78,18 +78,22 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One table at one moment. `windows` are the sealed ones, in order of their edges, by key; `generations` has the
-    generation of each window after the first generation: offsets of two generations are unrelated.
+    """One table at one moment. `windows` are the sealed windows by key, in order of their edges. `generations` has the
+    generation of each window that is not in the first generation. Offsets of two generations are unrelated.
 
-    `waiting` are sealed windows that are not loaded and need not be yet: a run for them is queued or under way, the
-    sensor asks for them again after a run that failed, or nothing newer was loaded. `unasked` are sealed windows that
-    nobody has asked to load: a manual load of a later one sealed them on its way; `parked` ones an operator has set
-    aside. Windows whose files are not those of their receipt were read: `rewritten` ones hold just the offsets that
-    were loaded, as after OPTIMIZE, and `changed` has the offsets of the others, and of windows that the ledger does not
-    know. `unreadable` has the reason why a window could not be read. `not_held` are changed windows whose rows were not
-    kept, because there were too many for memory; `unread` are those that should not be read. `older` are windows that
-    are only counted and that nothing else here concerns, and `baseline` is what is kept of them. `entries` are the rows
-    of the ledger that `recorded` is from.
+    `waiting` are sealed windows that are not loaded and need not be loaded yet: a run for them is queued or under way,
+    the sensor will request them again after a failed run, or nothing newer was loaded. `unasked` are sealed windows
+    whose load was never requested: a manual load of a later window sealed them along the way. `parked` are windows that
+    an operator has set aside.
+
+    Windows whose files are not those in their receipts were read. `rewritten` windows contain exactly the offsets that
+    were loaded, as after OPTIMIZE. `changed` has the offsets of the other windows, and of windows that the ledger does
+    not list. `unreadable` has the reasons why windows could not be read. `not_held` are changed windows whose offsets
+    were not kept, because they need too much memory. `unread` are windows that were not read because the caller did not
+    want it.
+
+    `older` are windows that are only counted and that no other field contains, and `baseline` is the stored snapshot of
+    them. `entries` are the ledger rows from which `recorded` was built.
     """
 
     table: TableRef
@@ -112,12 +116,12 @@ class Facts:
 
     @property
     def topic(self) -> str:
-        """The Kafka topic that the table is of."""
+        """The Kafka topic of the table."""
         return self.table.topic
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Windows that have rows in the table, and neither cut nor receipt in the ledger."""
+        """Windows that have rows in the table, but neither a cut nor a receipt in the ledger."""
         return tuple(sorted(set(self.files) - set(self.windows) - set(self.recorded)))
 
     def generation(self, key: str) -> int:
@@ -125,7 +129,7 @@ class Facts:
         return self.generations.get(key, 1)
 
     def within(self, span: Span) -> Facts:
-        """Return the facts of only the windows in `span`."""
+        """Return the facts limited to the windows in `span`."""
         return replace(
             self,
             windows=_within(self.windows, span),
@@ -145,13 +149,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Orchestration:
-    """Knowledge of the orchestrator about windows that are not loaded, by key.
+    """The orchestrator's knowledge about windows that are not loaded, by key.
 
-    `in_flight` takes the windows and returns those that queued or running loads will bring; `asked` returns those
-    whose load was ever requested; `again` those that are requested again although no newer run is under way, that is,
-    all that need no decision; `reported` returns the reported windows, of all or of the given windows, with the id of
-    the reported load, None for an unknown id. Without an orchestrator, nothing is in flight or requested again, all
-    were requested, and `reported` returns None.
+    `in_flight` takes windows and returns those that queued or running runs will load. `asked` returns the windows whose
+    load was ever requested. `again` returns the windows that will be requested again although no newer run is under
+    way; none of these needs a decision. `reported` returns the reported windows, of all windows or of the given ones,
+    with the id of the reported load; the id is None if it is unknown. Without an orchestrator, nothing is in flight or
+    will be requested again, all windows count as requested, and `reported` returns None.
     """
 
     in_flight: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
@@ -168,10 +172,11 @@ def collect(
     counting: Collection[Check] = (),
     reads: bool = True,
 ) -> Facts:
-    """Gather the facts of `table`; older windows are only counted where each of `counting` allows it.
+    """Gather the facts of `table`. Older windows are only counted if each check in `counting` allows it.
 
-    The selection is stored next to the ledger, so that the next evaluation reads only new entries. Without `counting`,
-    every window is in the facts. Unless `reads`, windows whose files have to be read are only named.
+    The selection of older windows is stored next to the ledger, so that the next evaluation reads only new entries. If
+    `counting` is empty, every window is in the facts. If `reads` is false, windows whose files would have to be read
+    are only listed.
     """
     known = orchestration or Orchestration()
     if not counting or not load_log.exists(ledger.lake.table(table)):
@@ -273,8 +278,8 @@ def _collected(
 def _recognised(
     lake: Lake, table: TableRef, actions: pa.Table, entries: pa.Table, *, reads: bool
 ) -> dict[str, WindowFiles]:
-    """Return the files of each window; windows in files that others wrote are compared with their receipts, once per
-    file."""
+    """Return the files of each window. Windows in files that other writers wrote are compared with their receipts, once
+    per file."""
     files = holdings.window_files(actions)
     others = [
         key
@@ -286,7 +291,8 @@ def _recognised(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Results of reading the windows whose files are not those in their receipts; each window is in one of four."""
+    """Results of reading the windows whose files are not those in their receipts. Each window is in one of the four
+    fields."""
 
     changed: dict[str, Mapping[int, HeldOffsets]] = field(default_factory=dict)
     rewritten: set[str] = field(default_factory=set)
@@ -297,7 +303,8 @@ class _Read:
 def _read(
     path: Folder, keys: Iterable[str], recorded: Mapping[str, Recorded], files: Mapping[str, WindowFiles]
 ) -> _Read:
-    """Read one window after the other. Memory is 8 bytes an offset of the largest one, and `_MOST_RANGES` ranges."""
+    """Read one window after the other. This takes 8 bytes of memory per offset of the largest window, plus memory for
+    `_MOST_RANGES` ranges."""
     read, opened = _Read(), _Newest(path, rows.Opened(path, files))
     left = _MOST_RANGES
     for key in keys:
@@ -321,7 +328,7 @@ def _read(
 
 @dataclass
 class _Newest:
-    """A table whose files are listed again only if one of them no longer exists and another commit came since."""
+    """A table whose files are listed again only if a file no longer exists and there is a newer commit."""
 
     path: Folder
     opened: rows.Opened
@@ -340,7 +347,7 @@ class _Newest:
 
 
 def _reach_before(changed: Mapping[str, Mapping[int, HeldOffsets]], windows: Mapping[str, TopicRanges]) -> bool:
-    """Return whether a window that was read has offsets before all of `windows`, which are in order."""
+    """Return whether one of the `changed` windows has offsets before the first of `windows`, which are in order."""
     first = next(iter(windows.values()), TopicRanges()).by_partition
     return any(
         bool(held.ranges) and (partition not in first or held.ranges[0].start < first[partition].start)

@@ -1,4 +1,5 @@
-"""Avro as `fastavro` reads it, which shares no code with the decoder, and the comparison of its values with a decoded row's."""
+"""Avro values as read by `fastavro`, which shares no code with the decoder, and the comparison of these values with
+those of a decoded row."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ from platform_assets.decoding.registry.cache import AVRO, Registered
 from platform_assets.model.decoding import FormatSpec
 
 HEAD: Final = 5
-"""Bytes of a value before those that a registered schema describes."""
+"""Number of bytes at the start of a value, before the part that a registered schema describes."""
 _MOST_NAMES: Final = 5
 _MOST_FIELDS: Final = 20
-"""Maximum number of fields and names of an array's item to follow to find out whether it takes bytes."""
+"""Maximum number of fields to follow in an array's item type, and maximum depth of named types, to find out whether an
+item takes any bytes."""
 _SINGLE_BITS: Final = 24
 NOT_JUDGED: Final = object()
 """Stands for a value that the reader cannot give."""
@@ -36,14 +38,16 @@ _NO_SCHEMA: Final = (
     AttributeError,
     fastavro.schema.SchemaParseException,
 )
-"""Errors of fastavro about schemas that it does not accept, and of this module about those with another form."""
+"""Errors that fastavro raises for schemas that it does not accept, and errors that this module raises for schemas of an
+unexpected form."""
 Registry = Callable[[int], list[Registered]]
-"""Function that returns the schemas stored in the lake for an id, one for each meaning that it had in any registry."""
+"""Function that returns the schemas stored in the lake for an id. There is one for each meaning that the id has had in
+any registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """A number that represents an instant, and the nanoseconds of its unit."""
+    """A number that represents an instant, and the length of its unit in nanoseconds."""
 
     number: int
     unit: int
@@ -67,7 +71,7 @@ _DEFAULT: Final = _OWN + "default"
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without logical types, except instants, and with a mark where a field has a default."""
+    """The schema without logical types other than instants, and with a mark on fields that have a default."""
     if isinstance(schema, list):
         return [_plain(branch) for branch in schema]
     if schema == "long":
@@ -92,7 +96,7 @@ def _plain_field(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def columns(spec: FormatSpec, value: bytes, registry: Registry) -> Mapping[str, Any] | None:
-    """Return the columns by name; None if the value's schema is not known, or not one that fastavro accepts."""
+    """Return the values by column name; None if the schema of `value` is not known, or if fastavro does not accept it."""
     is_registered = spec.options.get("registry") is True
     try:
         schemas = _schemas(spec, value, registry if is_registered else None)
@@ -111,7 +115,8 @@ def columns(spec: FormatSpec, value: bytes, registry: Registry) -> Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Schemas:
-    """Two schemas for fastavro, each of a record with the field `value`; `is_record` if its fields are the columns."""
+    """Two schemas for fastavro. Each is a record with the single field `value`. `is_record` is true if the fields of
+    this value are the columns."""
 
     writer: Any
     reader: Any
@@ -153,7 +158,8 @@ def _as_field(schema: Any) -> dict[str, Any]:
 
 
 def _is_bounded(documents: list[Any]) -> bool:
-    """Return False if an array may have items without bytes: fastavro would count any number of them, one by one."""
+    """Return False if an array may have items that take no bytes: fastavro would read any number of such items, one by
+    one."""
     waiting, by_name, items = [*documents], dict[str, Any](), []
     while waiting:
         schema = waiting.pop()
@@ -185,9 +191,9 @@ def _document(given: Any) -> Any:
 
 
 def same(kind: pa.DataType, theirs: Any, mine: Any) -> bool:
-    """Return whether a value is that of a decoded row.
+    """Return whether a value equals that of a decoded row.
 
-    Numbers are promoted and texts converted here: fastavro leaves them as they were written.
+    Numbers are promoted and strings are converted here, because fastavro leaves them as they were written.
     """
     if theirs is NOT_JUDGED:
         return True
@@ -224,13 +230,14 @@ def same(kind: pa.DataType, theirs: Any, mine: Any) -> bool:
 
 
 def _single(number: int) -> int:
-    """Return the nearest number of 24 bits, or of two the even one."""
+    """Return the nearest number with 24 significant bits; if two are equally near, the even one."""
     dropped = max(number.bit_length() - _SINGLE_BITS, 0)
     return round(Fraction(number, 1 << dropped)) << dropped
 
 
 def same_real(theirs: Any, mine: float, *, single: bool) -> bool:
-    """Return whether a number, rounded to a double and then to a float if `single`, is the other; zeros have a sign."""
+    """Return whether `theirs`, rounded to a double and then, if `single`, to a float, equals `mine`. Zeros with
+    different signs differ."""
     number = float(theirs)
     if single and math.isfinite(number):
         (number,) = struct.unpack("<f", struct.pack("<f", number))

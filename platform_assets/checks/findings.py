@@ -45,7 +45,7 @@ _NOT_ALARMING: frozenset[FindingKind] = frozenset({"window not asked for", "wind
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One anomaly: `ranges` of offsets (end exclusive) in `partition` of `topic`, in `window`, and the remedy."""
+    """One anomaly: `ranges` of offsets (end exclusive) in a `partition` of `topic`, in `window`, and the remedy."""
 
     kind: FindingKind
     topic: str
@@ -57,16 +57,16 @@ class Finding:
 
     @property
     def alarming(self) -> bool:
-        """True if something is wrong, not merely undone or unknown."""
+        """True if something is wrong. Work that is not done yet and facts that are unknown do not count."""
         return self.kind not in _NOT_ALARMING
 
     @property
     def offsets(self) -> int:
-        """Number of offsets concerned."""
+        """Number of offsets that the finding lists."""
         return size_of(self.ranges)
 
     def sentence(self, limit: int = 3) -> str:
-        """Return the finding and its place in one line, with at most `limit` ranges."""
+        """Return the finding and its location in one line, with at most `limit` ranges."""
         where = f"window {self.window}" if self.window else "no window"
         if self.partition is not None:
             where += f" partition {self.partition}"
@@ -95,7 +95,8 @@ class CheckResult:
 
     @property
     def alarming(self) -> bool:
-        """True if any finding says that something is wrong, not merely undone or unknown."""
+        """True if any finding says that something is wrong. Work that is not done yet and facts that are unknown do not
+        count."""
         return any(f.alarming for f in self.findings)
 
     @property
@@ -105,7 +106,8 @@ class CheckResult:
 
 
 def foreign_ids(topic_id: str, found: Collection[str | None]) -> str | None:
-    """Return the topic ids in a window's rows that differ from the load's, as text; None if there are none."""
+    """Return those topic ids in a window's rows that differ from the topic id of the load, as a string; None if there
+    are none."""
     foreign = sorted("no topic id" if name is None else f"topic id {name[:30]!r}" for name in set(found) - {topic_id})
     if not foreign:
         return None
@@ -114,7 +116,7 @@ def foreign_ids(topic_id: str, found: Collection[str | None]) -> str | None:
 
 
 def of_another_writer(window: str, table: TableRef | None = None) -> str:
-    """Return the remedy for rows of a window that was never sealed, or, for '', rows without a window."""
+    """Return the remedy for rows whose window was never sealed; for '', the remedy for rows without a window."""
     where = f"with window = '{window}'" if window else "whose `window` is null"
     return f"Another writer put them there. Delete the rows {'' if table is None else f'of {table} '}{where}."
 

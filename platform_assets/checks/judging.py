@@ -1,4 +1,4 @@
-"""Compare a window with the broker's evidence: explained holes, and differences. Pure."""
+"""Compare a window with the broker's evidence: which holes are explained, and what differs. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 ByPartition = Mapping[int, Offsets]
 """Offsets of the rows of a window, ascending, by Kafka partition."""
 Accepted = Mapping[int, Sequence[OffsetRange]]
-"""Ranges of a window whose loss was accepted, or that were erased, by Kafka partition."""
+"""Ranges of a window that were accepted as lost or erased, by Kafka partition."""
 _NOTHING: Final[Accepted] = {}
 BELOW_LOG_START: Final = "below log start"
-"""Holes that retention reached before the broker was asked about them."""
+"""Holes that retention had already reached when the broker was asked about them."""
 
 
 def needs_listing(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> bool:
-    """Return whether the counts of `evidence` are not enough for `receipt`, so that ranges have to be compared."""
+    """Return whether the counts in `evidence` do not suffice to judge `receipt`, so that ranges have to be compared."""
     return evidence.complete and (evidence.digest != receipt.offsets or bool(accepted))
 
 
@@ -40,11 +40,11 @@ def judge(
 ) -> Receipt | tuple[Finding, ...]:
     """Return the receipt with its holes by kind, or the findings if something does not agree.
 
-    `evidence` must list all ranges if `needs_listing` says so; `table` reads the window's offsets, and is called only
-    then. A row whose record Kafka has expired or compacted away since the load is not an anomaly, as long as the
-    table's rows are those that the load committed. An accepted hole has its own kind, and so does one of `accepted`
-    that is among `erased`. A hole below the log start stays unexplained: the records were already deleted when the
-    evidence was gathered.
+    `evidence` must list all ranges if `needs_listing` returns True; only then is `table` called, which reads the
+    window's offsets. A row whose record Kafka has expired or compacted away since the load is not an anomaly, provided
+    that the table's rows are those that the load committed. An accepted hole has its own kind; an accepted hole that is
+    also in `erased` has another kind. A hole below the log start stays unexplained, because its records were already
+    deleted when the evidence was gathered.
     """
     if not evidence.complete:
         text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"
@@ -74,10 +74,10 @@ def judge(
 def judge_without_log(
     receipt: Receipt, offsets: ByPartition, accepted: Accepted, erased: Accepted = _NOTHING
 ) -> Receipt | tuple[Finding, ...]:
-    """Return the receipt of a window of an earlier log, which can no longer be read: its holes are those accepted as
+    """Return the receipt of a window of an earlier log, which can no longer be read. Its holes are those accepted as
     lost.
 
-    `offsets` belong to the table's rows; `accepted` offsets that are also `erased` are counted separately.
+    `offsets` are those of the table's rows. `accepted` offsets that are also `erased` are counted separately.
     """
     if digest_of(offsets) != receipt.offsets:
         text = "the table's rows are not those that the load committed"
@@ -100,8 +100,8 @@ def judge_without_log(
 
 
 def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, accepted: Accepted) -> tuple[Finding, ...]:
-    """Yield differences between the rows at `offsets` and the records of the window, without accepted losses and lost
-    records of rows."""
+    """Yield differences between the rows at `offsets` and the window's records. Accepted losses are left out, and so
+    are rows whose records Kafka no longer has."""
     found: list[Finding] = []
     for partition, accounted in evidence.by_partition.items():
         if not accounted.records.whole:
@@ -131,7 +131,7 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
 def finding(
     kind: FindingKind, receipt: Receipt, partition: int | None, ranges: tuple[OffsetRange, ...], detail: str
 ) -> Finding:
-    """Return a finding about the window of `receipt` that loading it again repairs or explains."""
+    """Return a finding about the window of `receipt` that loading the window again repairs or explains."""
     key = receipt.window.key
     heal = f"Materialize partition {key} of {receipt.table}: the run repairs the window, or reports why it cannot."
     return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)
@@ -150,7 +150,8 @@ def _explained(
     erased: Accepted,
     compacted_since: int,
 ) -> Receipt | tuple[Finding, ...]:
-    """Return the receipt with its holes by kind if each hole has a kind; `held` are the ranges that have rows."""
+    """Return the receipt with its holes by kind if each hole has a kind, otherwise the findings; `held` are the ranges
+    that have rows."""
     holes: dict[str, int] = {}
     found: list[Finding] = []
     for partition, accounted in evidence.by_partition.items():
@@ -190,16 +191,15 @@ def _explained(
 
 
 def _count_decided(holes: dict[str, int], lost: Sequence[OffsetRange], erased: Sequence[OffsetRange]) -> None:
-    """Add the offsets without a row that an operator decided on to `holes`; those in `erased` count as erased."""
+    """Add to `holes` those offsets without a row that an operator decided on. Those in `erased` count as erased."""
     for kind, ranges in ((ERASED, common(lost, erased)), (ACCEPTED_LOSS, subtract(lost, erased))):
         if ranges:
             holes[kind] = holes.get(kind, 0) + size_of(ranges)
 
 
 def _gone_since(accounted: PartitionEvidence, *, compacted: bool) -> tuple[OffsetRange, ...]:
-    """Return ranges in which a row may exist although Kafka no longer has its record: below the log start, and
-    compacted away.
-    """
+    """Return the ranges in which a row may exist although Kafka no longer has its record: those below the log start,
+    and those compacted away."""
     listing = accounted.below_log_start
     expired = (OffsetRange(accounted.range.start, listing.end),) if listing.offsets else ()
     return (*expired, *(accounted.compacted_away.listed if compacted else ()))

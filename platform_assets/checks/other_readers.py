@@ -1,7 +1,7 @@
-"""Comparison of decoded rows with readers that share no code with the decoders.
+"""Comparison of decoded rows with other readers, which share no code with the decoders.
 
-They are Python's `json` and `csv`, and `fastavro`. Protobuf is not compared, because its decoder itself uses the
-library.
+The other readers are Python's `json` and `csv`, and `fastavro`. Protobuf is not compared, because the decoder itself
+uses the Protobuf library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import FormatSpec
 
 SAMPLE: Final = 64
-"""Number of rows of a window to compare."""
+"""Number of rows to compare in a window."""
 _OF_A_BATCH: Final = 16
 _SHOWN: Final = 60
 _NO_ROW: Final = (
@@ -46,14 +46,14 @@ _NO_ROW: Final = (
     struct.error,
     fastavro.read.SchemaResolutionError,
 )
-"""Errors of the readers for a value that they cannot read."""
+"""Errors that the readers raise for a value that they cannot read."""
 Place = tuple[int, int]
 """A partition and an offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A row for which another reader gives a different value: its place, and both values in ASCII."""
+    """A row for which another reader gives a different value: the row's partition and offset, and both values in ASCII."""
 
     partition: int
     offset: int
@@ -61,7 +61,7 @@ class Disagreement:
 
 
 def disagreements(declaration: TopicDeclaration, lake: Lake, raw: Receipt) -> tuple[int, list[Disagreement]]:
-    """Compare a sample of a window's decoded rows; return how many were compared, and the differences.
+    """Compare a sample of a window's decoded rows. Return how many were compared, and the differences.
 
     Raises FilesLostError.
     """
@@ -104,12 +104,13 @@ def difference(
     row: Mapping[str, Any],
     registry: Registry = lambda number: [],
 ) -> Any:
-    """Return the first column of a decoded row for which another reader gives a different value, as text; None if there
-    is none.
+    """Return the first column of a decoded row for which another reader gives a different value, as a string; None if
+    there is none.
 
-    There is no comparison if the value's schema is not known for certain, or if fastavro does not accept a schema.
-    Columns that have a default of Avro, which is not in the value, are not compared. An Avro row has
-    instants as microseconds and dates as days since 1970, because Python has no dates after the year 9999.
+    There is no comparison if the value's schema is not known for certain, or if fastavro does not accept a schema. A
+    column is not compared if its value is an Avro default, because the message does not contain this value. An Avro row
+    has instants as microseconds and dates as days since 1970, because Python does not support dates after the year
+    9999.
     """
     reader = FORMATS[spec.format].other_reader
     try:
@@ -149,7 +150,7 @@ def _json(spec: FormatSpec, value: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> Decimal | float:
-    """Return the number; the nearest double if its exponent is too large for Decimal."""
+    """Return the number; if its exponent is too large for Decimal, the nearest double."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -159,7 +160,7 @@ def _number(text: str) -> Decimal | float:
 def _csv(spec: FormatSpec, fields: pa.Schema, value: bytes) -> dict[str, Any]:
     """Read fields with Python's reader.
 
-    Fields that look like a null are not compared, because it does not report quotes.
+    Fields that look like a null are not compared, because this reader does not report whether a field was quoted.
     """
     given = spec.options
     quote, null, escape = given.get("quote", '"'), given.get("null", ""), given.get("escape", "")
@@ -216,7 +217,7 @@ def _instant(text: str) -> datetime:
 
 
 def _sample(declaration: TopicDeclaration, lake: Lake, key: str, fields: pa.Schema) -> dict[Place, dict[str, Any]]:
-    """Return some decoded rows of a window, from all of its files."""
+    """Return some decoded rows of a window, taken from all files of the window."""
     folder = lake.table(declaration.decoded_table)
     declared = declaration.decode
     is_avro = declared is not None and declared.value.format == "avro"
@@ -237,7 +238,7 @@ def without_times(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _without_times(field: pa.Field) -> pa.Field:
-    """Return the field as nullable, because any field is null in rows of dead letters."""
+    """Return the field as nullable, because any field can be null in rows of dead letters."""
     kind = field.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         kind = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()

@@ -1,6 +1,5 @@
-"""Prove open windows: compare windows with holes with the broker's evidence, and read changed files again. Proofs are
-recorded in the ledger, so a window stays proved until its files change.
-"""
+"""Prove open windows: compare windows that have holes with the broker's evidence, and read changed files again. Proofs
+are recorded in the ledger, so a window stays proved until its files change."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from platform_assets.kafka.evidence.gathering import Evidence
 
 _ALL = 1_000_000
-"""Number of ranges that evidence lists if offsets must be named."""
+"""Maximum number of ranges that evidence lists if offsets must be named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,7 @@ class Proved:
 
 def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
     """Return the loaded windows that are not proved yet: they have offsets without a row and without an explanation.
-    Also windows with holes below the log start, once a loss was accepted there.
-    """
+    Windows with holes below the log start are included if a loss was accepted there."""
     read = {*facts.changed, *facts.rewritten, *facts.not_held}
     loaded = [r for k, r in facts.recorded.items() if k not in read and k in facts.windows]
     unknown = [r.key for r in loaded if r.holes is not None and r.holes.get(BELOW_LOG_START)]
@@ -71,7 +69,7 @@ def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
 
 
 def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
-    """Ask the brokers about every offset of `windows`, and compare the answers with the loaded rows."""
+    """Ask the brokers about every offset of `windows`, and compare their answers with the loaded rows."""
     receipts = e.ledger.receipts(e.declaration.raw_table, [w.key for w in windows])
     accepted = e.ledger.accepted_losses_of(e.declaration.raw_table, list(receipts))
     erased = erased_of(e.ledger, e.declaration.topic, list(accepted)) if accepted else {}
@@ -112,10 +110,11 @@ def _unknown(receipt: Receipt) -> int:
 
 
 def _evidence(e: Evaluation, receipt: Receipt, accepted: Accepted, *, listed: int | None = None) -> Evidence:
-    """Return the evidence for every offset of the window. If a batch cannot be read, skip offsets of `accepted` losses.
+    """Return the evidence for every offset of the window. If a batch cannot be read, skip the offsets of `accepted`
+    losses.
 
-    Raises what `gather_evidence` and `Cluster.is_compacted` raise, and OffsetsExpiredError if today's log is another
-    one.
+    Raises whatever `gather_evidence` and `Cluster.is_compacted` raise, and OffsetsExpiredError if the topic now has
+    another log.
     """
     if beyond := beyond_log(e.ledger, receipt):
         lost = [(p, r.start, r.end) for p, parts in beyond.items() for r in parts]
@@ -139,9 +138,10 @@ def _evidence(e: Evaluation, receipt: Receipt, accepted: Accepted, *, listed: in
 
 
 def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved:
-    """Read the files of `keys` again with Spark and compare both digests with the receipts', oldest proof first.
+    """Read the files of `keys` again with Spark and compare both digests with those in the receipts, the oldest proof
+    first.
 
-    If a window proves equal in other files, as after OPTIMIZE, it gets a receipt that names those files.
+    If a window proves equal in other files, as after OPTIMIZE, it gets a receipt that lists those files.
     """
     receipts = e.ledger.receipts(e.declaration.raw_table, list(keys))
     proved: list[Receipt] = []
@@ -200,9 +200,8 @@ def _compared(
 
 
 def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: bool) -> list[Finding]:
-    """Name the offsets of windows whose rows differ from the load, by the brokers' evidence if they still have it.
-    Duplicate rows have their own check, so they are named here only if `doubled`.
-    """
+    """Name the offsets of windows whose rows differ from the load, using the brokers' evidence if it is still
+    available. Duplicate rows have their own check, so they are named here only if `doubled`."""
     named: list[Finding] = []
     for found in findings:
         if found.kind != "offsets not accounted for":

@@ -15,4 +15,4 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
 """Checks evaluated after each load, in this order."""
 
 DEEP_AUDIT: Final = deep_audit.CHECK
-"""Check that has its own schedule, works within a budget, and covers every window."""
+"""Check that has its own schedule and budget and covers every window."""

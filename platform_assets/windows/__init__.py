@@ -1,1 +1,1 @@
-"""The life of a window: sealing, loading, re-loading, accepting a loss, rebuilding."""
+"""The life of a window: sealing, loading, loading again, accepting a loss, rebuilding."""

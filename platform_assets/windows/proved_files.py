@@ -1,8 +1,8 @@
-"""Windows whose rows are still those of their receipts, although other files contain them by now.
+"""Windows whose rows are still those of their receipts, although other files contain the rows by now.
 
 Upkeep, and OPTIMIZE or Z-ORDER by other programs, rewrite files of many windows. Each such file is measured once,
-either when it is written or when it is first needed, and the sums over a window's files are compared with its
-receipt. So no file is read once for each window.
+either when it is written or when it is first needed, and the sums over a window's files are compared with the receipt
+of the window. So a file is not read separately for each of its windows.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Rows of one window according to its receipt: their topic id and digests, and the digest of the files in which
-    they were."""
+    """Rows of one window according to its receipt: the rows' topic id and digests, and the digest of the files that
+    contained the rows."""
 
     key: str
     topic_id: str
@@ -41,8 +41,8 @@ class Expected:
 
 
 def expected_in(entries: pa.Table, keys: Collection[str]) -> list[Expected]:
-    """Return the rows that the ledger expects in the windows `keys`; `entries` has the newest entry of each window,
-    by partition."""
+    """Return the rows that the ledger expects in the windows `keys`. `entries` has the newest entry of each window, by
+    partition."""
     of_keys = entries.filter(pc.is_in(entries["window"], pa.array(list(keys), pa.string())))
     per_window = of_keys.group_by(
         ["window", "topic_id", "files_digest", "offsets_digest", "content_digest"], use_threads=False
@@ -64,7 +64,7 @@ def recognised(
     *,
     reads: bool = True,
 ) -> dict[str, WindowFiles]:
-    """Return the same as `recognised_as`, using receipts."""
+    """Call `recognised_as` with the rows that `receipts` describe, and return its result."""
     expected = (Expected(r.window.key, r.topic_id, r.files_digest, Measured(r.offsets, r.content)) for r in receipts)
     return recognised_as(lake, table, files, expected, reads=reads)
 
@@ -77,13 +77,13 @@ def recognised_as(
     *,
     reads: bool = True,
 ) -> dict[str, WindowFiles]:
-    """Return `files`, by window, with `proved_as` set for windows whose receipts' rows, and no others, are in different
-    files.
+    """Return `files`, by window. `proved_as` is set for windows that have other files by now, with exactly the rows of
+    the receipt.
 
-    `files` belong to a recent version. A window is returned unchanged if its rows differ, or if a file cannot be
-    read: callers then find out what is wrong with it. A file of a single window is not read: its reader records a
-    receipt. Unless `reads` is set, only facts that are already known count. Nothing is read of a partitioned table.
-    Memory is bounded by the contents of one file and one sum for each window.
+    `files` belong to a recent version. A window is returned unchanged if its rows differ, or if a file cannot be read:
+    callers then find out what is wrong with the window. A file that contains only one window is not read here: whoever
+    reads it records a receipt. Unless `reads` is set, only facts that are already known count. Nothing is read of a
+    partitioned table. Memory is bounded by the contents of one file and one sum for each window.
     """
     others = {
         each.key: each
@@ -126,8 +126,7 @@ def recognised_as(
 
 
 def forget_unnamed(lake: Lake, table: TableRef) -> None:
-    """Delete the recorded contents of files that the newest version of a table does not have. Raises
-    LakeNotWritableError."""
+    """Delete the recorded contents of files that are not in the newest version of a table. Raises LakeNotWritableError."""
     folder = lake.table(table)
     if not load_log.exists(folder):
         return

@@ -1,1 +1,1 @@
-"""Snapshots of a table's older windows, for checks."""
+"""Snapshots of a table's older windows, used by checks."""

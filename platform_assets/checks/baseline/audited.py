@@ -1,7 +1,9 @@
-"""Findings of a table's newest deep audits, kept so that a report that reads no file can say whether they still hold.
+"""Findings of a table's newest deep audits, stored so that a report that reads no data files can decide whether the
+findings still hold.
 
-Damage stays until the window's files change. So a finding holds as long as the table's log lists the files that were
-read. It is one JSON file per table next to the ledger, and proves nothing: proofs are receipts in the ledger.
+Damage stays until the window's files change. A finding therefore holds until the table's log no longer lists the files
+that the audit read. The findings are in one JSON file per table next to the ledger. This file proves nothing: proofs
+are receipts in the ledger.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One finding of an audit that ended at `at`, and the digest of the window's files that it read."""
+    """One finding of an audit that ended at `at`, and the digest of the window's files that the audit read."""
 
     finding: Finding
     files_digest: str
@@ -37,8 +39,8 @@ class AuditFinding:
 class Audited:
     """The newest audit, which read `windows` windows with `rows` rows, and the findings of all audits so far.
 
-    An earlier finding about a window is kept until the window is read again; an audit that could not read the window
-    does not revoke it.
+    An earlier finding about a window is kept until an audit reads the window again. An audit that could not read the
+    window does not revoke the finding.
     """
 
     at: datetime
@@ -47,7 +49,7 @@ class Audited:
     found: tuple[AuditFinding, ...] = ()
 
     def followed_by(self, audit: Audited, read: Collection[str]) -> Audited:
-        """Return `audit` with earlier findings about windows other than those it has `read`."""
+        """Return `audit` with the earlier findings about windows that are not in `read`."""
         kept = [f for f in self.found if f.finding.window not in read]
         known = {f.finding.window for f in kept}
         added = [f for f in audit.found if f.finding.alarming or f.finding.window not in known]
@@ -57,7 +59,7 @@ class Audited:
 def audited(
     findings: Sequence[Finding], files: Mapping[str, str], *, windows: int, rows: int, at: datetime | None = None
 ) -> Audited:
-    """Return an audit that ended now: `files` has the digest of the files of each window with files."""
+    """Return an audit that ended now. `files` maps each window that has files to the digest of these files."""
     ended = at or datetime.now(UTC)
     return Audited(
         ended, windows, rows, tuple(AuditFinding(f, files.get(f.window, NO_FILES.digest), ended) for f in findings)
@@ -65,7 +67,7 @@ def audited(
 
 
 def remember(lake: Lake, table: TableRef, audit: Audited, read: Collection[str]) -> None:
-    """Keep `audit`, which has `read` these windows. Raises LakeNotWritableError."""
+    """Store `audit`. `read` are the windows that it read. Raises LakeNotWritableError."""
     before = recall(lake, table)
     whole = audit if before is None else before.followed_by(audit, read)
     document = {
@@ -87,7 +89,7 @@ def remember(lake: Lake, table: TableRef, audit: Audited, read: Collection[str])
 
 
 def recall(lake: Lake, table: TableRef) -> Audited | None:
-    """Return the stored audit; None if there is none, or another release wrote it."""
+    """Return the stored audit; None if there is none, or if another release wrote it."""
     content = lake.audits.read(_name(table))
     if content is None:
         return None

@@ -1,7 +1,7 @@
-"""Columns for many windows of one table, from which checks decide which windows to skip. Pure.
+"""Columns that describe many windows of one table, from which checks decide which windows to skip. Pure.
 
-Next to `model/offsets.py`, the only module with arithmetic on offsets of windows: on whole columns, also with `[start,
-end)`.
+Apart from `model/offsets.py`, this is the only module with arithmetic on the offsets of windows. It works on whole
+columns, and ranges are `[start, end)` here too.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ Mask = npt.NDArray[np.bool_]
 """One truth value for each window of a `History`, in the order of its keys."""
 
 ABSENT: Final = -1
-"""Number for null in the ledger, and for windows that lack the partition."""
+"""Stands for null in the ledger, and for partitions that a window does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
     """One cut per edge.
 
-    Edges x partitions: the number of ledger rows that name the partition, and its offset, which is 0 without rows, as
-    in `Cut.at`. By edge: the number of its log, ABSENT if rows name several.
+    `names` and `offsets` are edges x partitions: the number of ledger rows that name the partition, and the offset of
+    the partition, which is 0 if there are no rows, as in `Cut.at`. `log` has one number per edge, that of the cut's
+    log; ABSENT if the rows name several logs.
     """
 
     names: Numbers
@@ -43,12 +44,12 @@ class _Cuts:
 
 @dataclass(frozen=True)
 class History:
-    """The windows between the edges `edges`, ascending: one fewer than edges.
+    """The windows between `edges`, which ascend. There is one window fewer than edges.
 
-    `cuts` and `receipts` are rows of the ledgers, newest entries only, and `files` rows of `holdings.actions`: all of
-    these windows, and whatever else lies between the edges. `version` is the newest of the table. Of windows that are
-    `proved`, other files are known to hold the rows of their receipts. Numbers are given with a row a window, and by
-    partition with a column for each of `partitions`, ascending.
+    `cuts` and `receipts` are rows of the ledgers, newest entries only; `files` are rows of `holdings.actions`. All
+    three cover all of these windows, and also anything else that lies between the edges. `version` is the table's
+    newest version. For windows in `proved`, other files are known to contain the rows of the windows' receipts. Arrays
+    have one row per window; arrays by partition have one column for each of `partitions`, ascending.
     """
 
     edges: pa.Array
@@ -72,22 +73,23 @@ class History:
 
     @cached_property
     def has_partition(self) -> Mask:
-        """Windows x partitions: true if the window has the partition, which may have been added to the topic later."""
+        """Windows x partitions: true if the window has the partition. A partition may have been added to the topic
+        later."""
         present: Mask = self._ends.names[1:] > 0
         return present
 
     @cached_property
     def start(self) -> Numbers:
-        """Windows x partitions: the cut at the window's start; 0 if the partition was added later."""
+        """Windows x partitions: the offset of the cut at the window's start; 0 if the partition was added later."""
         return self._starts.offsets[:-1]
 
     @cached_property
     def end(self) -> Numbers:
-        """Windows x partitions: the cut at the window's end, exclusive."""
+        """Windows x partitions: the offset of the cut at the window's end, exclusive."""
         return self._ends.offsets[1:]
 
     def by_partition(self, name: str) -> Numbers:
-        """Windows x partitions: a numeric column of the receipts; ABSENT without a receipt."""
+        """Windows x partitions: a numeric column of the receipts; ABSENT if there is no receipt."""
         at, column = self._places
         found = np.full(self.has_partition.shape, ABSENT, dtype=np.int64)
         inside = at >= 0
@@ -95,7 +97,7 @@ class History:
         return found
 
     def by_window(self, name: str) -> list[Any]:
-        """A column that is the same for all partitions of a window; None without a receipt."""
+        """A receipt column that has the same value in all partitions of a window; None if there is no receipt."""
         found: list[Any] = [None] * len(self.keys)
         for at, value in zip(self._places[0].tolist(), self.receipts[name].to_pylist(), strict=True):
             if at >= 0:
@@ -104,17 +106,17 @@ class History:
 
     @cached_property
     def offsets(self) -> Numbers:
-        """Number of offsets of each window, in all partitions."""
+        """Number of offsets of each window, summed over all partitions."""
         return np.asarray((self.end - self.start).sum(axis=1))
 
     @cached_property
     def rows(self) -> Numbers:
-        """Number of rows of each window by its receipt, in all partitions."""
+        """Number of rows of each window according to its receipt, summed over all partitions."""
         return np.asarray(np.maximum(self.by_partition("rows"), 0).sum(axis=1))
 
     @cached_property
     def holes(self) -> list[dict[str, int] | None]:
-        """Offsets without a row by kind, for each window; None if they are not accounted for."""
+        """Number of offsets without a row in each window, by kind; None if the offsets are not accounted for."""
         read: dict[str, dict[str, int]] = {}
         texts = self.by_window("holes")
         for text in texts:
@@ -126,9 +128,8 @@ class History:
 
     @cached_property
     def loaded_as_cut(self) -> Mask:
-        """True if a window's two cuts have the same topic id and generation and ascend, and its only receipt has
-        exactly the ranges between them.
-        """
+        """True if the two cuts of a window ascend and have the same topic id and generation, and the window has one
+        receipt, with exactly the ranges between the cuts."""
         starts, ends, size = self._starts, self._ends, len(self.keys)
         once = np.asarray(((starts.names[:-1] <= 1) & (ends.names[1:] <= 1)).all(axis=1), dtype=bool)
         grows = np.asarray((self.end >= self.start).all(axis=1), dtype=bool)
@@ -150,7 +151,8 @@ class History:
 
     @cached_property
     def rows_inside(self) -> Mask:
-        """True if no partition has more rows than offsets, and the first and last row of each are within its range."""
+        """True if no partition has more rows than offsets, and the first and last rows of each partition are within its
+        range."""
         rows, first, last = (self.by_partition(name) for name in ("rows", "first_offset", "last_offset"))
         fit = (rows >= 0) & (rows <= self.end - self.start)
         within = (rows == 0) | ((first >= self.start) & (last < self.end))
@@ -158,8 +160,8 @@ class History:
 
     @cached_property
     def files_as_recorded(self) -> Mask:
-        """The window's data files are those that its receipt lists, or are proved to hold the same rows, with as many
-        rows."""
+        """True if the window's data files are those that its receipt lists, or are proved to contain the same rows, and
+        if the number of rows is the same."""
         found = holdings.window_files(self.files)
         expected = zip(self.keys, self.by_window("files_digest"), self.rows.tolist(), strict=True)
         return np.array(
@@ -174,12 +176,12 @@ class History:
 
     @cached_property
     def _logs(self) -> list[tuple[str, int]]:
-        """Every topic id and generation that a cut lists; the index is the number of the log."""
+        """Every topic id and generation that a cut lists. The position in this list is the number of the log."""
         pairs = zip(self.cuts["topic_id"].to_pylist(), self.cuts["generation"].to_pylist(), strict=True)
         return sorted(set(pairs))
 
     def _logs_of(self, entries: pa.Table) -> Numbers:
-        """Return the number of each row's log; ABSENT if it has no cut."""
+        """Return the number of each row's log; ABSENT if no cut lists this log."""
         generations = _numbers(entries["generation"])
         found = np.full(entries.num_rows, ABSENT, dtype=np.int64)
         for number, (topic_id, generation) in enumerate(self._logs):
@@ -188,12 +190,12 @@ class History:
 
     @cached_property
     def _starts(self) -> _Cuts:
-        """The windows' start cuts: at an edge with two generations, that of the later one."""
+        """The cuts at the windows' starts. At an edge with two generations, this is the cut of the later generation."""
         return self._cuts_of(later=True)
 
     @cached_property
     def _ends(self) -> _Cuts:
-        """The windows' end cuts: at an edge with two generations, that of the earlier one."""
+        """The cuts at the windows' ends. At an edge with two generations, this is the cut of the earlier generation."""
         return self._cuts_of(later=False)
 
     def _cuts_of(self, *, later: bool) -> _Cuts:
@@ -219,7 +221,7 @@ class History:
 
     @cached_property
     def _places(self) -> tuple[Numbers, Numbers]:
-        """Return for each receipt row the numbers of its window and partition; ABSENT twice without a cut."""
+        """Return the window number and the partition number of each receipt row; ABSENT for both if there is no cut."""
         starts = _numbers(self.receipts["window_start"].cast(pa.int64()))
         partitions = _numbers(self.receipts["partition"])
         edges = _numbers(self.edges.cast(pa.int64()))[:-1]
@@ -230,7 +232,7 @@ class History:
 
     @cached_property
     def _without_strays(self) -> Mask:
-        """Return False for each window that has a receipt or a file of no known window or partition."""
+        """Return False for each window that has a receipt or a file with an unknown window or partition."""
         found = np.ones(len(self.keys), dtype=bool)
         stray = self.receipts.filter(pa.array(self._places[0] == ABSENT))
         keys = {*stray["window"].to_pylist(), *self.files[holdings.WINDOW].to_pylist()} - set(self.keys)
@@ -242,7 +244,7 @@ class History:
 
 
 def _numbers(column: pa.Array | pa.ChunkedArray) -> Numbers:
-    """Return the column as 64-bit integers, with timestamps as microseconds, and ABSENT for null."""
+    """Return the column as 64-bit integers. Timestamps become microseconds, and null becomes ABSENT."""
     whole = pc.fill_null(column.cast(pa.int64()), ABSENT)
     return np.asarray(
         whole.to_numpy(zero_copy_only=False) if isinstance(whole, pa.Array) else whole.to_numpy(), dtype=np.int64

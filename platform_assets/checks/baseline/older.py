@@ -1,7 +1,7 @@
-"""Older windows in which no check can have a finding: they are counted instead of being evaluated one by one.
+"""Older windows in which no check can have a finding. They are counted instead of being evaluated one by one.
 
-Each check selects them with its `may_count`, on whole columns. So checking a new window costs little, even in a table
-with many windows.
+Each check selects them with its `may_count`, which works on whole columns. So checking a new window costs little, even
+in a table with many windows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from platform_assets.checks.check import Check
 
 RECENT: Final = 24
-"""Number of newest windows that are always evaluated one by one: a day of hours."""
+"""Number of newest windows that are always evaluated one by one: one day of hourly windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """Windows that start before `until` (exclusive), in which no check can have a finding.
+    """Windows that start before `until` (exclusive) and in which no check can have a finding.
 
-    `holes` are offsets without a row by kind; rows + holes = offsets.
+    `holes` counts the offsets without a row, by kind; rows + holes = offsets.
     """
 
     until: datetime | None = None
@@ -40,7 +40,7 @@ class Older:
     holes: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, next_ones: Older) -> Older:
-        """Return these windows and the windows that follow them."""
+        """Return these windows together with the windows that follow them."""
         return Older(
             next_ones.until or self.until,
             self.windows + next_ones.windows,
@@ -63,11 +63,10 @@ def find(
     *,
     recent: int = RECENT,
 ) -> Older:
-    """Return the windows, from the first on, that each of `checks` allows to be counted, without the `recent` newest.
-    NONE if they are fewer than `recent`, because so few are not worth the effort. `cuts` and `receipts` are rows of the
-    ledgers, newest entries only, `files` come from `holdings.actions`, windows that are `proved` have the rows of their
-    receipts in other files, and `version` is the newest of the table.
-    """
+    """Return the windows, starting with the first, that each of `checks` allows to be counted, but not the `recent`
+    newest windows. Return NONE if they are fewer than `recent`, because counting so few windows is not worth the
+    effort. `cuts` and `receipts` are rows of the ledgers, newest entries only; `files` come from `holdings.actions`;
+    `proved` are windows whose receipts' rows are in other files; `version` is the table's newest version."""
     edges = pc.unique(cuts["edge"]).sort()
     most = len(edges) - 1 - recent
     if most < recent:
@@ -103,7 +102,7 @@ def _between(
 
 
 def holes_total(by_window: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Offsets without a row by kind, of all windows together."""
+    """Number of offsets without a row in all windows together, by kind."""
     total: dict[str, int] = {}
     for holes in by_window:
         for kind, number in holes.items():

@@ -1,10 +1,11 @@
-"""Snapshot that the checks of a table keep from one run to the next, so that a new window costs the same in any table.
+"""Snapshot that the checks of a table keep from one run to the next, so that checking a new window costs the same in a
+table of any size.
 
-It is valid only while the logs show no change: a commit that adds, removes or rearranges files of an older window, or
-that changes its ledger entries, makes it void, and every window is examined again. So does a check that did not take
-part. Upkeep's commits are no change: it compares all rows with the receipts before it commits. It is one JSON file per
-table next to the ledger. If it is lost, void or from another release, that only costs time; `audit` and the deep audit
-never use it.
+The snapshot is valid only while the logs show no change. It becomes void if a commit adds, removes or rearranges files
+of an older window or changes the window's ledger entries, or if a check did not take part in the snapshot. Then every
+window is evaluated again. Commits of upkeep do not count as changes, because upkeep compares all rows with the receipts
+before it commits. The snapshot is one JSON file per table next to the ledger. A snapshot that is lost, void or from
+another release only costs time. `audit` and the deep audit never use the snapshot.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ _VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One data file of the table and a window in it; `rows` belong to the window, None if the log does not have them.
+    """One data file of the table, and one window in this file. `rows` is the window's number of rows; None if the log
+    does not have it.
 
-    `share` are the bytes that the window counts for if others share the file, else all of them. `reaches_back` is true
-    if windows that are only counted share it.
+    `share` is the part of the file's bytes that counts for the window: all bytes unless other windows share the file.
+    `reaches_back` is true if windows that are only counted share the file.
     """
 
     window: str
@@ -56,10 +58,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """`older` windows were only counted when the logs of the table and of both ledgers ended with these commits.
+    """State in which the `older` windows were only counted: the logs of the table and of both ledgers ended with these
+    commits.
 
-    `files` belong to all later windows, by path and window, and `loads` the newest load of each of them among the
-    commits from version `since` on.
+    `files` are the files of all later windows, by path and window. `loads` has the newest load of each of these windows
+    among the commits from version `since` on.
     """
 
     older: Older
@@ -86,7 +89,7 @@ class Baseline:
         )
 
     def later_than(self, older: Older) -> Baseline:
-        """Return the baseline with more windows counted as older, and without their files and loads."""
+        """Return the baseline with more windows counted as older. Their files and loads are left out."""
         if older.until is None:
             return self
         first = key_of(older.until)
@@ -104,9 +107,9 @@ class Baseline:
 
 
 def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
-    """Return a baseline of every window, without older ones yet; None if commits cannot be followed from here.
+    """Return a baseline of all windows, none of them older yet; None if commits cannot be followed from here.
 
-    `loads` belong to the newest `recent` commits. Reads the whole log of the table.
+    `loads` come from the newest `recent` commits. This function reads the whole log of the table.
     """
     anchors = [delta_log.newest_anchor(path) for path in _logs(lake, table)]
     if None in anchors:
@@ -139,9 +142,8 @@ def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baselin
 
 
 def advance(known: Baseline, table: Folder) -> Baseline | None:
-    """Return `known` with the table's later commits; None if one of them changed an older window or the table's reader
-    requirements.
-    """
+    """Return `known` advanced by the table's later commits; None if one of these commits changed an older window or the
+    table's reader requirements."""
     commits = delta_log.commits_after(table, known.table)
     if not commits:
         return None if commits is None else known
@@ -174,7 +176,7 @@ def advance(known: Baseline, table: Folder) -> Baseline | None:
 
 
 def _files(table: Folder, add: DataFile) -> list[File] | None:
-    """Return a file that a commit has added, for each window that it holds; None if it can no longer be read."""
+    """Return a file that a commit added, once for each window in the file; None if the file can no longer be read."""
     try:
         held = holdings.held_by(table, add)
     except FilesLostError:
@@ -196,7 +198,7 @@ def _files(table: Folder, add: DataFile) -> list[File] | None:
 def save(lake: Lake, table: TableRef, baseline: Baseline, checks: Collection[Check]) -> None:
     """Save `baseline`, in which `checks` took part, for the next run.
 
-    If two are saved at once, either may stay: both are valid.
+    If two runs save at the same time, either baseline may remain: both are valid.
     """
     document = {
         "version": _VERSION,
@@ -213,9 +215,7 @@ def save(lake: Lake, table: TableRef, baseline: Baseline, checks: Collection[Che
 
 
 def _undisturbed(log: Folder, seen: Anchor, partition: tuple[str, str], column: str, until: datetime) -> Anchor | None:
-    """Return the newest commit of a ledger if no commit after `seen` changed its entries before `until`, otherwise
-    None.
-    """
+    """Return the newest commit of a ledger; None if a commit after `seen` changed ledger entries before `until`."""
     commits = delta_log.commits_after(log, seen)
     if commits is None or any(_disturbs(c, partition, column, until) for c in commits):
         return None

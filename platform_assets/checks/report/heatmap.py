@@ -1,7 +1,7 @@
-"""A heatmap of a topic, as an SVG image of one or two kilobytes, which Markdown takes as a data URI.
+"""A heatmap of a topic, as an SVG image of one or two kilobytes that Markdown embeds as a data URI.
 
-It has no background and brings its own mid-tones, so that it can be read on a light and on a dark page: an image
-cannot learn the page's theme. No state is shown by color alone: each has its own letter or shape.
+An image cannot detect the theme of its page. So the heatmap has no background and uses mid-tones that are readable on
+light and dark pages. No state is shown by color alone: each state has its own letter or shape.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from platform_assets.model.untrusted import html
 # terminals.
 
 COLUMNS: Final = 80
-"""Maximum number of columns of a heatmap; if there are more windows, several share a column."""
+"""Maximum number of columns in a heatmap. If there are more windows, several share a column."""
 ROWS: Final = 8
-"""Maximum number of rows; further partitions share the last row with the least interesting ones."""
+"""Maximum number of rows. If there are more partitions, the least interesting ones share the last row."""
 
 
 class State(IntEnum):
-    """State of a window in one partition, ordered by severity: a cell shows the largest of several."""
+    """State of a window in one partition, ordered by severity. A cell that stands for several states shows the most
+    severe."""
 
     EMPTY = 0
     COMPLETE = 1
@@ -48,7 +49,7 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """Legend of a number of windows."""
+        """Text of the state in the legend."""
         return _LABELS[self]
 
     @property
@@ -92,7 +93,7 @@ _OF_FINDING: Final[Mapping[FindingKind, State]] = {
     "window parked": State.UNASKED,
     "could not tell": State.UNDECIDED,
 }
-"""States by kind of finding; all other kinds, including future ones, are failing."""
+"""States by kind of finding. All other kinds, including those added later, are failing."""
 _OF_HOLES: Final[Mapping[str, State]] = {
     "commit markers": State.MARKERS,
     "abort markers": State.MARKERS,
@@ -102,14 +103,15 @@ _OF_HOLES: Final[Mapping[str, State]] = {
     ACCEPTED_LOSS: State.ACCEPTED,
     "below log start": State.UNDECIDED,
 }
-"""States by kind of hole; all other kinds are unexplained."""
+"""States by kind of hole. All other kinds are unexplained."""
 _StatesByPlace = Mapping[str, Mapping[int | None, State]]
-"""States by window and partition; the partition is None for all partitions."""
+"""States by window and partition. Partition None stands for all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition or several: one cell per column, None if the partitions did not have that window."""
+    """One row of the heatmap, for one partition or several. There is one cell per column; None if the partitions did
+    not exist in that window."""
 
     label: str
     cells: tuple[State | None, ...]
@@ -119,9 +121,9 @@ class Row:
 class Heatmap:
     """The picture of one table, as a value.
 
-    Each column stands for `windows_per_column` windows; the first one stands for the remainder. `first` and `last` are
-    window keys, both inclusive. `counts` says how many windows are in which state, by the gravest of their partitions.
-    `older` windows, all in order, are not shown.
+    Each column stands for `windows_per_column` windows, except that the first column stands for the remainder. `first`
+    and `last` are window keys, both inclusive. `counts` has the number of windows in each state; the most severe state
+    among a window's partitions counts. `older` is the number of windows that are not shown and have no findings.
     """
 
     table: str
@@ -153,7 +155,7 @@ class Heatmap:
 
 
 def heatmap_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLUMNS, rows: int = ROWS) -> Heatmap:
-    """The heatmap of `facts` with `findings` in it; at most `columns` by `rows`."""
+    """The heatmap of `facts` and `findings`, with at most `columns` columns and `rows` rows."""
     found = _by_place(findings)
     keys = sorted({*facts.windows, *facts.recorded, *facts.unknown, *found} - {""})
     per_column = max(1, -(-len(keys) // columns))
@@ -184,7 +186,7 @@ def heatmap_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = CO
 
 
 def state_of(kind: FindingKind) -> State:
-    """Return the state that a finding of this kind gives its window."""
+    """Return the state that a finding of this kind gives to its window."""
     return _OF_FINDING.get(kind, State.FAILING)
 
 
@@ -253,7 +255,7 @@ _GUTTER: Final = 48
 _TOP: Final = 9
 _LINE: Final = 16
 TEXT: Final = "#727983"
-"""Text color with a contrast of at least 4.4 to 1 against both white and black pages."""
+"""Text color that has a contrast of at least 4.4 to 1 on both white and black pages."""
 COLOURS: Final[Mapping[State, str]] = {
     State.EMPTY: "#2da44e",
     State.COMPLETE: "#2da44e",
@@ -270,18 +272,18 @@ COLOURS: Final[Mapping[State, str]] = {
     State.FAILING: "#e5342f",
 }
 _HEIGHTS: Final[Mapping[State, float]] = {State.EMPTY: 0.15, State.WAITING: 0.35, State.UNASKED: 0.35}
-"""Share of a row's height that a cell of this state fills; other states fill it completely."""
+"""Fraction of a row's height that a cell in this state fills. Other states fill the whole height."""
 _LETTERED: Final = frozenset(State) - {State.EMPTY, State.COMPLETE, State.WAITING, State.UNASKED}
 _LETTER_WIDTH: Final = 5.8
 
 
 def data_uri(heatmap: Heatmap) -> str:
-    """Return the picture as an address for an image."""
+    """Return the picture as a data URI for an image."""
     return "data:image/svg+xml;base64," + b64encode(picture(heatmap).encode()).decode()
 
 
 def picture(heatmap: Heatmap) -> str:
-    """The picture of `heatmap`: rows, a red mark above every column that fails, the ends of the axis, and a legend."""
+    """The picture of `heatmap`: rows, a red mark above every column with a failure, the ends of the axis, and a legend."""
     columns = max((len(row.cells) for row in heatmap.rows), default=0)
     pitch = max(7, min(28, (_WIDTH - _GUTTER) // max(columns, 1)))
     height = 18 if len(heatmap.rows) <= 4 else 12
@@ -325,7 +327,7 @@ def _cells(rows: tuple[Row, ...], pitch: int, height: int) -> Iterator[str]:
 
 
 def _marks(rows: tuple[Row, ...], pitch: int) -> Iterator[str]:
-    """Draw a triangle above each run of columns with a failure, because a small cell could be overlooked."""
+    """Draw a triangle above each run of columns with a failure, because a small cell is easy to overlook."""
     failing = [any(cell is State.FAILING for cell in column) for column in zip(*(r.cells for r in rows), strict=True)]
     path, at = "", 0
     for fails, members in groupby(failing):
@@ -360,9 +362,8 @@ def _axis(heatmap: Heatmap, width: int, y: int) -> Iterator[str]:
 
 
 def _legend(heatmap: Heatmap, y: int) -> Iterator[tuple[int, str]]:
-    """Return the legend as a line and as a drawing: each state that occurs, the most severe first, with its number of
-    windows.
-    """
+    """Return the legend as a line of text and as a drawing. It lists each state that occurs, the most severe first,
+    with the number of windows in that state."""
     x = _GUTTER
     for state, count in heatmap.counts.items():
         text = f"{count:,} {state.label}"

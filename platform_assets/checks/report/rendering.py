@@ -14,7 +14,7 @@ from platform_assets.checks.report.worst import WorstWindow, remedies, worst_win
 from platform_assets.model.untrusted import line
 
 ANOMALIES: Final = "anomalies"
-"""Metadata key of the worst windows. The UI sorts by key, and this must come first."""
+"""Metadata key of the worst windows. The UI sorts metadata by key, and this entry must come first."""
 FINDINGS: Final = "findings"
 NOT_LISTED: Final = "findings_not_listed"
 REMEDY: Final = "remedy"
@@ -23,9 +23,8 @@ _MOST: Final = 20
 
 
 def result(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.AssetCheckResult:
-    """Return the result of a check of `asset`: an ERROR, which blocks, unless all findings are unrequested or undecided
-    work.
-    """
+    """Return the result of a check of `asset`. The severity is ERROR, which blocks, unless all findings are about
+    windows that are unrequested or undecided."""
     worst = worst_windows(check_result.findings)
     values: dict[str, Any] = {**dict(check_result.figures), FINDINGS: len(check_result.findings)}
     if worst:
@@ -45,12 +44,12 @@ def result(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.As
 
 
 def evaluation(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.AssetCheckEvaluation:
-    """Return the result as an event without a run."""
+    """Return the result as an event that does not belong to a run."""
     return as_event(result(asset, check_result, facts))
 
 
 def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """Return the result as an event without a check step."""
+    """Return the result as an event that does not belong to a check step."""
     if found.asset_key is None or found.check_name is None:
         raise AssertionError("unreachable: results name both")
     return dg.AssetCheckEvaluation(
@@ -72,7 +71,7 @@ _COLUMNS: Final = (
 
 
 def _table(worst: list[WorstWindow]) -> dg.TableMetadataValue:
-    """Return a table with one row per window; without a column for places if no window has one."""
+    """Return a table with one row per window. The columns for partitions and offsets are left out if no window has any."""
     placed = any(w.where for w in worst)
     columns = [c for c in _COLUMNS if placed or c.name not in ("where", "offsets")]
     records = [dg.TableRecord({c.name: _cell(getattr(w, c.name)) for c in columns}) for w in worst]
@@ -84,7 +83,7 @@ def _cell(value: str | int) -> str | int:
 
 
 def _numbered(texts: list[str]) -> str:
-    """Return several texts, numbered, because the UI shows them in one line."""
+    """Return several texts in one string, numbered, because the UI shows them in one line."""
     if len(texts) == 1:
         return texts[0]
     shown = texts[:_MOST]

@@ -1,4 +1,4 @@
-"""Findings in the order in which readers want them: by window, the most severe first, each with its remedy."""
+"""Findings in the order in which readers want to see them: by window, the most severe first, each with its remedy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PLACES: Final = 3
 _PARTITIONS: Final = 8
 _LONGEST: Final = 200
 _VIEWS: Final[frozenset[FindingKind]] = frozenset({"orchestrator behind", "orchestrator ahead"})
-"""Findings about what Dagster displays; those about table and ledger are more severe."""
+"""Kinds of findings about what Dagster displays. Findings about the table and the ledger are more severe."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorstWindow:
-    """All findings of one kind in one window, in order of partition."""
+    """All findings of one kind in one window, ordered by partition."""
 
     window: str
     kind: FindingKind
@@ -28,17 +28,17 @@ class WorstWindow:
 
     @property
     def state(self) -> State:
-        """Severity."""
+        """Severity of the findings."""
         return state_of(self.kind)
 
     @property
     def offsets(self) -> int:
-        """Number of named offsets."""
+        """Number of offsets that the findings list."""
         return sum(f.offsets for f in self.findings)
 
     @property
     def where(self) -> str:
-        """Partitions and offsets in short, with exclusive ends."""
+        """Partitions and offsets in short form; ends are exclusive."""
         partitions: dict[tuple[OffsetRange, ...], list[int]] = {}
         for f in self.findings:
             partitions.setdefault(f.ranges, []).extend(() if f.partition is None else (f.partition,))
@@ -68,9 +68,8 @@ class Remedy:
 
 
 def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
-    """Sort by severity, then by the number of offsets, then the newest first; faults that only concern Dagster's
-    display come last.
-    """
+    """Sort by severity, then by the number of offsets, then the newest first. Faults that only affect Dagster's display
+    come last."""
     grouped: dict[tuple[str, FindingKind], list[Finding]] = {}
     for finding in findings:
         grouped.setdefault((finding.window, finding.kind), []).append(finding)
@@ -83,7 +82,7 @@ def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
 
 
 def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
-    """Return each remedy once, worded for its worst window, the most severe first."""
+    """Return each remedy once, the most severe first, with the wording for the worst window that needs this remedy."""
     # Windows of one kind differ in nothing but their names.
     alike: dict[str, list[WorstWindow]] = {}
     for window in worst:
@@ -96,7 +95,7 @@ def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return `text`, cut if it is longer than `longest`."""
+    """Return `text`, truncated to `longest` characters."""
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
 
 

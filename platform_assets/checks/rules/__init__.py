@@ -1,1 +1,1 @@
-"""The checks of a table, one a module."""
+"""The checks of a table, one module per check."""

@@ -1,9 +1,9 @@
 """`agrees_with_ledger`: the table's log, the ledger and the orchestrator agree on every window.
 
 The Delta commit is the source of truth. Each way in which one of the three can be behind or ahead has its own message
-and remedy. Only the newest commits and events are compared in detail: `no_gaps` compares older windows with their data
-files, and windows that have not changed since they agreed are not compared again, so the cost of this check does not
-grow with the table. `platform-assets audit` compares all of them.
+and remedy. Only the newest commits and events are compared in detail. `no_gaps` compares older windows with their data
+files. Windows that have not changed since the three agreed on them are not compared again, so the cost of this check
+does not grow with the table. `platform-assets audit` compares all windows.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from platform_assets.ledger.entries import UTC_MICROS, Receipt, receipts_in
 NAME = "agrees_with_ledger"
 
 _TICK: Final = timedelta(minutes=2)
-"""Duration of a tick: Dagster ends it after one minute, and records its reports at its end."""
+"""Maximum duration of a tick. Dagster ends a tick after one minute, and records the reports of a tick at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """Statements of the table's log, the ledger and the orchestrator.
 
-    `receipts` has those of all windows that are not `older`. `commits` has the newest load of each window among the
-    newest commits, which reach down to version `since`; `reported` has the load id of each reported window that is not
-    `older`, None if an event names none.
+    `receipts` has the receipts of all windows that are not `older`. `commits` has the newest load of each window among
+    the newest commits, down to version `since`. `reported` has the load id of each reported window that is not `older`;
+    the id is None if the event has none.
     """
 
     facts: Facts
@@ -50,7 +50,8 @@ class Accounts:
     reported: Mapping[str, str | None] | None
     busy: frozenset[str] = frozenset()
     being_reported: frozenset[str] = frozenset()
-    """Windows without offsets whose receipts a tick has just recorded: Dagster gets them at the end of the tick."""
+    """Windows without offsets whose receipts a tick has just recorded. Dagster gets the reports at the end of the tick.
+    """
 
     def is_idle(self, key: str) -> bool:
         """Return whether the window is sealed, and neither waits for its load nor is being loaded."""
@@ -58,14 +59,15 @@ class Accounts:
 
 
 def may_count(history: History) -> Mask:
-    """Return True for windows whose receipts name the table's files, and no version that the table never had."""
+    """Return True for windows whose receipts list the table's files, and do not name a version that the table never
+    had."""
     versions = history.by_window("table_version")
     known = np.array([version is None or version <= history.version for version in versions], dtype=bool)
     return known & history.files_as_recorded
 
 
 def evaluate(e: Evaluation) -> CheckResult:
-    """Gather the three accounts, and evaluate them."""
+    """Gather the three statements, and evaluate them."""
     facts = e.facts()
     older = facts.older
     commits, since, version = _newest_loads(e, facts)
@@ -78,7 +80,8 @@ def evaluate(e: Evaluation) -> CheckResult:
 
 
 def _recorded_lately(entries: pa.Table | None, kind: str, now: datetime) -> frozenset[str]:
-    """Return the windows with a ledger entry of this kind that a tick has written which may still be running."""
+    """Return the windows with an entry of this kind in the ledger that is so recent that the tick that wrote it may
+    still be running."""
     if entries is None:
         return frozenset()
     lately = pc.greater(entries["recorded_at"], pa.scalar(now - _TICK, UTC_MICROS))
@@ -86,7 +89,8 @@ def _recorded_lately(entries: pa.Table | None, kind: str, now: datetime) -> froz
 
 
 def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], int, int]:
-    """The newest load of each window among the newest commits, the oldest version read, and the newest one."""
+    """Return the newest load of each window among the newest commits, the oldest version that was read, and the newest
+    version."""
     if facts.baseline is not None:
         return dict(facts.baseline.loads), facts.baseline.since, facts.baseline.table.version
     if not load_log.exists(e.table):
@@ -96,7 +100,7 @@ def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], i
 
 
 def check_result(a: Accounts) -> CheckResult:
-    """Judge. Pure."""
+    """Evaluate the three statements. Pure."""
     findings = (*_ledger_and_table(a), *_orchestrator(a))
     figures = (
         ("windows_in_ledger", a.facts.older.windows + len(a.receipts)),

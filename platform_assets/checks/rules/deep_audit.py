@@ -1,7 +1,9 @@
-"""`deep_audit`: reads the files of windows again, oldest proof first, and compares both digests with the receipts'.
+"""`deep_audit`: read the files of windows again, the oldest proof first, and compare both digests with those in the
+receipts.
 
-It finds what logs and statistics cannot show: altered values, damaged or lost files, rows of another writer. A finding
-holds as long as the table names the files that were read, so a report between two audits need not read any.
+This finds faults that logs and statistics cannot show: altered values, damaged or lost files, rows of another writer. A
+finding holds until the table no longer lists the files that were read, so a report between two audits need not read any
+files.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ def check_result(
 
 
 def _confirmed(confirmed: Confirmed) -> str:
-    """Describe how many windows of each engine the other one has confirmed, and why not more."""
+    """Describe how many windows of each engine the other engine has confirmed, and why no more windows were confirmed."""
     pairs = Counter((r.confirmed_by, r.engine) for r in confirmed.receipts)
     text = "".join(
         f"; {counted(n, 'window')} confirmed by the {other_engine} engine, loaded by the {engine} engine"
@@ -86,7 +88,8 @@ def _compared(compared: Compared) -> str:
 
 
 def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
-    """Decide from the table's log alone whether the audits' findings still hold; None without any audit."""
+    """Use only the table's log to decide whether the findings of earlier audits still hold. Return None if there was no
+    audit."""
     known = audited.recall(e.lake, e.declaration.raw_table)
     if known is None:
         return None
@@ -101,7 +104,7 @@ def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
 
 
 def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> CheckResult:
-    """Evaluate. Pure. `files` are the digests of the files that the log lists now, `receipts` those of the ledger."""
+    """Evaluate. Pure. `files` are the digests of the files that the log lists now; `receipts` come from the ledger."""
     findings = tuple(_standing(known, files, receipts))
     audit = f"the audit of {known.at:%Y-%m-%d %H:%M}Z"
     figures = (("windows_audited", 0), ("rows_audited", 0))

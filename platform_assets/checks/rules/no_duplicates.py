@@ -1,8 +1,8 @@
-"""`no_duplicates`: no (topic id, partition, offset) is in the table twice, within a window or across windows.
+"""`no_duplicates`: no (topic id, partition, offset) is in the table twice, neither within a window nor in two windows.
 
-A window whose files are those of its load was proved free of duplicates by the load, from the digest of its offsets;
-windows share no offsets, because their ranges tile and their rows are within these ranges. So only windows whose files
-changed are read.
+For a window whose files are those of its load, the load already proved from the digest of the offsets that there are no
+duplicates. Two windows share no offsets, because the ranges of windows do not overlap and the rows of a window are
+within its ranges. So only windows whose files changed are read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ NAME = "no_duplicates"
 
 
 def may_count(history: History) -> Mask:
-    """Return True for windows whose load found no duplicates, and whose files are unchanged and rows within their own
-    ranges.
-    """
+    """Return True for windows whose load found no duplicates, whose files are unchanged, and whose rows are within the
+    window's own ranges."""
     none_found = np.array([found == 0 for found in history.by_window("duplicates")], dtype=bool)
     return none_found & history.files_as_recorded & history.rows_inside & history.loaded_as_cut
 
@@ -89,13 +88,14 @@ def _range(facts: Facts, key: str, partition: int) -> OffsetRange:
 
 
 def _foreign(facts: Facts, key: str, partition: int) -> tuple[OffsetRange, ...]:
-    """Return the offsets in a window, as read, that do not belong to it."""
+    """Return those offsets, read from a window, that do not belong to the window."""
     held = facts.changed[key].get(partition)
     return () if held is None else subtract(held.ranges, [_range(facts, key, partition)])
 
 
 def _held(facts: Facts, key: str, partition: int, offsets: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
-    """Return the `offsets` that a window has: as read, or by its range if it is unchanged since its load."""
+    """Return the `offsets` that are in a window: those that were read, or those in its range if the window is unchanged
+    since its load."""
     if key in facts.changed:
         held = facts.changed[key].get(partition)
         return () if held is None else common(offsets, held.ranges)

@@ -1,6 +1,7 @@
-"""`no_gaps`: cuts tile, every sealed window is loaded, and each window's rows are complete and within its ranges.
+"""`no_gaps`: cuts leave no gaps and do not overlap, every sealed window is loaded, and each window's rows are complete
+and within its ranges.
 
-Offsets without a row are only counted, because markers and aborted or compacted records also leave them.
+Offsets without a row are only counted, because transaction markers and aborted or compacted records also leave them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NAME = "no_gaps"
 
 
 def may_count(history: History) -> Mask:
-    """Return True for windows that are loaded as cut, with the recorded files, and with all rows within the ranges."""
+    """Return True for windows that are loaded as cut, have the recorded files, and have all rows within their ranges."""
     return history.loaded_as_cut & history.rows_inside & history.files_as_recorded
 
 
@@ -114,9 +115,8 @@ def _findings(facts: Facts) -> Iterator[Finding]:
 
 
 def _tiling_faults(facts: Facts) -> Iterator[TilingFault]:
-    """Find gaps and overlaps between windows of a generation; the start of the next generation is what an operator
-    accepted.
-    """
+    """Find gaps and overlaps between windows of a generation. An operator has accepted where the next generation
+    starts."""
     in_order = itertools.groupby(facts.windows.items(), lambda item: facts.generation(item[0]))
     return itertools.chain.from_iterable(tiling_faults(list(windows)) for _, windows in in_order)
 
@@ -156,9 +156,8 @@ def _outside_by_receipt(topic: str, recorded: Recorded) -> Iterator[Finding]:
 
 
 def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, HeldOffsets]) -> Iterator[Finding]:
-    """Return findings of a window whose files differ from the load's: the rows show whether OPTIMIZE or damage changed
-    them.
-    """
+    """Return findings about a window whose files differ from those of the load. The rows show whether OPTIMIZE or
+    damage changed the files."""
     heal = (
         f"Materialize partition {recorded.key} of {facts.table}: the run reads the range again and proves that the "
         "rows are equal."

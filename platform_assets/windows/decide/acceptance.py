@@ -1,5 +1,4 @@
-"""Accepting a loss: an operator's explicit decision, recorded in the ledger, that certain offsets will not be
-loaded."""
+"""Accepting a loss: an operator explicitly decides that certain offsets will not be loaded, and the ledger records it."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ from platform_assets.windows.load.sealing import checked_state
 from platform_assets.windows.proved_files import recognised
 
 _ALL: Final = 1_000_000
-"""Maximum number of ranges that evidence lists; the next call lists the rest."""
+"""Maximum number of ranges that evidence lists; the next call lists the remaining ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Offsets of one window that cannot be loaded, by partition, and why."""
+    """Offsets of one window that cannot be loaded, by partition, and the reason."""
 
     window: str
     ranges: Mapping[int, tuple[OffsetRange, ...]]
@@ -46,13 +45,13 @@ class Loss:
 def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings: ClientSettings) -> list[Loss]:
     """Return the losses that keep `sealed` from being loaded or explained, and that can be accepted.
 
-    The brokers report offsets that expired or belong to an earlier log of the topic at once, so these come first. If
-    there are none, a window that is not loaded is searched for unreadable timestamps and for batches that are damaged
-    or exceed the limits; this reads the whole window once. For a loaded window, the losses are the offsets for which
-    the brokers have neither a record nor a reason.
+    The brokers immediately report offsets that expired or belong to an earlier log of the topic, so these come first.
+    If there are none, a window that is not loaded is searched for unreadable timestamps and for batches that are
+    damaged or exceed the limits; this reads the whole window once. For a loaded window, the losses are the offsets for
+    which the brokers have neither a record nor a reason.
 
-    Offsets that the table has, or that were already accepted, are omitted. A damaged window has no losses here,
-    since it may be repaired; the same holds for rows without a receipt. Raises what `sealing.checked_state` raises.
+    Offsets that are in the table, or that were already accepted, are omitted. A damaged window and rows without a
+    receipt have no losses here, because they may still be repaired. Raises whatever `sealing.checked_state` raises.
     """
     known = _known(sealed, ledger)
     if known is None:
@@ -95,7 +94,7 @@ def _refused(
 def _unexplained(
     sealed: SealedWindow, ranges: Mapping[int, OffsetRange], cluster: Cluster, settings: ClientSettings
 ) -> Ranges:
-    """Return the parts of `ranges` where Kafka has nothing and no reason explains it."""
+    """Return the parts of `ranges` for which Kafka has neither records nor a reason why there are none."""
     # Imported here because the protocol's schemas are slow to load, and a code location does not need them.
     from platform_assets.kafka.evidence.gathering import gather_evidence
 
@@ -119,10 +118,10 @@ def _losses(sealed: SealedWindow, lost: Ranges, known: Ranges, cause: str) -> li
 
 
 def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
-    """Return the offsets of the window that the table has, or whose loss was accepted.
+    """Return the offsets of the window that are in the table, or whose loss was accepted.
 
-    None if each offset is accounted for, if the table's rows are not those of the receipt, or if one of the two is
-    missing.
+    Return None if each offset is accounted for, if the table's rows are not those of the receipt, or if either the rows
+    or the receipt are missing.
     """
     table = TableRef.raw(sealed.topic)
     folder = ledger.lake.table(table)
@@ -147,7 +146,7 @@ def _known(sealed: SealedWindow, ledger: Ledger) -> Ranges | None:
 
 
 def accept(sealed: SealedWindow, losses: list[Loss], author: Author, ledger: Ledger) -> None:
-    """Record the acceptance of `losses` in the ledger. The window's next load then leaves out those offsets."""
+    """Record the acceptance of `losses` in the ledger. The next load of the window then leaves out those offsets."""
     details = {
         loss.cause: {str(p): [[r.start, r.end] for r in parts] for p, parts in loss.ranges.items()} for loss in losses
     }

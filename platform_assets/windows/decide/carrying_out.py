@@ -1,7 +1,8 @@
 """Carrying out operators' decisions about a topic's log: `accept-generation` and `accept-cluster`.
 
-A decision names all of its effects and is recorded first. It takes effect when exactly the cut that starts the new
-generation is recorded. Then the command itself, the next sensor tick or the next load carries out the rest.
+A decision lists all of its effects, and is recorded first. It takes effect at the moment when the cut that starts the
+new generation is recorded. Then the command itself, the next sensor tick or the next load carries out the remaining
+effects.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from platform_assets.model.windows import edge_of
 from platform_assets.windows.load.receipts import Proof, receipt_of
 
 MOVED: Final = "moved_ranges"
-"""Key in a cluster decision's details: by window and partition, the offsets that will be loaded with the new
-generation's first window."""
+"""Key in the details of a cluster decision. Its value lists, by window and partition, the offsets that will be loaded
+with the first window of the new generation."""
 
 _Ranges = dict[int, tuple[OffsetRange, ...]]
 
@@ -39,16 +40,16 @@ _lock = threading.Lock()
 
 
 def fields_of(ranges: Mapping[int, tuple[OffsetRange, ...]]) -> dict[str, list[list[int]]]:
-    """Offsets by partition in the form of a decision's details."""
+    """Offsets by partition, as in the details of a decision."""
     return {str(p): [[r.start, r.end] for r in parts] for p, parts in ranges.items()}
 
 
 def carry_out(ledger: Ledger, topic: str) -> None:
-    """Complete the decisions on the log of `topic` whose cut is recorded. Cheap if nothing was decided since the last
+    """Complete those decisions on the log of `topic` whose cut is recorded. Cheap if nothing was decided since the last
     call.
 
-    A completed decision costs a look-up of the windows that it names, however old the table is.
-    Raises what writing to the ledger and to the raw table raises; the next call continues.
+    A completed decision costs one look-up of the windows that it lists, regardless of the age of the table. Raises
+    whatever writing to the ledger and to the raw table raises; the next call then continues.
     """
     newest = ledger.newest_cut(topic)
     if newest is None or newest.generation == 1:
@@ -97,7 +98,7 @@ def _complete(decision: Decision, ledger: Ledger) -> None:
 
 
 def _named(details: Mapping[str, Any]) -> dict[str, tuple[_Ranges, bool]]:
-    """By window: the decision's offsets, and True if the window was loaded when the decision was made."""
+    """Return, by window, the offsets in the decision, and True if the window was loaded when the decision was made."""
     if "lost" in details:
         return {lost["window"]: (_ranges(lost["ranges"]), lost["loaded"]) for lost in details["lost"]}
     return {key: (_ranges(ranges), False) for key, ranges in details.get(MOVED, {}).items()}
@@ -118,8 +119,8 @@ def _empty(window: SealedWindow, ledger: Ledger) -> None:
     """Load a moved window without rows, even if a load from the previous cluster was committed just before the cut was
     recorded.
 
-    If a load from the previous cluster is still in progress, this commit makes it fail: its rows are loaded with the
-    new generation, each once.
+    If a load from the previous cluster is still in progress, this commit makes that load fail. Its rows are loaded with
+    the new generation, each row once.
     """
     began, table = time.monotonic(), TableRef.raw(window.topic)
     raw_table.create(ledger.lake.table(table), window.topic)

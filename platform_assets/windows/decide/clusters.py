@@ -1,9 +1,9 @@
 """Topics moved to another cluster with their offsets: an operator states that each offset is still the same record.
 
-Offsets alone cannot prove that. What can be proved is checked: the log has at least all offsets that were cut. The
-statement starts a new generation of the topic's log at the newest edge, so cuts identify their cluster. If the topic
-has kept its id, as on restored disks, windows that were sealed before are loaded from the new cluster as usual. If
-its id is new, as with a mirror, waiting windows are loaded without rows, and their offsets are loaded with the first
+Offsets alone cannot prove that. The part that can be proved is checked: the log has at least all offsets that were cut.
+The statement starts a new generation of the topic's log at the newest edge, so cuts identify their cluster. If the
+topic has kept its id, as on restored disks, windows that were sealed before are loaded from the new cluster as usual.
+If its id is new, as with a mirror, waiting windows are loaded without rows, and their offsets are loaded with the first
 window of the new generation.
 """
 
@@ -33,8 +33,8 @@ from platform_assets.windows.decide import carrying_out
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The continuation of a log on another cluster. `newest` is the last cut of the previous log, `first` the first
-    cut of the new one, at the same edge; `moved` are waiting windows whose offsets are loaded with the window after
+    """The continuation of a log on another cluster. `newest` is the last cut of the previous log, and `first` the first
+    cut of the new log, at the same edge. `moved` are waiting windows whose offsets are loaded with the window after
     `first` instead."""
 
     newest: RecordedCut
@@ -42,7 +42,7 @@ class Continuation:
     moved: tuple[SealedWindow, ...]
 
     def details(self) -> dict[str, Any]:
-        """Plain JSON values; offsets are exclusive ends."""
+        """Plain JSON values. Offsets are exclusive ends."""
         ranges = {w.key: {p: (r,) for p, r in w.ranges.items() if r.size} for w in self.moved}
         return {
             "edge": key_of(self.newest.edge),
@@ -70,9 +70,9 @@ def _log(cut: RecordedCut) -> dict[str, Any]:
 def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
     """Return the log of `topic` on the current cluster if the ledger's log is on another cluster; otherwise None.
 
-    Raises ConfigurationError for a topic without any recorded cut, or if a waiting window that would have to be
-    moved precedes a loaded one; TruncationError if the log does not have all offsets that were cut;
-    BrokerUnreachableError if a partition has no leader; and what describing a topic raises.
+    Raises ConfigurationError for a topic without any recorded cut, or if a waiting window that would have to be moved
+    precedes a loaded window; TruncationError if the log does not have all offsets that were cut; BrokerUnreachableError
+    if a partition has no leader; and whatever describing a topic raises.
     """
     newest = ledger.newest_cut(topic)
     if newest is None:
@@ -100,10 +100,10 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> Continuation | None:
 def accept(found: Continuation, author: Author, ledger: Ledger) -> None:
     """Continue the log on the new cluster.
 
-    The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is
-    refused. The moved windows are closed after the cut; if this call is interrupted, `carrying_out.carry_out` closes
-    them. Raises LedgerConflictError if another process has recorded cuts since, or has loaded a window that would be
-    moved.
+    The decision lists all of its effects, and is recorded first. It takes effect with the cut, and not at all if the
+    cut is refused. The moved windows are loaded without rows after the cut. If this call is interrupted,
+    `carrying_out.carry_out` loads them. Raises LedgerConflictError if another process has recorded cuts in the
+    meantime, or has loaded a window that would be moved.
     """
     topic = found.newest.topic
     waiting = unloaded.find(ledger, TableRef.raw(topic), found.newest.edge).windows
@@ -139,7 +139,7 @@ def _check_has(cluster: Cluster, state: TopicState, newest: RecordedCut) -> None
 
 
 def _waiting(ledger: Ledger, newest: RecordedCut) -> tuple[SealedWindow, ...]:
-    """Return the waiting windows, ascending, all of them after the loaded ones."""
+    """Return the waiting windows, ascending. All of them come after the loaded windows."""
     topic, table = newest.topic, TableRef.raw(newest.topic)
     waiting = unloaded.find(ledger, table, newest.edge).windows
     if not waiting:

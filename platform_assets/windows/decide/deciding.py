@@ -1,6 +1,6 @@
 """Operators' decisions about a topic or a window: report the facts, ask for confirmation, then act.
 
-Shell commands and Dagster jobs take the same steps; they differ in how they report and confirm.
+Shell commands and Dagster jobs take the same steps, but report and confirm in different ways.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ _RULE: Final = (
 
 @dataclass(frozen=True)
 class Deciding:
-    """Decisions on one topic by `author`; None is a dry run, which only reports what would be decided.
+    """Decisions on one topic by `author`. Without an author, this is a dry run, which only reports what would be
+    decided.
 
-    `report` prints a readable line. `confirm` asks the user, and raises its own error if the answer is no.
-    Connections to services are made when needed.
+    `report` prints a readable line. `confirm` asks the user, and raises its own error if the answer is no. Connections
+    to services are made when needed.
     """
 
     declaration: TopicDeclaration
@@ -61,7 +62,7 @@ class Deciding:
     def loss(self, window: str) -> None:
         """Accept that offsets of a window will never be loaded, or are lost.
 
-        Raises UnknownWindowError, what `acceptance.find_losses` raises and, for a loaded window, what
+        Raises UnknownWindowError, whatever `acceptance.find_losses` raises and, for a loaded window, whatever
         `accept_partial.find` raises.
         """
         topic, table = self.declaration.topic, self.declaration.raw_table
@@ -108,9 +109,10 @@ class Deciding:
             self._remains(sealed, self.author)
 
     def generation(self) -> NewGeneration | None:
-        """Continue with the log that the topic has now; return it, or None if it is the log that the ledger knows.
+        """Continue with the topic's current log and return this log; None if it is the log that the ledger already
+        knows.
 
-        Raises what `generations.find` and `generations.accept` raise.
+        Raises whatever `generations.find` and `generations.accept` raise.
         """
         found = generations.find(self.declaration.topic, self.ledger, self.cluster())
         if found is None:
@@ -126,10 +128,10 @@ class Deciding:
         return found
 
     def continuation(self) -> Continuation | None:
-        """Continue on another cluster with the same offsets; return the continuation, or None if the cluster is
+        """Continue on another cluster with the same offsets, and return the continuation; None if the cluster is
         unchanged.
 
-        Raises what `clusters.find` and `clusters.accept` raise.
+        Raises whatever `clusters.find` and `clusters.accept` raise.
         """
         topic = self.declaration.topic
         found = clusters.find(topic, self.ledger, self.cluster())
@@ -169,12 +171,13 @@ class Deciding:
     ) -> dict[str, Any]:
         """Erase the records at `offsets` of a generation, or those with one of `keys`, and finish earlier erasures.
 
-        Unless `forget_keys` is set, later loads omit records with these keys: in windows sealed by now and in
-        earlier generations, all of them; in later generations, those that were sent before now. Returns the findings
-        and actions as plain JSON values. Raises what `Erasure` raises; ErasureUnfinishedError if damaged windows
-        prevent comparing all of their rows with the keys; ReplayErasureUnfinishedError if only replays are not done;
-        and PastVersionsKeptError if the lake's bucket keeps deleted files, unless `past_versions_expire` states that
-        the bucket's rules delete them after a time. A dry run skips that check, since it writes a file.
+        Unless `forget_keys` is set, later loads omit records with these keys. In windows sealed by now and in earlier
+        generations, they omit all such records; in later generations, they omit those that were sent before now.
+        Returns the findings and actions as plain JSON values. Raises whatever `Erasure` raises; ErasureUnfinishedError
+        if damaged windows prevent comparing all of their rows with the keys; ReplayErasureUnfinishedError if only
+        replays are not done; and PastVersionsKeptError if the lake's bucket keeps deleted files, unless
+        `past_versions_expire` states that the bucket's rules delete these files after some time. A dry run skips the
+        check of the bucket, because that check writes a file.
         """
         keeps_versions = self.author is not None and self.ledger.lake.root.keeps_versions()
         if keeps_versions and not past_versions_expire:
@@ -257,7 +260,7 @@ class Deciding:
             )
 
     def adoption(self, other: str, *, past_versions_expire: bool = False) -> dict[str, Any]:
-        """Apply the erasures by key of topic `other` to this topic too. Raises what `erasure` raises."""
+        """Apply the erasures by key of topic `other` to this topic too. Raises whatever `erasure` raises."""
         if self.author is None:
             raise AssertionError("adopting erasures has no dry run")
         keeps_versions = self.ledger.lake.root.keeps_versions()
@@ -272,7 +275,7 @@ class Deciding:
         return {"adopted": rules, "done": done.to_fields(), "past_versions": keeps_versions}
 
     def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
-        """Park windows of `table`, by default the raw table. Raises what `parking.park` raises."""
+        """Park windows of `table`, by default the raw table. Raises whatever `parking.park` raises."""
         if self.author is None:
             raise AssertionError("parking has no dry run")
         of = self._requested_table(table)
@@ -280,7 +283,7 @@ class Deciding:
         self.report(f"{of}: parked {', '.join(windows)}")
 
     def unpark(self, windows: Sequence[str], table: TableRef | None = None) -> None:
-        """Unpark windows of `table`, by default the raw table. Raises what `parking.unpark` raises."""
+        """Unpark windows of `table`, by default the raw table. Raises whatever `parking.unpark` raises."""
         if self.author is None:
             raise AssertionError("parking has no dry run")
         of = self._requested_table(table)
@@ -288,12 +291,13 @@ class Deciding:
         self.report(f"{of}: {', '.join(windows)} will be requested again")
 
     def _requested_table(self, table: TableRef | None) -> TableRef:
-        """Return the table whose windows the sensor requests for `table`: dead letters come with decoded rows."""
+        """Return the table whose windows the sensor requests for `table`. For dead letters, this is the table of
+        decoded rows."""
         made_together = table == self.declaration.dead_letter_table
         return self.declaration.decoded_table if made_together else table or self.declaration.raw_table
 
     def _remains(self, sealed: SealedWindow, author: Author) -> None:
-        """Make the remaining rows of a loaded window the window; its other rows are lost for good."""
+        """Accept the rows that remain of a loaded window as the whole window. Its other rows are lost permanently."""
         left = accept_partial.find(self._loader(), sealed)
         if left is None:
             name = f"{self.declaration.raw_table} {sealed.key}"

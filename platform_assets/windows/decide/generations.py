@@ -1,11 +1,12 @@
-"""Generations of a topic's log: what a recreated topic or a truncated log loses, and how an operator accepts the new
-log.
+"""Generations of a topic's log: what is lost when a topic is recreated or a log is truncated, and how an operator
+accepts the new log.
 
-A generation is one lifetime of a log: within it, an offset of a partition never stands for two records. A topic that
-is deleted and created again starts a new generation at its log start, with another topic id. A log that lost its end
-starts a new one at the point of truncation, with the same id; earlier offsets belong to both. Each window belongs to
-one generation. The new generation starts at the newest edge of the old one, so every time is still in exactly one
-window, and records of the new log from before the decision are in its first window.
+A generation is one lifetime of a log: within a generation, an offset of a partition never stands for two records. A
+topic that is deleted and created again starts a new generation at its log start, with another topic id. A log that lost
+its end starts a new generation at the point of truncation, with the same id; earlier offsets belong to both
+generations. Each window belongs to one generation. The new generation starts at the newest edge of the old generation,
+so every time is still in exactly one window, and records of the new log from before the decision are in its first
+window.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
 
 Change = Literal["re-created", "truncated", "moved to another cluster"]
-"""The kind of change. The last value implies another topic id: a log that moved with its id is either truncated or
-unchanged."""
+"""The kind of change. The last kind implies another topic id, because a log that moved with its id is either truncated
+or unchanged."""
 
 FORMER_LOG: Final = "they belong to an earlier log of the topic, which has since been re-created or truncated"
 
@@ -43,7 +44,7 @@ FORMER_LOG: Final = "they belong to an earlier log of the topic, which has since
 class LostOffsets:
     """Offsets of a sealed window that the log no longer has, and for which the table has no row.
 
-    `loaded` means that the window is loaded, but it was never determined if the offsets were records or only
+    `loaded` means that the window is loaded, but that nobody determined whether the offsets were records or only
     markers.
     """
 
@@ -61,8 +62,8 @@ class LostOffsets:
 class NewGeneration:
     """The log that a topic's name now refers to, if it is not the log of the ledger's `newest` cut.
 
-    `first` is the cut with which it would start: at the same edge, with the next generation number. `lost` are
-    offsets of sealed windows that no table has; records of the old log after `newest` were in no window, and their
+    `first` is the cut with which the new log would start, at the same edge and with the next generation number. `lost`
+    are offsets of sealed windows that no table has. Records of the old log after `newest` were in no window, and their
     number is unknown.
     """
 
@@ -104,10 +105,10 @@ def _log(cut: RecordedCut) -> dict[str, Any]:
 
 
 def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
-    """Return the current log of `topic` if it differs from the ledger's; None if it is the same.
+    """Return the current log of `topic` if it differs from the ledger's log; None if they are the same.
 
     Raises ConfigurationError for a topic without any recorded cut, BrokerUnreachableError if a partition has no leader,
-    and what describing a topic raises.
+    and whatever describing a topic raises.
     """
     newest = ledger.newest_cut(topic)
     if newest is None:
@@ -139,11 +140,11 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
 
 
 def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
-    """Accept `found`: windows are sealed from it from the next edge on, and the losses are recorded.
+    """Accept `found`: from the next edge on, windows are sealed from this log, and the losses are recorded.
 
-    The decision names everything and is recorded first. It takes effect with the cut, and not at all if the cut is
-    refused. The losses are accepted after the cut; if this call is interrupted, `carrying_out.carry_out` accepts
-    them. Raises LedgerConflictError if another process has recorded cuts since.
+    The decision lists all of its effects, and is recorded first. It takes effect with the cut, and not at all if the
+    cut is refused. The losses are accepted after the cut. If this call is interrupted, `carrying_out.carry_out` accepts
+    them. Raises LedgerConflictError if another process has recorded cuts in the meantime.
     """
     lost = tuple(lost.window.key for lost in found.lost)
     decisions.record(
@@ -158,8 +159,8 @@ def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
 
 
 def within_log(ledger: Ledger, window: SealedWindow | Receipt) -> dict[int, OffsetRange]:
-    """Return, by partition, the offsets of the window that today's log may still have: all, unless a later
-    generation continues from before their end; none if the window has another topic id."""
+    """Return, by partition, the offsets of the window that today's log may still have. These are all offsets, unless a
+    later generation starts before their end. There are none if the window has another topic id."""
     left = dict(window.ranges.items())
     newest = ledger.newest_cut(window.topic)
     if newest is None or newest.generation <= window.generation:
@@ -174,7 +175,7 @@ def within_log(ledger: Ledger, window: SealedWindow | Receipt) -> dict[int, Offs
 
 
 def beyond_log(ledger: Ledger, window: SealedWindow | Receipt) -> Ranges:
-    """Return the offsets of the window that no longer stand for its records. Empty if there are none."""
+    """Return the offsets of the window that no longer stand for the window's records. Empty if there are none."""
     left = within_log(ledger, window)
     beyond = {p: r.minus([left[p]]) for p, r in window.ranges.items()}
     return {p: parts for p, parts in beyond.items() if parts}
@@ -201,7 +202,7 @@ def _check_complete(cluster: Cluster, state: TopicState, found: Mapping[int, obj
 
 
 def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[LostOffsets, ...]:
-    """Return the losses of the sealed windows in the generation of `newest` once `first` is accepted."""
+    """Return what the sealed windows in the generation of `newest` lose when `first` is accepted."""
     table = TableRef.raw(newest.topic)
     folder = ledger.lake.table(table)
     windows = [w for w in ledger.windows(newest.topic) if w.generation == newest.generation and w.ranges.size]
@@ -236,9 +237,9 @@ def _lost(ledger: Ledger, newest: RecordedCut, first: RecordedCut) -> tuple[Lost
 
 
 def _held(folder: Folder, key: str) -> Ranges | None:
-    """Return the offsets of a window that the table has; None if one of its files is lost.
+    """Return the offsets of a window that the table has; None if a file of the window is lost.
 
-    Rows without a receipt count as loaded: the next load of the window writes the receipt.
+    Rows without a receipt count as loaded, because the next load of the window writes the receipt.
     """
     try:
         found = rows.offsets_of(folder, key)

@@ -1,4 +1,5 @@
-"""Parking windows: a window that cannot be loaded is set aside, so no run is requested for it until it is unparked."""
+"""Parking windows: a window that cannot be loaded is set aside, so that no run is requested for it until it is
+unparked."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from platform_assets.model.tables import TableRef
 
 
 def park(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -> None:
-    """Stop requesting runs for the windows `keys`. Either all are parked, or none.
+    """Stop requesting runs for the windows `keys`. Either all of them are parked, or none.
 
-    Raises UnknownWindowError for a window that is not sealed, and ConfigurationError for one that is loaded, for which no runs
-    are requested anyway.
+    Raises UnknownWindowError for a window that is not sealed, and ConfigurationError for a loaded window, for which no
+    runs are requested anyway.
     """
     for key in keys:
         try:
@@ -34,7 +35,8 @@ def park(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -
 
 
 def unpark(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -> None:
-    """Request runs for the windows `keys` again. Raises ConfigurationError, and changes nothing, if one is not parked."""
+    """Resume requesting runs for the windows `keys`. If one of them is not parked, raises ConfigurationError and
+    changes nothing."""
     parked = decisions.parking(ledger.lake, table).parked
     others = sorted(set(keys) - set(parked))
     if others:

@@ -1,7 +1,7 @@
-"""Decoding one window of a topic: each of its raw rows becomes either a typed row or a dead letter.
+"""Decoding one window of a topic: each of the window's raw rows becomes either a typed row or a dead letter.
 
 Both tables are a pure function of the raw window and the declaration. Dead letters are committed first, then decoded
-rows, and then both receipts at once: without receipts, or with those of another declaration, the window is decoded
+rows, and then both receipts together. If the receipts are missing or name another declaration, the window is decoded
 again.
 """
 
@@ -50,12 +50,12 @@ from platform_assets.windows.proved_files import recognised
 _log = logger(__name__)
 _RACES = 3
 _TRIED: Final = 6
-"""Number of windows that are decoded as a trial before other columns replace the table's."""
+"""Number of windows that are decoded as a trial before the columns of the table are replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedWindow:
-    """A window that is in both tables, and the result of its last load."""
+    """A window that is in both tables, and the result of its last decoding."""
 
     decoded: Receipt
     dead_letters: Receipt
@@ -64,7 +64,7 @@ class DecodedWindow:
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """The receipts of one window in both tables; either may be missing."""
+    """The receipts of one window in both tables. Either may be missing."""
 
     decoded: Receipt | None
     dead_letters: Receipt | None
@@ -74,13 +74,13 @@ class Receipts:
         return self.decoded is not None and self.dead_letters is not None
 
     def are_of(self, declaration: str) -> bool:
-        """True if both loads used this declaration; windows without offsets match any declaration."""
+        """Return True if both loads used this declaration. Windows without offsets match any declaration."""
         both = (self.decoded, self.dead_letters)
         return all(r is not None and r.made_from is not None and r.made_from.declaration == declaration for r in both)
 
     def are_made_from(self, raw: Receipt) -> bool:
-        """True if they describe exactly the rows that the raw table has for the window; after an accepted loss, the
-        raw table has fewer."""
+        """Return True if the receipts describe exactly the rows that the raw table has for the window. After an
+        accepted loss, the raw table has fewer rows."""
         if self.decoded is None or self.dead_letters is None:
             return False
         return self.decoded.offsets + self.dead_letters.offsets == raw.offsets
@@ -88,7 +88,7 @@ class Receipts:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A window to be decoded: its raw receipt, both tables as they were before their receipts `known` were read, the
+    """A window to be decoded: its raw receipt, both tables in their state before the receipts `known` were read, the
     offsets of erased records, and the version of the decisions from which these offsets were read."""
 
     raw: Receipt
@@ -110,16 +110,16 @@ class WindowDecoder:
     engine: DecodeEngine
     run_id: str = ""
     before_step: Callable[[str], None] = lambda step: None
-    """Called with the name of each irreversible step, before it; tests let a process die there."""
+    """Called with the name of each irreversible step, before that step. Tests use it to kill a process there."""
 
     @property
     def decoded(self) -> WindowReplacer:
-        """The replacer of the decoded table's windows."""
+        """Replaces windows of the decoded table."""
         return WindowReplacer(self.declaration.decoded_table, self.ledger, self.engine, self.run_id)
 
     @property
     def dead_letters(self) -> WindowReplacer:
-        """The replacer of the dead-letter table's windows."""
+        """Replaces windows of the dead-letter table."""
         return WindowReplacer(self.declaration.dead_letter_table, self.ledger, self.engine, self.run_id)
 
     @cached_property
@@ -135,8 +135,8 @@ class WindowDecoder:
     def decode(self, key: str) -> DecodedWindow:
         """Decode the window with this key, so that each of its raw rows is in one of the two tables.
 
-        Raises NotLoadedError if the raw table does not have it; SchemaChangeError, DecodingDiffersError and other
-        LoadErrors, which leave both tables unchanged; ConcurrentLoadError if other loads kept committing the same
+        Raises NotLoadedError if the window is not in the raw table; SchemaChangeError, DecodingDiffersError and other
+        LoadErrors, which leave both tables unchanged; ConcurrentLoadError if other loads repeatedly committed the same
         window first.
         """
         digest, before = self.declared.digest_of(key), self.receipts(key)
@@ -150,7 +150,8 @@ class WindowDecoder:
         raise AssertionError("unreachable")
 
     def lost_to_another(self, key: str, digest: str, before: Receipts) -> bool:
-        """Return True if a declaration other than `digest` has decoded a window since its receipts were `before`.
+        """Return True if a declaration other than `digest` has been used to decode a window since its receipts were
+        `before`.
 
         Nothing here shows which declaration is newer: a later run decodes with the declaration that it finds.
         """
@@ -177,13 +178,13 @@ class WindowDecoder:
         return self._decode(raw, order, erased or {}, decided)
 
     def check_repairs(self, raw: Receipt) -> None:
-        """Raise RepairOffsetError if a declared repair names an offset that is not in the window of `raw`."""
+        """Raise RepairOffsetError if a declared repair lists an offset that is not in the window of `raw`."""
         for r in self.declared.repairs_of(raw.window.key):
             if r.partition not in raw.ranges.by_partition or r.offset not in raw.ranges.by_partition[r.partition]:
                 raise RepairOffsetError(raw.table.name, raw.window.key, r.partition, r.offset)
 
     def layout(self) -> pa.Schema:
-        """Create both tables, or change the columns of decoded rows as declared; return the columns that files must
+        """Create both tables, or change the columns of decoded rows as declared. Return the columns that files must
         have.
 
         Raises SchemaChangeError, and ReplacedRowsError if the new columns would lose rows.
@@ -200,11 +201,11 @@ class WindowDecoder:
         return layout
 
     def _check_replaced(self, columns: pa.Schema) -> None:
-        """Decode a sample of the windows with rows into the columns that would replace the table's, and discard the
-        result.
+        """Decode a sample of the windows that have rows into the columns that would replace those of the table, and
+        discard the result.
 
-        The sample has the oldest window, the newest one, and others evenly between them, `_TRIED` in all. Raises
-        ReplacedRowsError if one of them would have fewer rows.
+        The sample has `_TRIED` windows: the oldest, the newest, and others evenly spread between them. Raises
+        ReplacedRowsError if a window would have fewer rows.
         """
         table = self.declaration.decoded_table
         entries = self.ledger.commit_rows(table, columns=["window", "rows"])
@@ -229,10 +230,10 @@ class WindowDecoder:
 
     def differences(self, key: str) -> tuple[str, ...] | None:
         """Describe, by table, how rows and dead letters would differ from the receipts if the window were decoded
-        again; empty if they would be the same. Neither the tables nor the ledger are changed.
+        again; empty if nothing would differ. Neither the tables nor the ledger are changed.
 
-        Returns None for a window that was not decoded with today's declaration, or has no offsets. Raises LoadErrors
-        as `decode` does.
+        Returns None for a window that was not decoded with today's declaration, or has no offsets. Raises the same
+        LoadErrors as `decode`.
         """
         raw, known = self.ledger.receipts(self.declaration.raw_table, [key]).get(key), self.receipts(key)
         if raw is None or raw.table_version is None or not known.are_of(self.declared.digest_of(key)):
@@ -250,8 +251,8 @@ class WindowDecoder:
         )
 
     def order(self, raw: Receipt, version: int, layout: pa.Schema, purpose: str = "") -> DecodeOrder:
-        """Return the order to decode the window of `raw`, which the raw table has at `version`; the load's id begins
-        with `purpose`."""
+        """Return the order to decode the window of `raw`, read at `version` of the raw table. The load's id begins with
+        `purpose`."""
         return DecodeOrder(
             topic=self.declaration.topic,
             window=raw.window.key,
@@ -265,8 +266,8 @@ class WindowDecoder:
         )
 
     def _version_with(self, raw: Receipt, loaded: int) -> int:
-        """Return a version of the raw table that has the rows of `raw`; if the files of that load were deleted,
-        verify the newest rows first."""
+        """Return a version of the raw table that has the rows of `raw`. If the files of that load were deleted, verify
+        the newest rows first."""
         folder, key = self.ledger.lake.table(raw.table), raw.window.key
         version, matches = holdings.version_and_match(folder, key, raw.files_digest, loaded)
         if not matches and not self._is_recognised(raw, version):
@@ -276,7 +277,7 @@ class WindowDecoder:
         return version
 
     def _is_recognised(self, raw: Receipt, version: int) -> bool:
-        """Return True if files written by others are known to hold the rows of `raw`."""
+        """Return True if files written by other writers are known to contain the rows of `raw`."""
         key = raw.window.key
         files = {key: holdings.files_of(self.ledger.lake.table(raw.table), key, version)}
         return recognised(self.ledger.lake, raw.table, files, [raw])[key].are(raw.files_digest)
@@ -299,7 +300,8 @@ class WindowDecoder:
         return done
 
     def open(self, layout: pa.Schema, window: str) -> tuple[WindowCommit, WindowCommit]:
-        """Open both tables, dead letters first, before receipts are read: any later commit by others is a conflict.
+        """Open both tables, dead letters first, before receipts are read, so that any later commit by another writer is
+        a conflict.
 
         Raises ConcurrentLoadError if the decoded table no longer has the columns `layout`.
         """
@@ -309,18 +311,18 @@ class WindowDecoder:
         return letters, rows
 
     def is_current(self, raw: Receipt, known: Receipts) -> bool:
-        """Return True if both tables have the window by today's declaration, from exactly the rows of `raw`."""
+        """Return True if both tables have the window, decoded with today's declaration from exactly the rows of `raw`."""
         return known.are_of(self.declared.digest_of(raw.window.key)) and known.are_made_from(raw)
 
     def check_written(self, window: Prepared, written: DecodedFiles) -> None:
-        """Raise the reason, and delete the files, if what was written may not be committed."""
+        """If the written files may not be committed, delete them and raise the reason."""
         with self._deleted_if_refused(written):
             self._check_conserved(window.raw, written)
             self._check_nothing_erased(window.order.window, window.erased, window.decided)
 
     def committed(self, window: Prepared, written: DecodedFiles, seconds: float) -> DecodedWindow:
-        """Commit the written files to both tables, whatever they contained; the caller records the receipts. Until
-        then, a killed run has no receipts."""
+        """Commit the written files to both tables, regardless of what the tables contained. The caller then records the
+        receipts. A run that is killed before that leaves no receipts."""
         self.before_step("dead letters")
         with self._deleted_if_refused(written, decoded_only=True):
             dead = self.dead_letters.replace(
@@ -333,7 +335,7 @@ class WindowDecoder:
         return DecodedWindow(decoded, dead, "replaced" if window.known.are_there else "loaded")
 
     def record(self, windows: Sequence[DecodedWindow]) -> None:
-        """Record the receipts of windows at once, so that none has the receipt of only one table."""
+        """Record the receipts of windows in one commit, so that no window has a receipt for only one table."""
         self.before_step("receipts")
         self.ledger.record_receipts([receipt for each in windows for receipt in (each.dead_letters, each.decoded)])
 
@@ -350,8 +352,7 @@ class WindowDecoder:
         rows: WindowCommit,
         began: float,
     ) -> DecodedWindow:
-        """Keep the tables' rows, repair damaged ones, or raise an error if the same declaration now results in other
-        rows.
+        """Keep the tables' rows, repair damaged ones, or raise an error if the same declaration now gives other rows.
 
         Rows that were measured against other expectations are kept, and get a receipt with the figures for today's
         expectations.
@@ -392,8 +393,8 @@ class WindowDecoder:
         return DecodedWindow(decoded, dead, "healed" if healed else "unchanged")
 
     def empty(self, raw: Receipt, known: Receipts) -> DecodedWindow:
-        """Return the receipts of a window without offsets, for the caller to record if they are new; nothing is
-        written."""
+        """Return the receipts of a window without offsets. If they are new, the caller records them; nothing is written
+        here."""
         dead = known.dead_letters or empty_receipt(self.declaration.dead_letter_table, raw, self.run_id)
         decoded = known.decoded or empty_receipt(self.declaration.decoded_table, raw, self.run_id)
         return DecodedWindow(decoded, dead, "empty")
@@ -419,8 +420,8 @@ class WindowDecoder:
 
     @contextmanager
     def named_conflicts(self, window: Prepared) -> Iterator[None]:
-        """Within the block, raise ConcurrentLoadError instead of the original error if another load has committed
-        the window in the meantime, because that load deletes the files of all earlier ones."""
+        """Within the block, raise ConcurrentLoadError instead of the original error if another load has committed the
+        window in the meantime: that load deletes the files of all earlier loads."""
         key = window.order.window
         try:
             yield
@@ -441,7 +442,7 @@ class WindowDecoder:
             raise FilesLostError(raw.table.name, raw.window.key, detail)
 
     def _check_nothing_erased(self, window: str, erased: Ranges, decided: int | None) -> None:
-        """Raise ConcurrentLoadError if an operator has erased records since the raw rows were read."""
+        """Raise ConcurrentLoadError if an operator has erased records after the raw rows were read."""
         lake, topic = self.ledger.lake, self.declaration.topic
         if decisions.version(lake, decided) != decided and (
             erased_of(self.ledger, topic, [window]).get(window, {}) != erased
@@ -450,7 +451,7 @@ class WindowDecoder:
 
     @contextmanager
     def _deleted_if_refused(self, written: DecodedFiles, *, decoded_only: bool = False) -> Iterator[None]:
-        """Delete what was written if the block, in which none of it is committed, fails."""
+        """Delete the written files if the block fails. The block commits none of them."""
         try:
             yield
         except BaseException:
@@ -476,7 +477,7 @@ def _difference(receipt: Receipt, now: StagedFiles) -> str:
 
 
 def _spread(keys: Sequence[str], most: int) -> list[str]:
-    """Return up to `most` of `keys`, evenly spread: the first and the last are among them."""
+    """Return up to `most` of `keys`, evenly spread, including the first and the last."""
     if len(keys) <= most:
         return list(keys)
     return [keys[i * (len(keys) - 1) // (most - 1)] for i in range(most)]

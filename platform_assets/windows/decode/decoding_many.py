@@ -1,6 +1,7 @@
-"""Decoding many windows of a topic: one engine job writes their files; they are committed one by one, in order.
+"""Decoding many windows of a topic: one engine job writes the files of all windows, and the windows are committed one
+by one, in order.
 
-Each window is treated as `decoding` treats a single one, and gets the same commits. A window that needs more than
+Each window is treated as `decoding` treats a single window, and gets the same commits. A window that needs more than
 its raw rows, for example a comparison with the tables, is decoded individually when it is its turn.
 """
 
@@ -30,9 +31,10 @@ from platform_assets.windows.proved_files import recognised
 _log = logger(__name__)
 
 RECEIPTS_AT_ONCE: Final = 50
-"""Windows decoded for the first time whose receipts are recorded together: an append costs as much as decoding a small window."""
+"""Maximum number of first-time decoded windows whose receipts are recorded together. An append costs as much as
+decoding a small window."""
 _RECEIPT_SECONDS: Final = 1.0
-"""Time after which receipts are recorded even if there are few of them."""
+"""Time after which receipts are recorded even if there are only a few."""
 
 Outcome = DecodedWindow | PlatformError
 
@@ -41,8 +43,8 @@ Outcome = DecodedWindow | PlatformError
 class _Done:
     """A window that is in both tables.
 
-    `is_new` is true if its receipts are not recorded yet. `can_wait` is false if the ledger has receipts of earlier
-    rows: an erasure, a concurrent load or a check would compare the tables with these.
+    `is_new` is true if its receipts are not recorded yet. `can_wait` is false if the ledger has receipts of the
+    window's earlier rows: an erasure, a concurrent load or a check would compare the tables with these receipts.
     """
 
     key: str
@@ -52,11 +54,11 @@ class _Done:
 
 
 def decode_many(decoder: WindowDecoder, keys: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
-    """Decode each window of `keys`, which are distinct, in this order; yield each outcome once its receipts are
-    recorded.
+    """Decode each window of `keys`, which are distinct, in this order. Yield each outcome once the receipts of the
+    window are recorded.
 
     A window that fails does not block the others. Errors are those of `WindowDecoder.decode`. A killed run leaves
-    complete windows; those without receipts are decoded again, as after a single window.
+    complete windows. Those without receipts are decoded again, as they are when a single window is decoded.
     """
     rows: dict[str, int] = {}
     if len(keys) > 1:
@@ -107,7 +109,8 @@ def _alone(decoder: WindowDecoder, key: str) -> Outcome:
 def _committed(
     decoder: WindowDecoder, window: Prepared, written: Iterator[DecodedFiles | PlatformError]
 ) -> _Done | PlatformError | None:
-    """Commit the next outcome of `written`, which is that of `window`; return None if the window is to be decoded individually."""
+    """Commit the next outcome of `written`, which belongs to `window`. Return None if the window has to be decoded
+    individually."""
     key, began = window.order.window, time.monotonic()
     try:
         with decoder.named_conflicts(window):
@@ -137,8 +140,8 @@ def _after(conflict: ConcurrentLoadError, decoder: WindowDecoder, window: Prepar
 
 
 def _recorded(decoder: WindowDecoder, waiting: list[_Done]) -> list[tuple[str, Outcome]]:
-    """Record the receipts of all waiting windows and clear the list; return each outcome. If recording fails, every
-    new window gets that error."""
+    """Record the receipts of all waiting windows, clear the list, and return each outcome. If recording fails, the
+    outcome of every new window is that error."""
     done = list(waiting)
     waiting.clear()
     new = [each.window for each in done if each.is_new]
@@ -151,7 +154,7 @@ def _recorded(decoder: WindowDecoder, waiting: list[_Done]) -> list[tuple[str, O
 
 
 def _raw(decoder: WindowDecoder, keys: Sequence[str]) -> Mapping[str, Receipt]:
-    """Return the receipts of the raw windows among `keys`; an invalid window key fails when it is its turn."""
+    """Return the receipts of the raw windows among `keys`. An invalid window key fails when it is its turn."""
     known: list[str] = []
     for key in keys:
         with suppress(ValueError):
@@ -163,9 +166,9 @@ def _raw(decoder: WindowDecoder, keys: Sequence[str]) -> Mapping[str, Receipt]:
 def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared | _Done]:
     """Return the windows that an engine may decode together, and those without offsets.
 
-    Omitted: windows with erased records, windows whose raw files are no longer those of their load, windows that
-    both tables have by today's declaration, and windows that cannot be decoded. Each of these succeeds or fails when
-    it is its turn.
+    Omitted are windows with erased records, windows whose raw files are no longer those of their load, windows that
+    both tables already have by today's declaration, and windows that cannot be decoded. Each of these succeeds or fails
+    when it is its turn.
     """
     d, ledger = decoder.declaration, decoder.ledger
     try:

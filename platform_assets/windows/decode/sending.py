@@ -1,4 +1,4 @@
-"""Sending dead letters to a Kafka topic, as the original records, with the reason in headers."""
+"""Sending dead letters to a Kafka topic: each is the original record, with the reason in additional headers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from platform_assets.lake import dead_letters
 from platform_assets.lake.location import Folder
 
 PREFIX: Final = "dead_letter."
-"""Prefix of the added headers, which come after the record's own."""
+"""Prefix of the added headers, which follow the record's own headers."""
 _ADDED: Final = (
     "topic_id", "kafka_partition", "kafka_offset", "kafka_timestamp", "window", "side", "reason", "place", "detail", "declaration",
 )  # fmt: skip
 
 
 def send(outbox: Outbox, table: Folder, versions: Mapping[str, int]) -> Sent:
-    """Send the dead letters of the windows in `versions`, each from the version of `table` given there.
+    """Send the dead letters of the windows in `versions`. Each window is read at its version of `table`.
 
-    Dead letters of any window that were sent before are not sent again. Raises what `Outbox.send` raises, and
-    FilesLostError.
+    Dead letters that were sent before are not sent again. Raises whatever `Outbox.send` raises, and FilesLostError.
     """
     return outbox.send(letters(outbox.source, table, versions))
 
 
 def letters(topic: str, table: Folder, versions: Mapping[str, int]) -> Iterator[Letter]:
-    """Yield the dead letters of `topic`, window by window; memory is bounded by a few blocks."""
+    """Yield the dead letters of `topic`, window by window. Memory is bounded by a few blocks."""
     for key, version in sorted(versions.items()):
         for row in dead_letters.rows(table, key, version):
             yield _letter(topic, row)

@@ -1,5 +1,6 @@
 """Search for records that a rule by key erases, in data files that no commit refers to yet: files of windows that were
-not loaded when the rule was made, of damaged windows that are repaired, and of later logs under the topic's name."""
+not loaded when the rule was made, of damaged windows that are being repaired, and of later logs under the topic's name.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _RACES: Final = 10
 
 
 def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: SealedWindow) -> bool:
-    """Search the files of a window for records that a rule by key erases, and record them in the ledger of loads;
-    return True if the ledger lacked some. `paths` are in the form of the Delta log."""
+    """Search the files of a window for records that a rule by key erases, and record these in the ledger of loads.
+    Return True if the ledger lacked some of them. `paths` are in the form of the Delta log."""
     rules = erasure_rules.of(ledger, window.topic)
     concerned = rules.keys_for(window)
     if not concerned:
@@ -50,10 +51,10 @@ def record_found(ledger: Ledger, folder: Folder, paths: Iterable[str], window: S
 
 
 def fence_loads(eraser: WindowEraser) -> None:
-    """Make concurrent first loads fail if the rules by key apply to them, once a rule is recorded.
+    """Once a rule by key is recorded, make those concurrent first loads fail to which it applies.
 
-    A load that has written files by now may have made its last check before the rule was recorded, and may commit
-    after the tables are searched. A load without files yet finds the rule in its last check. Raises what committing
+    A load that has already written files may have made its last check before the rule was recorded, and may commit
+    after the tables are searched. A load without files yet finds the rule in its last check. Raises whatever committing
     raises.
     """
     ledger, table = eraser.ledger, eraser.declaration.raw_table
@@ -97,10 +98,10 @@ def _hits(block: pa.RecordBatch, rules: Rules, concerned: Sequence[KeyRule], win
 def _of_the_past(
     block: pa.RecordBatch, rules: Rules, rule: KeyRule, window: SealedWindow
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return a mask of the rows that existed when the rule was made; records sent afterwards are not erased.
+    """Return a mask of the rows that existed when the rule was made. Records sent afterwards are not erased.
 
-    All records of earlier generations existed then. In a later log, the producer's timestamp decides; if the broker
-    set the timestamp, all records count as copies.
+    All records of earlier generations existed at that time. In a later log, the producer's timestamp decides. If the
+    broker set the timestamp, all records count as copies of earlier records.
     """
     if rule.generation in rules.same_log(window.generation):
         partitions, offsets = (np.asarray(block[name].to_numpy(zero_copy_only=False)) for name in _COLUMNS[1:3])

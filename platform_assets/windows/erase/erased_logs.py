@@ -1,7 +1,7 @@
 """Values of erased records in logs and the ledger: bounds of columns, and samples of rows that failed an expectation.
 
-Only data files contain records, but a log has the least and the greatest value of a column if another writer
-recorded them, and a commit of decoded rows and its receipt have up to three failing values of each expectation.
+Only data files contain records. But if another writer recorded bounds, a log has the smallest and the greatest value of
+a column. A commit of decoded rows and its receipt have up to three failing values of each expectation.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 
 def clean(ledger: Ledger, tables: Sequence[TableRef], windows: Mapping[str, Ranges]) -> None:
-    """Remove values of records at these offsets, by window, from the logs of `tables` and the ledger of loads.
+    """Remove the values of records at these offsets, by window, from the logs of `tables` and from the ledger of loads.
 
-    Raises LakeNotWritableError, and LedgerConflictError if others kept writing to the ledger; running it again continues.
+    Raises LakeNotWritableError, and LedgerConflictError if other processes kept writing to the ledger. Running it again
+    continues.
     """
     for table in tables:
         folder = ledger.lake.table(table)
@@ -88,7 +89,8 @@ def _is_erased(sample: Mapping[str, Any], erased: Ranges) -> bool:
 
 
 def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Ranges]) -> None:
-    """Remove figures with samples of erased rows from receipts that no longer count, and from the files that they were in."""
+    """Remove figures with samples of erased rows from receipts that no longer count, and from the files that contained
+    these receipts."""
     folder = ledger.lake.commits
     for _ in range(_ATTEMPTS):
         found = known_files.of_commits(ledger.lake).rows(table.ledger_name, ["window", "load_id", "expectations"])

@@ -1,4 +1,4 @@
-"""Removing erased records from files before they are committed: once a table has such records, only a successful
+"""Removing erased records from files before the files are committed: once a table has such records, only a successful
 load removes them."""
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def without(
     *,
     window_column: bool,
 ) -> StagedFiles:
-    """Return `written` without the rows at offsets in `erased`: files with such rows are rewritten, and the originals
-    deleted if they are new.
+    """Return `written` without the rows at offsets in `erased`. Files with such rows are rewritten, and the original
+    files are deleted if they are new.
 
-    `folder` is the table's, and `window_column` is true if files of `window` have a window column. Raises
-    FilesLostError if a past file is lost by now, and LakeNotWritableError.
+    `folder` is the table's folder, and `window_column` is true if files of `window` have a window column. Raises
+    FilesLostError if a file of an earlier version is lost by now, and LakeNotWritableError.
     """
     # Imported here because compiled kernels are slow to load, and a code location does not need them.
     from platform_assets.engines.shared.digests import measured

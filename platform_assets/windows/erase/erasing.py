@@ -1,7 +1,7 @@
-"""Removing erased records from the tables of a topic: each window that contains some is rewritten without them.
+"""Removing erased records from the tables of a topic: each window that contains such records is rewritten without them.
 
-Rows come from the tables' own files, since Kafka may no longer have them. Digests show whether they are the
-receipt's rows. The ledger names the offsets before this begins, and each window gets a commit. So a concurrent load
+Rows come from the tables' own files, because Kafka may no longer have them. Digests show whether they are the rows of
+the receipt. Before this begins, the ledger lists the offsets; then each window gets a commit. So a concurrent load
 either omits the offsets, or fails because of that commit, or was committed first and has its rows removed.
 """
 
@@ -56,14 +56,15 @@ _log = logger(__name__)
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
 """Offsets by partition."""
 WINDOWS_PER_COMMIT: Final = 100
-"""Windows whose receipts are written in one commit."""
+"""Number of windows whose receipts are written in one commit."""
 _BLOCK_ROWS: Final = 16_384
 _IDENTITY: Final = ["kafka_partition", "kafka_offset"]
 
 
 @dataclass(frozen=True, slots=True)
 class ErasedWindow:
-    """A rewritten window of a table: `rows` were removed, and its new files have `bytes` bytes."""
+    """A rewritten window of a table. `rows` is the number of removed rows, and `bytes` the size of the window's new
+    files."""
 
     table: TableRef
     window: str
@@ -81,16 +82,16 @@ class WindowEraser:
 
     @property
     def tables(self) -> tuple[TableRef, ...]:
-        """Tables that may have records of the topic. The raw table is the first, because the others are made from
+        """Tables that may have records of the topic. The raw table comes first, because the other tables are made from
         it."""
         d = self.declaration
         return d.raw_table, d.dead_letter_table, d.decoded_table
 
     def erase_pending(self, window: str, erased: Ranges) -> bool:
-        """Remove rows at `erased` of a window from all tables and their logs; return True if there were any. Used by
-        loads after an interrupted erasure.
+        """Remove the rows of a window at `erased` from all tables and their logs. Return True if there were any such
+        rows. Loads use this after an interrupted erasure.
 
-        A damaged window is left to the load: no error is raised for it.
+        A damaged window is left for the load to handle, and no error is raised for it.
         """
         found = False
         for table in self.tables:
@@ -108,13 +109,13 @@ class WindowEraser:
     def erase(
         self, table: TableRef, windows: Mapping[str, Ranges], sealed: Mapping[str, Window] | None = None
     ) -> Iterator[ErasedWindow | PlatformError]:
-        """Remove the given offsets from `table` and its old files, window by window; yield the rewritten windows.
+        """Remove the given offsets from `table` and its old files, window by window. Yield the rewritten windows.
 
-        If `sealed` is given, with the windows' edges, every window gets a commit even if nothing is written; a load or
-        decoding that read the records before they were named then fails.
+        If `sealed`, which has the windows' edges, is given, every window gets a commit even if nothing is written. Then
+        a load or decoding fails if it read the records before the ledger listed them.
 
-        If a window's rows are not those of its receipt, its error is yielded instead: the window has to be loaded
-        again first. Raises what committing raises; running it again continues.
+        If a window's rows are not those of its receipt, an error is yielded for the window, which has to be loaded
+        again first. Raises whatever committing raises; running it again continues.
         """
         if not load_log.exists(self.ledger.lake.table(table)):
             return
@@ -155,7 +156,7 @@ class WindowEraser:
         return {}
 
     def first_cut(self, receipt: Receipt) -> tuple[datetime, Cut]:
-        """The first edge of the receipt's generation, and its cut."""
+        """Return the first edge of the receipt's generation, and the cut at this edge."""
         known = self._first_cuts
         if receipt.generation not in known:
             known[receipt.generation] = cut_ranges.first_cut(
@@ -166,7 +167,7 @@ class WindowEraser:
 
 @dataclass(frozen=True)
 class _Window:
-    """One window of one table, with its entries in the log and the ledger."""
+    """One window of one table, with the window's entries in the log and the ledger."""
 
     eraser: WindowEraser
     table: TableRef
@@ -182,7 +183,7 @@ class _Window:
         return self.eraser.ledger.lake.table(self.table)
 
     def written_again(self, commit: WindowCommit) -> Receipt | PlatformError | None:
-        """Rewrite the window without the rows; return the new receipt, which the caller records, or None if there is
+        """Rewrite the window without the rows. Return the new receipt, which the caller records, or None if there is
         nothing to do."""
         began = time.monotonic()
         metadata = self._metadata()
@@ -232,7 +233,7 @@ class _Window:
         return self._receipt(made, kept.measured, began)
 
     def _metadata(self) -> LoadMetadata | None:
-        """Return the metadata of the window's load with a new id; None if nothing was loaded."""
+        """Return the metadata of the window's load, but with a new id; None if nothing was loaded."""
         load_id, run_id = str(uuid.uuid4()), self.eraser.run_id
         r, is_raw = self.receipt, self.table.kind == "raw"
         erased = self.erased if is_raw else {}
@@ -263,8 +264,8 @@ class _Window:
         return next((c for c in load_log.load_commits(self.folder) if c.metadata.window.key == self.key), None)
 
     def _is_changed(self) -> bool:
-        """Return True if others have changed rows of a window without a receipt (its run ended early, or the ledger
-        was lost)."""
+        """Return True if other writers have changed rows of a window without a receipt (its run ended early, or the
+        ledger was lost)."""
         load = self._commit() if self.receipt is None and self.table.kind == "raw" and self.files.paths else None
         if load is None:
             return False
@@ -273,7 +274,7 @@ class _Window:
         return added is not None and added[0].digest != self.files.digest
 
     def _fence(self, commit: WindowCommit) -> None:
-        """Make concurrent loads fail, and delete their files, including those of loads that died."""
+        """Make concurrent loads fail, and delete their files, including files of loads that were killed."""
         if self.fenced is not None:
             commit.fence(Fence(self.fenced, str(uuid.uuid4())))
 
@@ -285,10 +286,11 @@ class _Window:
         )
 
     def _kept(self, load_id: str) -> tuple[StagedFiles, Measured, FiguresByDigest | None]:
-        """Write new files of the remaining rows; return them, the measure of all rows, and the expectation figures of
-        the remaining rows.
+        """Write the remaining rows to new files. Return these files, the measure of all rows, and the expectation
+        figures of the remaining rows.
 
-        Memory is bounded by one row group, however large the window is. Raises FilesLostError; no file is left then.
+        Memory is bounded by one row group, regardless of the size of the window. Raises FilesLostError, and leaves no
+        file in that case.
         """
         # Imported here because it loads compiled code, which a code location does not need.
         from platform_assets.engines.decoding.rows import by_partition, in_order
@@ -330,12 +332,11 @@ class _Window:
         return series
 
     def _measure(self) -> Any:
-        """Return the measure that takes the digests of the table's rows."""
+        """Return the function that computes the digests of this table's rows."""
         return measure_of(self.table.kind)
 
     def _of_commit(self, began: float) -> Receipt | None:
-        """Return the receipt of a commit that removed the rows, if the ledger lacks it because a run ended between the
-        two."""
+        """Return the receipt of a commit that removed the rows, if a run ended between the commit and the receipt."""
         r = self.receipt
         if r is None or r.files_digest == self.files.digest:
             return None
@@ -359,7 +360,7 @@ class _Window:
         return data_files.blocks(self.folder, path, self.key, _BLOCK_ROWS)
 
     def _proof(self, kept: Measured) -> Proof | None:
-        """Keep the proof of the window, with the removed rows as a separate kind of hole; None if there was no
+        """Keep the proof of the window, and count the removed rows as a separate kind of hole. None if there was no
         proof."""
         if self.table.kind != "raw":
             elsewhere = DEAD_LETTERS if self.table.kind == "decoded" else DECODED
@@ -372,7 +373,7 @@ class _Window:
 
 
 class _FiguresOf:
-    """Expectation figures of decoded rows, counted again for the remaining ones; none for tables and loads without
+    """Expectation figures of decoded rows, counted again for the remaining rows; none for tables and loads without
     expectations."""
 
     def __init__(self, window: _Window) -> None:
@@ -396,7 +397,7 @@ class _FiguresOf:
         self._measurer.add(rows)
 
     def finished(self, written: StagedFiles) -> FiguresByDigest | None:
-        """Return the figures, once the files are written; None if none are kept."""
+        """Return the figures, once the files are written; None if no figures are kept."""
         if not self._is_wanted:
             return None
         from platform_assets.engines.decoding import uniqueness

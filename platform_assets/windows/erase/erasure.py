@@ -1,7 +1,7 @@
-"""Erasure: records, selected by offset or by key, are named in the ledger and then removed from every table and file.
+"""Erasure: records, selected by offset or by key, are listed in the ledger and then removed from every table and file.
 
-Since they are recorded first, every later load omits them, and running an interrupted erasure again continues it.
-Keys are compared and not stored: the ledger has only coordinates.
+Because the ledger lists them first, every later load omits them, and running an interrupted erasure again continues it.
+Keys are compared but not stored: the ledger has only coordinates.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _log = logger(__name__)
 _BLOCK_ROWS: Final = 65_536
 _PLACE: Final = ["kafka_partition", "kafka_offset"]
 _RACES: Final = 10
-"""Retries when loads of the same windows commit first."""
+"""Number of retries when loads of the same windows commit first."""
 
 
 @dataclass(frozen=True)
 class Erasure:
-    """Erases records of one topic from a lake, and from the replays inside it."""
+    """Erases records of one topic from a lake, and from the replays inside the lake."""
 
     declaration: TopicDeclaration
     ledger: Ledger
@@ -65,7 +65,7 @@ class Erasure:
         return self.declaration.topic
 
     def at_offsets(self, wanted: Ranges, generation: int | None = None) -> list[Selected]:
-        """Select the records at the offsets `wanted`, by partition, of a generation of the topic's log, by default the
+        """Select the records at the offsets `wanted`, by partition, in a generation of the topic's log, by default the
         newest.
 
         Raises ConfigurationError for offsets that are not in a sealed window.
@@ -86,11 +86,11 @@ class Erasure:
     def of_keys(
         self, keys: Sequence[bytes], unreadable: set[str] | None = None, searched: set[str] | None = None
     ) -> list[Selected]:
-        """Select the records in the raw table with one of these keys. Memory is bounded by one batch and the records
-        found.
+        """Select the records in the raw table that have one of these keys. Memory is bounded by one batch plus the
+        records found.
 
-        Windows with a file that cannot be read are added to `unreadable`; without it, the first raises FilesLostError.
-        Files in `searched` are skipped, and those that were read are added to it.
+        Windows with an unreadable file are added to `unreadable`. If `unreadable` is not given, the first such window
+        raises FilesLostError. Files in `searched` are skipped, and files that were read are added to `searched`.
         """
         folder = self.ledger.lake.table(self.declaration.raw_table)
         if not load_log.exists(folder):
@@ -131,15 +131,15 @@ class Erasure:
         ]
 
     def unfinished(self) -> list[str]:
-        """Return the keys of windows that an erasure has named and not finished, and of those whose rows have returned
-        since."""
+        """Return the keys of windows that an erasure has listed but not finished, and of those whose erased rows have
+        returned since."""
         return sorted({*decisions.unfinished_erasures(self.ledger.lake, self.topic), *self.returned()})
 
     def returned(self) -> dict[str, Ranges]:
-        """Return the erased offsets for which a table of the lake has rows, by window: for example after going back to
-        an old version.
+        """Return the erased offsets for which a table of the lake has rows, by window, for example after the table was
+        set back to an old version.
 
-        Reads the partition and offset of all rows in windows that erasures have named.
+        Reads the partition and offset of all rows in windows that erasures have listed.
         """
         erased = erased_of(self.ledger, self.topic)
         found: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
@@ -159,8 +159,8 @@ class Erasure:
         return dict(found)
 
     def damaged(self, unreadable: Collection[str] = ()) -> list[str]:
-        """Return the keys of windows whose rows are not those of their receipts, and of the `unreadable` ones:
-        repairing these may bring back records with an erased key."""
+        """Return the keys of windows whose rows are not those of their receipts, and of the `unreadable` windows.
+        Repairing these windows may bring back records with an erased key."""
         table = self.declaration.raw_table
         folder = self.ledger.lake.table(table)
         if not load_log.exists(folder):
@@ -185,10 +185,11 @@ class Erasure:
         *,
         forget: bool = False,
     ) -> tuple[list[Selected], dict[str, UnerasedReplay]]:
-        """Record `selected`, the result of `of_keys`, and the keys unless they are to be forgotten; return everything
-        that was recorded, and the replays that could not be searched completely.
+        """Record `selected`, the result of `of_keys`, and record the keys unless they are to be forgotten. Return
+        everything that was recorded, and the replays that could not be searched completely.
 
-        The files of loads that have committed since that search are searched too; loads about to commit will fail.
+        Loads that have committed after that search have their files searched too; loads that are about to commit will
+        fail.
         """
         self.record(selected, author, () if forget else keys)
         if not forget:
@@ -199,11 +200,11 @@ class Erasure:
         return all_found, in_replays.record_keys(self, keys, author)
 
     def record(self, selected: Sequence[Selected], author: Author, keys: Sequence[bytes] = ()) -> bool:
-        """Record the offsets in the ledger; return True if it lacked some. From then on no load reads them, and `run`
-        removes them.
+        """Record the offsets in the ledger. Return True if the ledger lacked some of them. From then on no load reads
+        these offsets, and `run` removes them.
 
-        With `keys`, the ledger also gets their salted digests: later loads then find records that the raw table does
-        not have yet, or will have at other offsets.
+        With `keys`, the ledger also gets salted digests of the keys. Later loads then find records that the raw table
+        does not have yet, or will have at other offsets.
         """
         known = erased_of(self.ledger, self.topic, [s.sealed.key for s in selected]) if selected else {}
         new = [replace(s, ranges=erasure_rules.without(s.ranges, known.get(s.sealed.key, {}))) for s in selected]
@@ -233,8 +234,8 @@ class Erasure:
         return bool(new)
 
     def adopt(self, other: str, author: Author) -> int:
-        """Apply the rules by key of topic `other` to this topic too, to which its records were copied; return the
-        number of new rules.
+        """Apply the rules by key of topic `other` to this topic too, to which the records of `other` were copied.
+        Return the number of new rules.
 
         If records that match are already loaded, their offsets are recorded, so that `run` removes them. Raises
         ConfigurationError if there are no such rules.
@@ -268,24 +269,24 @@ class Erasure:
         return len(new)
 
     def _key_fields(self, keys: Sequence[bytes], until: Mapping[int, int]) -> dict[str, Any]:
-        """Return the fields of the keys' digests. All keys of a topic share one salt, so a load takes one digest per
+        """Return the fields of the keys' digests. All keys of a topic share one salt, so a load computes one digest per
         key."""
         known = erasure_rules.of(self.ledger, self.topic).keys
         salt = known[0].salt if known else secrets.token_bytes(16)
         return erasure_rules.fields_of_keys(keys, salt, until)
 
     def run(self, author: Author) -> Done:
-        """Do what `proceed` does. Raises ErasureUnfinishedError if some windows could not be done, and
-        ReplayErasureUnfinishedError if only replays could not; everything else is done."""
+        """Do the same as `proceed`, but raise ErasureUnfinishedError if some windows could not be done, and
+        ReplayErasureUnfinishedError if only replays could not be done. Everything else is done in both cases."""
         done, left = self.proceed(author)
         left.check(self.declaration.raw_table.name)
         return done
 
     def proceed(self, author: Author) -> tuple[Done, Left]:
-        """Remove the records that the ledger lists from each window that no erasure has finished, or to which such rows
-        have returned, and then from all replays. Return what was done, and what could not be.
+        """Remove the records that the ledger lists, first from each window that has an unfinished erasure or to which
+        erased rows have returned, and then from all replays. Return what was done, and what could not be done.
 
-        Running it again continues, and deletes files that a killed upkeep has left with such rows.
+        Running it again continues, and deletes files with such rows that a killed upkeep has left.
         """
         gone, written = dict[str, int](), dict[str, int]()
         windows, failed = self._in_tables(gone, written)
@@ -305,8 +306,8 @@ class Erasure:
     def _in_tables(
         self, gone: dict[str, int], written: dict[str, int]
     ) -> tuple[dict[str, Ranges], dict[str, PlatformError]]:
-        """Erase in the tables of the topic; add the rows and bytes to `gone` and `written`. Return the windows with the
-        offsets, and those that failed."""
+        """Erase in the tables of the topic, and add the numbers of rows and bytes to `gone` and `written`. Return the
+        windows with the offsets, and the windows that failed."""
         unfinished, returned = decisions.unfinished_erasures(self.ledger.lake, self.topic), self.returned()
         eraser = WindowEraser(self.declaration, self.ledger, self.run_id)
         windows, failed = dict[str, Ranges](), dict[str, PlatformError]()
@@ -334,17 +335,18 @@ class Erasure:
         )
 
     def _naming_replays(self) -> dict[str, list[str]]:
-        """Return the field of a decision that names the replays of the topic; empty if there are none."""
+        """Return the field of a decision that lists the replays of the topic; empty if there are no replays."""
         names = sorted(in_replays.of(self))
         return {decisions.REPLAYS: names} if names else {}
 
     def has_unfounded(self) -> bool:
-        """Return True if derived tables have rows whose raw rows are lost for good, so that no key can be compared."""
+        """Return True if derived tables have rows whose raw rows are permanently lost, so that their keys cannot be
+        compared."""
         return bool(unfounded.find(WindowEraser(self.declaration, self.ledger)))
 
     def _unfounded(self, eraser: WindowEraser) -> tuple[dict[str, int], dict[str, int]]:
-        """Remove derived rows without a raw row, and values of these and of all erased records, also those that a load
-        has found by their keys, from logs and ledger; return the rows and bytes by table."""
+        """Remove derived rows without a raw row. From logs and ledger, remove the values of these rows and of all
+        erased records, including records that a load has found by their keys. Return the rows and bytes by table."""
         named = {key: triples(ranges) for key, ranges in erased_of(self.ledger, self.topic).items()}
         gone, written = dict[str, int](), dict[str, int]()
         for table, windows in unfounded.find(eraser).items():
@@ -371,7 +373,7 @@ class Erasure:
         sealed: Mapping[str, Window],
         failed: dict[str, PlatformError],
     ) -> Iterator[ErasedWindow]:
-        """Yield the rewritten windows of a table; add those that failed to `failed`."""
+        """Yield the rewritten windows of a table, and add the windows that failed to `failed`."""
         done = 0
         for attempt in range(_RACES):
             try:
@@ -388,7 +390,7 @@ class Erasure:
                     raise
 
     def _named(self, keys: Sequence[str]) -> dict[str, Ranges]:
-        """Return all offsets that decisions name in these windows, and record them in the ledger of loads too."""
+        """Return all offsets that decisions list in these windows, and record these offsets in the ledger of loads too."""
         named = dict[str, list[list[int]]]()
         reasons = dict[str, str]()
         for decision in decisions.decisions(self.ledger.lake, self.topic, ("erase",)):
@@ -407,8 +409,8 @@ class Erasure:
         return windows
 
     def in_replays(self, keys: Sequence[bytes]) -> tuple[dict[str, list[Selected]], dict[str, UnerasedReplay]]:
-        """Select the records with one of these keys in the raw tables of replays, by the replay's name. Return also the
-        replays that cannot be searched completely."""
+        """Select the records with one of these keys in the raw tables of replays, by name of the replay. Return also
+        the replays that cannot be searched completely."""
         return in_replays.select(self, keys)
 
     def _selected(self, found: Sequence[tuple[SealedWindow, Ranges]]) -> list[Selected]:
@@ -431,7 +433,7 @@ class Erasure:
 
 
 def _offsets(opened: rows.Opened, key: str) -> dict[int, tuple[OffsetRange, ...]] | None:
-    """Return the offsets that have a row in a window; None if one of its files is lost."""
+    """Return the offsets that have a row in a window; None if a file of the window is lost."""
     try:
         return {p: ranges_of(offsets) for p, offsets in opened.offsets_of(key).items()}
     except FilesLostError as lost:

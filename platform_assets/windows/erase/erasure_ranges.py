@@ -1,4 +1,4 @@
-"""Arithmetic on the offsets that an erasure names, by partition, and their forms in commands and decisions."""
+"""Arithmetic on the offsets that an erasure lists, by partition, and their forms in commands and decisions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _RANGE: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
 
 
 def parsed_ranges(texts: Sequence[str]) -> dict[int, tuple[OffsetRange, ...]]:
-    """Parse texts `PARTITION:START-END` with exclusive ends into offsets by partition. Raises ValueError, which names the mistake."""
+    """Parse strings `PARTITION:START-END` with exclusive ends into offsets by partition. Raises a ValueError that
+    describes the mistake."""
     found: list[list[int]] = []
     for text in texts:
         named = _RANGE.fullmatch(text)
@@ -26,7 +27,7 @@ def parsed_ranges(texts: Sequence[str]) -> dict[int, tuple[OffsetRange, ...]]:
 
 
 def within(wanted: Ranges, window: SealedWindow) -> dict[int, tuple[OffsetRange, ...]]:
-    """Return the parts of `wanted` inside a window."""
+    """Return the parts of `wanted` that are inside a window."""
     found = {
         p: common(parts, [window.ranges.by_partition[p]])
         for p, parts in wanted.items()

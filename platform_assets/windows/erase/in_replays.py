@@ -1,7 +1,7 @@
 """Erasure in all replays of a topic.
 
-Each replay is a lake of its own: a file that it lacks is its own failure, and holds up neither the live tables nor
-other replays.
+Each replay is a separate lake. If a file of a replay is missing, only that replay fails; neither the live tables nor
+other replays are blocked.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
     from platform_assets.windows.erase.erasure import Erasure
 
 Failures = dict[str, UnerasedReplay]
-"""By the replay's name."""
+"""Replays that failed, by name."""
 
 
 def of(live: Erasure) -> dict[str, Erasure]:
-    """Return the erasures in the lakes that replays of the topic made inside the live one, by name."""
+    """Return the erasures for all replays of the topic, by name. The lakes of the replays are inside the live lake."""
     lakes = {name: live.ledger.lake.replay(name) for name in live.ledger.lake.replays()}
     found = {name: replace(live, ledger=Ledger(lake)) for name, lake in lakes.items()}
     return {name: replay for name, replay in found.items() if _has_topic(replay)}
 
 
 def select(live: Erasure, keys: Sequence[bytes]) -> tuple[dict[str, list[Selected]], Failures]:
-    """Select the records with one of these keys, by replay; return also the replays that cannot be searched
-    completely."""
+    """Select the records with one of these keys, by replay. Return also the replays that cannot be searched completely."""
     found, failed = dict[str, list[Selected]](), Failures()
     for name, replay in of(live).items():
         with _own_failure(name, replay, failed):
@@ -49,8 +48,8 @@ def select(live: Erasure, keys: Sequence[bytes]) -> tuple[dict[str, list[Selecte
 
 
 def record_keys(live: Erasure, keys: Sequence[bytes], author: Author) -> Failures:
-    """Record the live erasures in all replays, and the records there with one of these keys; return the replays that
-    could not be searched completely."""
+    """Record the live erasures in all replays, together with the replays' own records that have one of these keys.
+    Return the replays that could not be searched completely."""
     failed = Failures()
     for name, replay in of(live).items():
         with _own_failure(name, replay, failed):
@@ -63,8 +62,8 @@ def record_keys(live: Erasure, keys: Sequence[bytes], author: Author) -> Failure
 
 
 def run(live: Erasure, author: Author, gone: dict[str, int], written: dict[str, int]) -> Failures:
-    """Erase in all replays; add the rows and bytes to `gone` and `written`, and confirm the replays that are done.
-    Return the others."""
+    """Erase in all replays, add the numbers of rows and bytes to `gone` and `written`, and confirm the replays that are
+    done. Return the other replays."""
     failed = Failures()
     began, lake = live.ledger.lake.root.time(), live.ledger.lake
     for name, replay in of(live).items():
@@ -88,9 +87,9 @@ def run(live: Erasure, author: Author, gone: dict[str, int], written: dict[str, 
 
 
 def _search(replay: Erasure) -> set[str]:
-    """Record what rules by key erase in a replay; return the windows with a file that cannot be read.
+    """Record what rules by key erase in a replay. Return the windows that have an unreadable file.
 
-    Raises RowsWithoutWindowError for rows that no rule can be applied to.
+    Raises RowsWithoutWindowError for rows to which no rule can be applied.
     """
     unreadable = set[str]()
     folder = replay.ledger.lake.table(replay.declaration.raw_table)
@@ -119,7 +118,7 @@ def _has_topic(replay: Erasure) -> bool:
 
 @contextmanager
 def _own_failure(name: str, replay: Erasure, failed: Failures) -> Iterator[None]:
-    """Add a PlatformError of the block to `failed`."""
+    """If the block raises a PlatformError, add it to `failed`."""
     try:
         yield
     except PlatformError as e:

@@ -1,4 +1,4 @@
-"""What an erasure selects, what it has done, and what is left."""
+"""The records that an erasure selects, the work that it has done, and the work that is left."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from platform_assets.windows.erase.erasure_ranges import triples
 class Selected:
     """Offsets of one sealed window to be erased, by partition.
 
-    For a loaded window, only offsets that have a row, so each stands for a record; for other windows, all offsets
-    that were named.
+    For a loaded window, these are only offsets that have a row, so each stands for a record. For other windows, these
+    are all offsets that were requested.
     """
 
     sealed: SealedWindow
@@ -42,8 +42,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of an erasure: by table, the rows removed and bytes rewritten, the number of windows, and what old
-    files contained."""
+    """The result of an erasure: the number of windows, and the numbers of removed rows and rewritten bytes by table."""
 
     windows: int
     rows: Mapping[str, int]
@@ -56,13 +55,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What an erasure could not do: windows of the topic's tables with the causes, and replays by name."""
+    """Work that an erasure could not do: windows of the topic's tables with the causes, and replays by name."""
 
     windows: Mapping[str, str]
     replays: Mapping[str, UnerasedReplay]
 
     def check(self, table: str, *, keys_forgotten: bool = False) -> None:
-        """Raise ErasureUnfinishedError if there are windows, and ReplayErasureUnfinishedError if only replays are left."""
+        """Raise ErasureUnfinishedError if windows are left, and ReplayErasureUnfinishedError if only replays are left."""
         if self.windows:
             cause = next(iter(self.windows.values()))
             raise ErasureUnfinishedError(

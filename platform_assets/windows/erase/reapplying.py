@@ -1,4 +1,4 @@
-"""Repeating erasures after a restore: those decided since the backup apply to the restored rows and to later loads."""
+"""Repeating erasures after a restore: erasures decided since the backup apply to the restored rows and to later loads."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _log = logger(__name__)
 _FILE: Final = "erasures.json"
 _AUTHOR: Final = Author("platform-assets restore", "erased before, but brought back by a restore that ended early")
 _unfinished: dict[Lake, dict[str, list[Decision]]] = {}
-"""By lake and topic, erasures that `remember` stored and that are not applied yet; read once in each process, since
-Dagster is stopped during a restore."""
+"""Erasures that `remember` stored and that are not applied yet, by lake and topic. Each process reads them only once,
+because Dagster is stopped during a restore."""
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Reapplied:
-    """Rows of one topic that were erased again, by table. `unfinished` names the windows that failed, and what to do."""
+    """Number of rows of one topic that were erased again, by table. `unfinished` lists the windows that failed, and
+    what to do about them."""
 
     topic: str
     rows: Mapping[str, int]
@@ -42,10 +43,10 @@ def decided(lake: Lake) -> list[Decision]:
 
 
 def remember(lake: Lake, before: Sequence[Decision]) -> list[Decision]:
-    """Store the erasures of `before`, and those of an interrupted restore, in a file of the lake until `reapply` has
-    applied them.
+    """Store the erasures of `before`, and those of an interrupted restore, in a file of the lake, where they stay until
+    `reapply` has applied them. Return all of these erasures.
 
-    Returns all of them. Call this before anything is restored.
+    Call this before anything is restored.
     """
     known = {_identity(d): d for d in (*_remembered(lake), *before)}
     _keep(lake, list(known.values()))
@@ -53,10 +54,10 @@ def remember(lake: Lake, before: Sequence[Decision]) -> list[Decision]:
 
 
 def finish(ledger: Ledger, declaration: TopicDeclaration) -> None:
-    """Apply the erasures of a topic that was restored before the restore was interrupted. Cheap if there are none.
+    """If a restore was interrupted after it restored this topic, apply the topic's erasures. Cheap if there are none.
 
-    Raises what writing to the ledger and the tables raises; the next call continues. An erasure that cannot be
-    finished remains, and `status` names it.
+    Raises whatever writing to the ledger and the tables raises; the next call then continues. An erasure that cannot be
+    finished remains, and `status` lists it.
     """
     lake, topic = ledger.lake, declaration.topic
     if not _lock.acquire(blocking=False):
@@ -110,10 +111,10 @@ def reapply(
     declaration_of: Callable[[str], TopicDeclaration],
     topics: frozenset[str] | None = None,
 ) -> list[Reapplied]:
-    """Record the decisions of `before` that the restored ledger lacks, and erase the rows of all of them again.
+    """Record the decisions of `before` that the restored ledger lacks, and erase the rows of all decisions again.
 
-    If `topics` is given, only theirs; otherwise the file that `remember` stored is removed. Returns the topics that
-    had something to erase.
+    If `topics` is given, only the decisions on these topics are applied; otherwise all are, and then the file that
+    `remember` stored is removed. Returns the topics that had something to erase.
     """
     erasure_rules.forget()
     known = {_identity(d) for d in decided(lake)}

@@ -1,8 +1,8 @@
-"""Erasure in replays, whose tables are in a lake of their own inside the lake.
+"""Erasure in replays. The tables of a replay are in a separate lake inside the live lake.
 
 A replay reads Kafka again, so it may have records that the live table does not have yet, and each of its loads could
-bring back erased ones. So its ledger gets the live ledger's erasures before it loads anything and whenever records
-are erased; its own loads then leave them out as those of the live table do.
+bring back erased records. So the replay's ledger gets the erasures of the live ledger before the replay loads anything,
+and whenever records are erased. The loads of the replay then leave out these records, like the loads of the live table.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from platform_assets.ledger.store import Ledger
 
 
 def take_over(live: Ledger, replayed: Ledger, topic: str) -> None:
-    """Record in a replay's ledger the erasures of a topic that it lacks, and which logs continue earlier ones.
+    """Record in a replay's ledger those erasures of a topic that the ledger lacks, and record which logs continue
+    earlier logs.
 
-    Raises what writing to the ledger raises; the next call continues.
+    Raises whatever writing to the ledger raises; the next call then continues.
     """
     known = {_identity(d) for d in decisions.decisions(replayed.lake, topic, ("erase", "cluster"))}
     for decision in decisions.decisions(live.lake, topic, ("erase", "cluster")):
@@ -38,5 +39,5 @@ def _identity(decision: Decision) -> tuple[object, ...]:
 
 
 def _of_tables(decision: Decision) -> dict[str, Any]:
-    """Return the details without the names of replays: a replay has none."""
+    """Return the details without the names of replays, because a replay has no replays."""
     return {name: value for name, value in decision.details.items() if name != decisions.REPLAYS}

@@ -1,7 +1,7 @@
-"""Derived rows whose raw rows no longer exist, since an operator has accepted their loss.
+"""Derived rows whose raw rows no longer exist, because an operator has accepted the loss of the raw rows.
 
-No key of theirs can be compared, because only raw rows have it as bytes. They would disappear when their window is
-decoded again; an erasure removes them, since they may be records of whom it concerns.
+The keys of such rows cannot be compared, because only raw rows have keys as bytes. Decoding the window again would
+delete these rows. An erasure removes them, because they may belong to the person whose records are to be erased.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 
 def find(eraser: WindowEraser) -> dict[TableRef, dict[str, Ranges]]:
-    """Return the offsets of rows in derived tables that the raw table does not have, by table and window.
+    """Return the offsets of those rows in derived tables that the raw table does not have, by table and window.
 
-    Reads only windows whose receipts do not match, and none whose raw rows are not those of the receipt: these may be
-    repaired. Files that cannot be read are not searched, since decoding replaces them.
+    Reads only windows whose receipts do not match. Windows whose raw rows are not those of the receipt are skipped,
+    because these rows may be repaired. Files that cannot be read are not searched, because decoding replaces them.
     """
     raw, *derived = eraser.tables
     ledger = eraser.ledger
@@ -52,7 +52,7 @@ def find(eraser: WindowEraser) -> dict[TableRef, dict[str, Ranges]]:
 
 
 def _held_by_raw(eraser: WindowEraser, raw: TableRef, receipts: Mapping[str, Receipt]) -> dict[str, Ranges]:
-    """Return the offsets of the windows whose raw rows are those of their receipts."""
+    """Return the offsets of those windows whose raw rows are those of their receipts."""
     folder = eraser.ledger.lake.table(raw)
     opened = rows.Opened.at(folder) if load_log.exists(folder) else rows.Opened(folder, {})
     held: dict[str, Ranges] = {}

@@ -1,1 +1,1 @@
-"""Sealing a window and loading it into its raw table."""
+"""Sealing a window, and loading it into its raw table."""

@@ -1,6 +1,7 @@
-"""Loading many windows: one engine job writes those that were never loaded; they are committed one by one, in order.
+"""Loading many windows: one engine job writes the windows that were never loaded, and they are committed one by one, in
+order.
 
-Each window is treated as `loading` treats a single one. Windows that need more than reading Kafka, for example
+Each window is treated as `loading` treats a single window. Windows that need more than reading Kafka, for example
 because they were loaded before, are loaded individually when it is their turn. The windows may belong to several
 topics.
 """
@@ -33,10 +34,11 @@ from platform_assets.windows.load.replacing import Loaded
 _log = logger(__name__)
 
 RECEIPTS_AT_ONCE: Final = 50
-"""Receipts per append when many topics are loaded together: an append costs as much as a small window."""
+"""Number of receipts per append when many topics are loaded together. An append costs as much as loading a small
+window."""
 TOPICS_IN_VAIN: Final = 3
-"""A service counts as unavailable after it did not answer for this many topics, because each may have waited for its
-timeout."""
+"""Number of topics for which a service did not answer before it counts as unavailable. The number is small because each
+topic may have waited for its timeout."""
 
 _Item = tuple[Loader, str]
 """The loader of a window's topic, and the window's key."""
@@ -54,7 +56,7 @@ class _Prepared:
 
 
 def load_many(loader: Loader, keys: Sequence[str]) -> Iterator[tuple[str, Loaded | PlatformError]]:
-    """Load each window of `keys`, which are distinct, in this order; yield each outcome as soon as it is known.
+    """Load each window of `keys`, which are distinct, in this order. Yield each outcome as soon as it is known.
 
     A window that fails does not block the others. Errors are those of `Loader.load`.
     """
@@ -67,9 +69,9 @@ def load_group(
 ) -> Iterator[tuple[Loader, str, Loaded | PlatformError]]:
     """Load windows of several topics as `load_many` does. Loaders share one lake, and may share jobs of an engine.
 
-    Loaders with the same engine must share one engine object. Receipts of up to `RECEIPTS_AT_ONCE` windows are
-    recorded together, and a window's outcome is yielded once its receipt is recorded. A run that is killed in
-    between leaves commits without a receipt, which the next run finds, as for a single window.
+    Loaders with the same engine must share one engine object. Receipts of up to `RECEIPTS_AT_ONCE` windows are recorded
+    together, and a window's outcome is yielded once its receipt is recorded. A run that is killed before that leaves
+    commits without a receipt. The next run finds these commits, as it does for a single window.
     """
     yield from _load(wanted, RECEIPTS_AT_ONCE)
 
@@ -151,8 +153,8 @@ def _outcome(
 
 
 def _recorded(waiting: list[_Unrecorded]) -> list[tuple[Loader, str, Loaded | PlatformError]]:
-    """Record all waiting receipts and clear the list; return each outcome. If recording fails, every window gets
-    that error."""
+    """Record all waiting receipts, clear the list, and return each outcome. If recording fails, the outcome of every
+    window is that error."""
     if not waiting:
         return []
     loads = list(waiting)
@@ -167,7 +169,8 @@ def _recorded(waiting: list[_Unrecorded]) -> list[tuple[Loader, str, Loaded | Pl
 def _prepared_group(
     batch: Sequence[_Item], sealed: Mapping[tuple[str, str], SealedWindow]
 ) -> dict[tuple[str, str], _Prepared | PlatformError]:
-    """Return what `_prepared` returns for each topic. A topic's errors are raised when it is the turn of its windows."""
+    """Return the result of `_prepared` for each topic. If this fails for a topic, the error is raised when it is the
+    turn of the topic's windows."""
     found: dict[tuple[str, str], _Prepared | PlatformError] = {}
     unreachable = 0
     for topic, of_topic in groupby(batch, lambda item: _topic(item[0])):
@@ -195,7 +198,7 @@ def _committed(loader: Loader, window: _Prepared, written: Iterator[StagedFiles 
 
 
 def _sealed(loader: Loader, keys: Sequence[str]) -> dict[str, SealedWindow]:
-    """Return the windows that are in the ledger, by key; the others are sealed when it is their turn."""
+    """Return the windows that are in the ledger, by key. The other windows are sealed when it is their turn."""
     edges: list[datetime] = []
     for key in keys:
         with suppress(ValueError):  # not a window key: raised when it is its turn
@@ -209,10 +212,10 @@ def _sealed(loader: Loader, keys: Sequence[str]) -> dict[str, SealedWindow]:
 
 
 def _prepared(loader: Loader, windows: Sequence[SealedWindow]) -> dict[str, _Prepared | PlatformError]:
-    """Return the windows that an engine may read together: with offsets, of one generation, and without rows or
-    receipt.
+    """Return the windows that an engine may read together: windows of one generation that have offsets, but neither
+    rows nor a receipt.
 
-    If the brokers no longer have a window's offsets, its value is an error.
+    If the brokers no longer have a window's offsets, the result for this window is an error.
     """
     if not windows:
         return {}

@@ -1,8 +1,8 @@
-"""The second clock: an edge is closed only when its time has passed on this machine and on another one.
+"""The second clock: an edge is closed only when its time has passed on this machine and on another machine.
 
 A machine whose clock is ahead would cut future edges, a thousand at a time, and its topics would then load nothing
-until those times. So before an edge is cut, another machine's clock is read: that of Kafka's controllers or, if they
-do not report it, the lake's. If all of them run on this machine, there is no second clock.
+until those times. So before an edge is cut, another machine's clock is read: that of Kafka's controllers or, if they do
+not report the time, that of the lake's storage. If all of these run on this machine, there is no second clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from platform_assets.kafka.cluster import Cluster
 from platform_assets.lake.location import Lake
 
 TOLERANCE: Final = timedelta(seconds=30)
-"""Largest accepted difference of two clocks. A cut taken this early is valid; its window ends a little sooner."""
+"""Largest accepted difference between two clocks. A cut taken this early is valid; its window ends a little sooner."""
 _KEPT_SECONDS: Final = 60.0
 
 
@@ -43,7 +43,7 @@ class OtherClock:
     now: datetime
 
     def ahead(self, now: datetime) -> timedelta | None:
-        """Return how far `now` is ahead of this clock; None within the tolerance."""
+        """Return how far `now` is ahead of this clock; None if the difference is within the tolerance."""
         ahead = now - self.now
         return ahead if ahead > TOLERANCE else None
 
@@ -61,10 +61,11 @@ _lock = threading.Lock()
 
 
 def other_clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
-    """Query the time from Kafka's controllers, or write a file to the lake and read its time.
+    """Query the time from Kafka's controllers, or write a file to the lake and read the file's time.
 
-    An answer less than a minute old is extrapolated, so topics whose windows close at the same time share one
-    answer, unless `now` is ahead of that. Raises BrokerRefusedError and LakeNotWritableError.
+    An answer less than a minute old is extrapolated, so that topics whose windows close at the same time share one
+    answer. It is not used if `now` is ahead of the extrapolated time. Raises BrokerRefusedError and
+    LakeNotWritableError.
     """
     key = (cluster.settings.bootstrap_servers, lake)
     with _lock:

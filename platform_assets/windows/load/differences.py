@@ -1,6 +1,6 @@
 """Explanation for a window whose records in Kafka differ from its receipt: which side changed, and what to do.
 
-Pure. The table decides: its rows are measured too, as long as its files are those of the receipt.
+Pure. The table decides: unless its files differ from those of the receipt, its rows are measured too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from platform_assets.model.digest import Measured
 
 
 def explain(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str = "", new: str = "") -> str:
-    """Explain the difference between `receipt` and the measure of Kafka's records `now`.
+    """Explain the difference between `receipt` and `now`, the measure of Kafka's records.
 
-    `held` is the measure of the table's own rows; None if their files are not those of the receipt or are lost.
-    `gone` names the offsets that only the table has, `new` those that only Kafka has.
+    `held` is the measure of the table's own rows; None if their files are not those of the receipt or are lost. `gone`
+    lists the offsets that only the table has, and `new` those that only Kafka has.
     """
     seen = _seen(receipt, now)
     if held == now:

@@ -1,7 +1,7 @@
 """Gathering the rows of a damaged window from every source that has some of them: Kafka, and data files of the table's
 versions.
 
-The digests of the receipt prove all of the rows together; nothing proves a part of them.
+The digests of the receipt prove all of the rows together. Nothing proves only a part of them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _NONE: Offsets = np.array([], dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The number of a window's rows in all sources together, and the offsets without a row, if the result is not
-    what was loaded."""
+    """The number of a window's rows found in all sources together, and the offsets without a row. Used if the rows
+    found are not those that were loaded."""
 
     rows: int
     gone: Ranges
 
     def refusal(self, receipt: Receipt, cause: LostForGoodError, erased: Ranges) -> LoadError:
-        """Return the error for a window that cannot be restored. `cause` explains why Kafka alone does not have the
+        """Return the error for a window that cannot be restored. `cause` explains why Kafka alone does not have all
         rows."""
         less = max(sum(map(size_of, erased.values())) - (receipt.holes or {}).get(ERASED, 0), 0)
         table, key, rows_loaded = receipt.table.name, receipt.window.key, receipt.rows - less
@@ -65,8 +65,8 @@ class Left:
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Gatherer of one window's rows for `replacer`. `window_column` is true if the table is flat: its files then have a
-    window column.
+    """Gatherer of one window's rows for `replacer`. `window_column` is true if the table is flat, because the files of
+    a flat table have a window column.
 
     `field_ids` belong to the table's columns.
     """
@@ -80,11 +80,11 @@ class Gatherer:
     field_ids: FieldIds
 
     def gathered(self, receipt: Receipt, load_id: str, ways: Sequence[Ranges]) -> StagedFiles | Left:
-        """Return the rows of `receipt`, written to new files that the caller commits, or else a description of what is
-        left.
+        """Return the rows of `receipt`, written to new files that the caller commits; if this fails, return a
+        description of what is left.
 
-        Each element of `ways` has offsets that the load may have omitted; the first includes all others, and is
-        omitted now.
+        Each element of `ways` is a set of offsets that the original load may have omitted. The first element includes
+        all others, and has the offsets that are omitted now.
         """
         always = {p: _in_all([way.get(p, ()) for way in ways]) for p in ways[0]}
         try:
@@ -100,8 +100,8 @@ class Gatherer:
             self.replacer.delete(kafka)
 
     def not_in_kafka(self) -> Ranges:
-        """Return the offsets of the window that cannot be read from Kafka: expired, or of an earlier log. Raises
-        TruncationError."""
+        """Return the offsets of the window that cannot be read from Kafka because they expired or belong to an earlier
+        log. Raises TruncationError."""
         sealed, ledger = self.sealed, self.replacer.ledger
         inside = generations.within_log(ledger, sealed)
         if any(r.size for r in inside.values()):
@@ -122,7 +122,7 @@ class Gatherer:
         return {p: r.minus([inside[p]] if p in inside else ()) for p, r in sealed.ranges.items()}
 
     def read(self, without: Ranges, load_id: str) -> StagedFiles:
-        """Write to new files what Kafka has of the window, except the offsets `without` and damaged batches."""
+        """Write the window's records that Kafka has to new files, except the offsets `without` and damaged batches."""
         try:
             return self._read(without, load_id)
         except DamagedBatchError:
@@ -140,7 +140,8 @@ class Gatherer:
             raise e.of_loaded_window() from None
 
     def _damaged(self, without: Ranges) -> Ranges:
-        """Return the offsets of damaged batches among those requested from Kafka. Raises what `find_refused` raises."""
+        """Return the offsets of damaged batches among those requested from Kafka. Raises whatever `find_refused`
+        raises."""
         # Imported here because compiled kernels are slow to load, and a code location does not need them.
         from platform_assets.engines.columnar.refused import find_refused
 
@@ -148,8 +149,8 @@ class Gatherer:
         return find_refused(self.cluster.settings, topic, topic_id, self._records(without).pieces).damaged
 
     def past_paths(self, receipt: Receipt) -> Iterator[str]:
-        """Yield data files that the window has or had, each once, in the form of the log: first those of the receipt's
-        version."""
+        """Yield data files that the window has or had, each once, as paths in the form of the log. Those of the
+        receipt's version come first."""
         table, key = self.replacer.folder, receipt.window.key
         first = [] if receipt.table_version is None else [receipt.table_version]
         seen: set[str] = set()
@@ -183,9 +184,11 @@ class Gatherer:
     def _written(
         self, paths: Sequence[str], receipt: Receipt, load_id: str, wanted: Mapping[int, Offsets]
     ) -> StagedFiles:
-        """Write the rows at the offsets `wanted` to new files, each from the first of `paths` that has it.
+        """Write the rows at the offsets `wanted` to new files. Each row comes from the first file in `paths` that has
+        it.
 
-        A row with another topic id, which no digest covers, is the last resort, and gets that of the receipt.
+        A row with another topic id, which no digest covers, is used only as a last resort, and gets the topic id of the
+        receipt.
         """
         # Imported here because compiled kernels are slow to load, and a code location does not need them.
         from platform_assets.engines.shared.digests import measured
@@ -226,7 +229,8 @@ def _of_window(found: Mapping[int, Offsets], receipt: Receipt, left_out: Ranges)
 
 
 def _loaded(receipt: Receipt, partition: int, kafka: Offsets, table: Offsets) -> Offsets:
-    """Return the loaded offsets of a partition, as far as their number and bounds in the receipt determine them."""
+    """Return the offsets of a partition that were loaded, as far as the number of rows and the bounds in the receipt
+    determine them."""
     part = receipt.partitions[partition]
     if part.first_offset is None or part.last_offset is None:
         return _NONE
@@ -239,7 +243,8 @@ def _loaded(receipt: Receipt, partition: int, kafka: Offsets, table: Offsets) ->
 def _rows_at(part: pa.Table, topic_id: str, wanted: dict[int, Offsets], *, is_foreign: bool) -> pa.Table:
     """Return the rows of `part` at the offsets `wanted`, each once, and remove those offsets from `wanted`.
 
-    They are those with the topic id or, with `is_foreign`, those with another one or none, which then have it.
+    These are the rows with the topic id. With `is_foreign`, they are the rows with another topic id or none, and the
+    result has the topic id.
     """
     partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
     of_log = np.asarray(pc.fill_null(pc.equal(part["topic_id"], topic_id), False).to_numpy()) != is_foreign

@@ -1,5 +1,5 @@
-"""Loading one window of a topic into its raw table: seal it, make sure that Kafka has its records, and replace its
-rows.
+"""Loading one window of a topic into its raw table: seal the window, make sure that Kafka has its records, and replace
+its rows.
 
 `replacing` has the steps shared by all tables; this module has the steps of raw tables, which involve Kafka.
 """
@@ -85,20 +85,20 @@ class Loader:
 
     @property
     def replacer(self) -> WindowReplacer:
-        """The replacer of the raw table's windows."""
+        """Replaces windows of the raw table."""
         return WindowReplacer(self.declaration.raw_table, self.ledger, self.engine, self.run_id)
 
     def gatherer(self, sealed: SealedWindow, commit: WindowCommit) -> Gatherer:
-        """The gatherer of the remaining rows of a window that `commit` replaces."""
+        """Return the gatherer of the remaining rows of a window that `commit` replaces."""
         per_file = self.declaration.records_per_file
         return Gatherer(self.replacer, self.cluster, self.engine, per_file, sealed, commit.is_flat, commit.field_ids())
 
     def load(self, key: str) -> Loaded:
-        """Load the window with this key, so that the table has each of its records exactly once.
+        """Load the window with this key, so that the table has each of the window's records exactly once.
 
         Raises the errors of `sealing.sealed_window`; OffsetsExpiredError, UnreadableTimestampError, TruncationError,
         ReloadDiffersError and other LoadErrors, which leave the table unchanged; ConcurrentLoadError if other runs
-        kept committing the same window first; CommitOutcomeUnknownError if the connection to the engine broke.
+        repeatedly committed the same window first; CommitOutcomeUnknownError if the connection to the engine broke.
         """
         deadline = time.monotonic() + 60
         self.ledger.create()
@@ -203,7 +203,7 @@ class Loader:
         return self.replacer.restored(commit, receipt, metadata, found, began)
 
     def _check_cluster(self, topic: str) -> None:
-        """Raise ClusterChangedError: until an operator decides, nothing shows if another cluster has the rows."""
+        """Raise ClusterChangedError: until an operator decides, nothing shows whether the other cluster has the rows."""
         with suppress(TopicMissingError, TopicRecreatedError):
             sealing.checked_state(self.cluster, topic, self.ledger.newest_cut(topic))
 
@@ -216,9 +216,9 @@ class Loader:
         accepted: Losses,
         decided: int | None,
     ) -> Loaded:
-        """Keep, repair or restore the window with rows from Kafka alone, or from one version of the table.
+        """Keep, repair or restore the window, using rows from Kafka alone or from a single version of the table.
 
-        Raises LostForGoodError or UnrecordedLoadError if no single source has all of them.
+        Raises LostForGoodError or UnrecordedLoadError if no single source has all rows.
         """
         # Retention loses nothing where there are no rows, so Kafka only needs to have the span of the rows.
         spans = {
@@ -253,8 +253,8 @@ class Loader:
     def _left_out(self, sealed: SealedWindow, accepted: Losses) -> list[Losses]:
         """Return the losses that the load of the receipt may have omitted: all of `accepted`, or fewer.
 
-        The receipt may be older than an erasure, because a damaged window blocks the erasure; once the window is
-        repaired, `_load` continues it.
+        The receipt may be older than an erasure, because a damaged window blocks the erasure. Once the window is
+        repaired, `_load` continues the erasure.
         """
         ways = [accepted]
         if erased := self.erased(sealed):
@@ -265,11 +265,11 @@ class Loader:
         return ways
 
     def _left_out_before(self, sealed: SealedWindow, accepted: Losses) -> list[Losses]:
-        """Return the offsets that a load would have omitted before each erasure in the window, from the newest to the
-        oldest.
+        """Return the offsets that a load would have omitted before each erasure in the window, from the newest erasure
+        to the oldest.
 
-        The receipt may be from any time between two erasures, since an erasure that found no rows does not change
-        it.
+        The receipt may be from any time between two erasures, because an erasure that found no rows does not change the
+        receipt.
         """
         found, later = list[Losses](), list[Sequence[int]]()
         for decision in reversed(decisions.decisions(self.ledger.lake, sealed.topic, ("erase",))):
@@ -287,7 +287,7 @@ class Loader:
         metadata: LoadMetadata,
         cause: LoadError | Terminal,
     ) -> Loaded:
-        """Keep the window as the table has it or, if it is damaged, restore it from a past version, because Kafka no
+        """Keep the window as it is in the table or, if it is damaged, restore it from a past version, because Kafka no
         longer has its records.
 
         Raises `cause` if the table is intact and the log is not the one that was read or has a damaged batch, and
@@ -304,20 +304,21 @@ class Loader:
         return self.replacer.restore(commit, receipt, metadata, gone, kafka=kafka)
 
     def decided(self) -> int | None:
-        """Return the version of the table of decisions. Take it before reading `accepted`: see `last_check`."""
+        """Return the version of the table of decisions. Call this before reading `accepted`; see `last_check`."""
         return decisions.version(self.ledger.lake)
 
     def last_check(
         self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, decided: int | None
     ) -> Callable[[], None]:
-        """Return the final check, to be called before the commit, of facts that may have changed while the window was
-        read.
+        """Return the final check, to be called before the commit. It covers facts that may have changed while the
+        window was read.
 
-        `needed` is what `check_held` found before the read. The check requests the topic's id again, since Spark's
-        connector reads by name, and the end of the log, since a new leader may have truncated it in the meantime and
-        written other records at these offsets. `accepted` was not read, and `decided` was taken before that: records
-        that an operator has erased since then must not be committed, because the written files were not searched for
-        those keys. Raises what `bounds` raises, and ConcurrentLoadError.
+        `needed` is the result of `check_held` before the read. The check requests the topic's id again, because Spark's
+        connector reads by name. It also requests the end of the log again, because a new leader may have truncated the
+        log in the meantime and written other records at these offsets. The offsets `accepted` were not read, and
+        `decided` was taken before `accepted` was read: records that an operator has erased since then must not be
+        committed, because the written files were not searched for the erased keys. Raises whatever `bounds` raises, and
+        ConcurrentLoadError.
         """
         rules = erasure_rules.of(self.ledger, sealed.topic).keys_for(sealed)
 
@@ -337,10 +338,10 @@ class Loader:
         return check
 
     def bounds(self, topic: str, needed: Mapping[int, int]) -> LogBounds:
-        """Return the bounds of the topic's log, after checking that it is the ledger's topic and still has everything
-        before `needed` as it was cut.
+        """Return the bounds of the topic's log, after checking that the topic is the one in the ledger, and that its
+        log still has everything before `needed` unchanged since the cut.
 
-        `needed` has exclusive ends by partition. Raises what `truncation.stable_offsets` raises.
+        `needed` has exclusive ends by partition. Raises whatever `truncation.stable_offsets` raises.
         """
         newest = self.ledger.newest_cut(topic)
         state = sealing.checked_state(self.cluster, topic, newest)
@@ -351,10 +352,10 @@ class Loader:
     def check_held(
         self, sealed: SealedWindow, needed: TopicRanges, accepted: Losses, bounds: LogBounds | None = None
     ) -> LogBounds:
-        """Check before the read that Kafka still has `needed` of a window; return the bounds of the topic's log.
+        """Before a window is read, check that Kafka still has `needed`. Return the bounds of the topic's log.
 
-        If `bounds` are not given, they are requested from Kafka, unless the log was replaced and nothing of the
-        window can be read.
+        If `bounds` are not given, they are requested from Kafka, unless the log was replaced and nothing of the window
+        can be read.
         """
         inside = generations.within_log(self.ledger, sealed)
         gone = {p: wanted.minus([inside[p], *accepted.get(p, ())]) for p, wanted in needed.items()}
@@ -385,7 +386,8 @@ class Loader:
         return OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy, why)
 
     def records(self, commit: WindowCommit, sealed: SealedWindow, without: Losses) -> Records:
-        """Return the records to read for a window that `commit` replaces: all that are still in the topic's log, except `without`."""
+        """Return the records to read for a window that `commit` replaces: all records that are still in the topic's
+        log, except `without`."""
         beyond = generations.beyond_log(self.ledger, sealed)
         skipped = {p: (*without.get(p, ()), *beyond.get(p, ())) for p in sealed.ranges.by_partition}
         return Records(
@@ -408,10 +410,10 @@ class Loader:
         )
 
     def without_erased_keys(self, sealed: SealedWindow, written: StagedFiles) -> StagedFiles:
-        """Return `written` if no rule by key erases a record in it.
+        """Return `written` if it contains no record that a rule by key erases.
 
-        Otherwise record those records in the ledger, delete the written files, and raise ConcurrentLoadError, so
-        that the load begins again.
+        Otherwise record such records in the ledger, delete the written files, and raise ConcurrentLoadError, so that
+        the load starts over.
         """
         if erased_keys.record_found(self.ledger, self.table, (quote(f.path) for f in written.files), sealed):
             self.replacer.delete(written)
@@ -419,7 +421,8 @@ class Loader:
         return written
 
     def metadata(self, sealed: SealedWindow, first_cut: tuple[datetime, Cut] | None = None) -> LoadMetadata:
-        """Return the metadata that a load of the window would commit, with a new id. `first_cut` is looked up if it is not given."""
+        """Return the metadata, with a new id, that a load of the window would commit. If `first_cut` is not given, it
+        is looked up."""
         return LoadMetadata(
             sealed.topic,
             sealed.topic_id,
@@ -432,7 +435,7 @@ class Loader:
         )
 
     def first_cut(self, sealed: SealedWindow) -> tuple[datetime, Cut]:
-        """The first edge of the window's generation, and its cut."""
+        """Return the first edge of the window's generation, and the cut at this edge."""
         return cut_ranges.first_cut(self.ledger, sealed.topic, sealed.generation, sealed.window.start)
 
     def _record(self, receipt: Receipt) -> Receipt:

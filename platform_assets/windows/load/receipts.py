@@ -1,4 +1,5 @@
-"""Receipts: the rows that a load put into the table, as measured in its files, and what their digests prove."""
+"""Receipts: the rows that a load put into the table, as measured in the table's files, and what the rows' digests
+prove."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ DEAD_LETTERS, DECODED, WITHOUT_ROW = "dead letters", "decoded", "without a raw r
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Proof from a window's source: its offsets without a row, by kind, and that no offset has two rows."""
+    """Proof from a window's source: the number of offsets without a row, by kind, and that no offset has two rows."""
 
     holes: Mapping[str, int]
     by: str
@@ -40,12 +41,12 @@ def receipt_of(
     proof: Proof | None = None,
     opened: rows.Opened | None = None,
 ) -> Receipt:
-    """Return the receipt of `commit` to `table`; `measured` is the measure of the window's rows, `seconds` the load's
-    duration.
+    """Return the receipt of `commit` to `table`. `measured` is the measure of the window's rows, `seconds` the duration
+    of the load.
 
-    As many rows as offsets, with the digest of exactly these offsets, prove that the window is dense and has no
+    If there are as many rows as offsets and the digest is that of exactly these offsets, the window is dense and has no
     duplicates. Any other window without a `proof` is read back to find duplicates, and stays open until the brokers
-    account for its holes. `opened` is a version of the table that has the window as `commit` left it. Raises
+    account for its holes. `opened` is a version of the table in which the window is as `commit` left it. Raises
     LoadError if Spark observed a different number of rows than the files contain.
     """
     m, path = commit.metadata, lake.table(table)
@@ -92,14 +93,15 @@ def receipt_of(
 
 def proof_of(raw: Receipt, elsewhere: str, rows: int) -> Proof:
     """Return the proof from the raw load, whose offsets equal those of both tables together. Erased records are in
-    neither."""
+    neither table."""
     erased = (raw.holes or {}).get(ERASED, 0)
     holes = {elsewhere: rows, WITHOUT_ROW: raw.missing - erased, ERASED: erased}
     return Proof({kind: number for kind, number in holes.items() if number}, "offsets of the raw load")
 
 
 def proved_again(receipt: Receipt, files: WindowFiles, version: int, table_id: str) -> Receipt:
-    """Return the receipt of a window whose rows in `version` of the table with this id are proved to be those of its load."""
+    """Return the receipt of a window whose rows in `version` of the table with this id are proved to be those of the
+    load."""
     return replace(
         receipt,
         kind=receipt.kind if receipt.is_found else "proof",
@@ -113,7 +115,8 @@ def proved_again(receipt: Receipt, files: WindowFiles, version: int, table_id: s
 
 
 def empty_receipt(table: TableRef, sealed: SealedWindow | Receipt, run_id: str) -> Receipt:
-    """Return the receipt of a window without offsets, which counts as loaded without a run: nothing can be missing."""
+    """Return the receipt of a window without offsets. Such a window counts as loaded without a run, because nothing can
+    be missing."""
     return Receipt(
         table=table,
         topic=sealed.topic,

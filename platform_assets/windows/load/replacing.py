@@ -1,7 +1,8 @@
-"""Replacing one window of a table: new files are written, compared with the receipt, and committed or deleted.
+"""Replacing one window of a table: new files are written, compared with the receipt, and then committed or deleted.
 
-It does not depend on the source of the rows, so it serves every kind of table. Every reason to refuse a load is
-checked before the commit; if the load is refused, no commit refers to the files written so far, and they are deleted.
+This module does not depend on the source of the rows, so it serves every kind of table. Every reason to refuse a load
+is checked before the commit. If the load is refused, no commit refers to the files written so far, and they are
+deleted.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ from platform_assets.windows.load.receipts import Proof, proved_again, receipt_o
 _log = logger(__name__)
 
 Outcome = Literal["loaded", "empty", "unchanged", "kept", "healed", "restored", "replaced"]
-"""loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: the source no longer has the
-records, and the table's rows are proved to be those of the load; healed: proved equal, and written again; restored:
-from a past version of the table, or from Kafka and the table's versions together, since the source no longer has all
-records; replaced: decoded with another declaration."""
+"""Result of a load. loaded: first load; empty: no offsets; unchanged: read again and proved equal; kept: the source no
+longer has the records, and the table's rows are proved to be those of the load; healed: proved equal, and written
+again; restored: taken from a past version of the table, or from Kafka and the table's versions together, because the
+source no longer has all records; replaced: decoded with another declaration."""
 
 Write = Callable[[str], StagedFiles]
 """Function that writes the window's files, given the load's id."""
@@ -69,9 +70,8 @@ class Loaded:
 class _Held:
     """A window's files at version `version` of the table, and the measure of their rows; None if files are lost.
 
-    `as_recorded` is true if they are the files of the receipt, `is_of_topic` if all rows have its topic id, which no
-    digest covers.
-    It is only known of rows with the digests of the receipt.
+    `as_recorded` is true if they are the files of the receipt. `is_of_topic` is true if all rows have the topic id of
+    the receipt, which no digest covers; it is determined only for rows with the digests of the receipt.
     """
 
     version: int
@@ -81,13 +81,13 @@ class _Held:
     is_of_topic: bool = False
 
     def has(self, receipt: Receipt) -> bool:
-        """Return True if its rows are those of `receipt`."""
+        """Return True if the rows are those of `receipt`."""
         return self.measured is not None and same(self.measured, receipt) and self.is_of_topic
 
 
 @dataclass(frozen=True)
 class WindowReplacer:
-    """Replaces windows of `table`, which exists, and records their receipts."""
+    """Replaces windows of `table`, which exists, and records the receipts of the windows."""
 
     table: TableRef
     ledger: Ledger
@@ -100,7 +100,7 @@ class WindowReplacer:
         return self.ledger.lake.table(self.table)
 
     def open(self) -> WindowCommit:
-        """Open the table. Call this before reading the receipt: a later commit by others is then a conflict."""
+        """Open the table. Call this before reading the receipt, so that a later commit by another writer is a conflict."""
         return WindowCommit(self.ledger.lake, self.table, measure_of(self.table.kind))
 
     def receipt(self, key: str) -> Receipt | None:
@@ -110,7 +110,8 @@ class WindowReplacer:
     def first(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
     ) -> Loaded:
-        """Load a window that has no receipt. `before_commit` raises if the load has to be refused at the last moment.
+        """Load a window that has no receipt. `before_commit` raises an error if the load has to be refused at the last
+        moment.
 
         Raises UnprovedRowsError if the table has rows of the window that the load would not restore.
         """
@@ -121,7 +122,7 @@ class WindowReplacer:
     def committed(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, before_commit: Callable[[], None]
     ) -> Loaded:
-        """Load a window like `first`, but let the caller record the receipt; until then, a killed run has no
+        """Load a window like `first`, but let the caller record the receipt. A run that is killed before that leaves no
         receipt."""
         began = time.monotonic()
         written = self._written(commit, metadata, write)
@@ -140,11 +141,12 @@ class WindowReplacer:
         write: Write,
         before_commit: Callable[[], None],
     ) -> Loaded:
-        """Write the window's rows again, then keep the table's rows, repair or restore them, or raise an error.
+        """Write the window's rows again. Then keep the table's rows, repair or restore them, or raise an error.
 
-        Raises ReloadDiffersError if the rows are not those of `receipt` and the table's are not damaged;
-        LostForGoodError if the table's are damaged and no past version has them; UnrecordedLoadError instead if a
-        rebuilt ledger found the rows, and they may not be all that was loaded. The table is then unchanged.
+        Raises ReloadDiffersError if the new rows are not those of `receipt` and the table's rows are not damaged;
+        LostForGoodError if the table's rows are damaged and no past version has them; but UnrecordedLoadError if the
+        receipt comes from a rebuilt ledger, which may not have found all rows that were loaded. In these cases the
+        table is unchanged.
         """
         began = time.monotonic()
         written = self._written(commit, metadata, write, loaded=True)
@@ -169,8 +171,8 @@ class WindowReplacer:
     ) -> Loaded:
         """Restore a damaged window from a past version of the table that has the recorded rows.
 
-        The new commit names that version's files again. Raises LostForGoodError, with `cause`, if no version has the
-        rows; or UnrecordedLoadError, with the description `kafka`, if a rebuilt ledger found the rows.
+        The new commit adds the files of that version again. If no version has the rows, raises LostForGoodError, with
+        `cause`; or UnrecordedLoadError, with the description `kafka`, if the receipt comes from a rebuilt ledger.
         """
         began = time.monotonic()
         for version in self.past_versions(receipt):
@@ -189,21 +191,22 @@ class WindowReplacer:
     def restored(
         self, commit: WindowCommit, receipt: Receipt, metadata: LoadMetadata, written: StagedFiles, began: float
     ) -> Loaded:
-        """Commit rows that are proved to be those of `receipt`, except erased ones. `began` is the start time from
+        """Commit rows that are proved to be those of `receipt`, except erased rows. `began` is the start time from
         `time.monotonic()`."""
         return Loaded(self._written_again(commit, receipt, metadata, written, began), "restored")
 
     def replace(
         self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles, seconds: float, proof: Proof
     ) -> Receipt:
-        """Commit the written files, whatever the window contained; return the receipt, which the caller records."""
+        """Commit the written files, regardless of what the window contained. Return the receipt, which the caller
+        records."""
         made = self.commit(commit, metadata, written)
         return receipt_of(
             self.ledger.lake, self.table, made, written.measured, kind="load", seconds=seconds, proof=proof
         )
 
     def drop_lost_files(self, commit: WindowCommit, metadata: LoadMetadata) -> None:
-        """Remove the files of a window without offsets from the table, if none of its files can be read."""
+        """Remove the files of a window without offsets from the table if none of these files can be read."""
         key = metadata.window.key
         if not rows.readable_offsets(self.folder, key, commit.files_of(key).paths)[0]:
             _log.warning(
@@ -212,11 +215,12 @@ class WindowReplacer:
             self.commit(commit, metadata, StagedFiles(load_folder(key, metadata.load_id), (), NO_ROWS, None))
 
     def recover(self, opened: WindowCommit, metadata: LoadMetadata) -> Receipt | None:
-        """Return the receipt of a commit that the ledger lacks because a run ended between the two; None if there is no
-        such commit.
+        """Return the receipt of a commit that the ledger lacks because a run ended between commit and receipt; None if
+        there is no such commit.
 
-        `opened` is the table before anything was decided. `metadata` has the window and the offsets that the commit
-        must have. Also returns None if the commit's files are lost: its rows can then come only from their source.
+        `opened` is the state of the table before anything was decided. `metadata` has the window and the offsets that
+        the commit must have. The result is also None if the commit's files are lost, because its rows can then come
+        only from their source.
         """
         key = metadata.window.key
         if not opened.holds(key):
@@ -239,20 +243,21 @@ class WindowReplacer:
         return None
 
     def _as_it_stands(self, load: LoadCommit) -> list[LoadCommit]:
-        """Return a load with its present files, if they were only rearranged; otherwise with its own."""
+        """Return a load with its current files if they were only rearranged; otherwise with its original files."""
         now = standing(self.folder, [load], load_log.version(self.folder))[load.metadata.window.key]
         return [load] if now is load else [now, load]
 
     def proved(self, receipt: Receipt) -> Receipt | None:
         """Return the receipt of a window whose rows in the table are still those of `receipt`; None if they are not.
 
-        If other files contain them by now, the receipt lists those files, and is recorded.
+        If other files contain the rows by now, the result is a new receipt that lists those files, and it is recorded.
         """
         held = self._held(receipt)
         return self._proved(receipt, held) if held.has(receipt) else None
 
     def is_intact(self, receipt: Receipt) -> bool:
-        """Return True if the table's rows of the window are those of the receipt, whichever files they are in."""
+        """Return True if the table's rows of the window are those of the receipt, regardless of the files that contain
+        them."""
         return self._held(receipt).has(receipt)
 
     def _proved(self, receipt: Receipt, held: _Held) -> Receipt:
@@ -261,7 +266,7 @@ class WindowReplacer:
         return self._record(proved_again(receipt, held.files, held.version, load_log.table_id(self.folder)))
 
     def _held(self, receipt: Receipt, version: int | None = None) -> _Held:
-        """Read the window at a version, by default the newest: files may be damaged, or made by OPTIMIZE."""
+        """Read the window at a version, by default the newest, because files may be damaged, or may come from OPTIMIZE."""
         key = receipt.window.key
         at = load_log.version(self.folder) if version is None else version
         files = holdings.files_of(self.folder, key, at)
@@ -279,9 +284,10 @@ class WindowReplacer:
         return _Held(at, files, measured, as_recorded, ids <= {receipt.topic_id})
 
     def past_versions(self, receipt: Receipt) -> Iterator[int]:
-        """Yield versions in which the window had different files: first that of the receipt, then the newest first.
+        """Yield versions in which the window had different files: first that of the receipt, then the others, the
+        newest first.
 
-        Goes back as far as the log does, following the commits that touched the window.
+        Goes back to the start of the log, following the commits that changed the window.
         """
         current, key = load_log.version(self.folder), receipt.window.key
         recorded = [] if receipt.table_version is None else [receipt.table_version]
@@ -314,7 +320,7 @@ class WindowReplacer:
         return ReloadDiffersError(receipt.topic, receipt.window.key, text)
 
     def _check_brings_all(self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles) -> None:
-        """Raise UnprovedRowsError if the table has rows of a window without a receipt that `written` lacks.
+        """Raise UnprovedRowsError if the table has rows of a window without a receipt that are not in `written`.
 
         Nothing proves the origin of these rows, and they may be the only copies. Erased records do not count as
         missing.
@@ -377,7 +383,7 @@ class WindowReplacer:
 
     @contextmanager
     def _deleted_if_refused(self, written: StagedFiles) -> Iterator[None]:
-        """Delete what was written if the block, in which nothing is committed, fails."""
+        """Delete the written files if the block fails. The block commits none of them."""
         try:
             yield
         except BaseException:
@@ -387,8 +393,8 @@ class WindowReplacer:
     def _written(
         self, commit: WindowCommit, metadata: LoadMetadata, write: Write, *, loaded: bool = False
     ) -> StagedFiles:
-        """Call `write` and return its result. Raises ConcurrentLoadError if it failed after another load committed the
-        window, since that load deletes the files of all earlier ones."""
+        """Call `write` and return its result. Raises ConcurrentLoadError if `write` failed after another load committed
+        the window, because that load deletes the files of all earlier loads."""
         key = metadata.window.key
         try:
             return write(metadata.load_id)
@@ -402,7 +408,7 @@ class WindowReplacer:
             raise
 
     def commit(self, commit: WindowCommit, metadata: LoadMetadata, written: StagedFiles) -> LoadCommit:
-        """Commit the written files as the whole window. Raises what `WindowCommit.replace` raises."""
+        """Commit the written files as the whole window. Raises whatever `WindowCommit.replace` raises."""
         try:
             return commit.replace(replace(metadata, engine=written.engine), written.files)
         except (ConcurrentLoadError, TableRefusedError, LakeNotWritableError):
@@ -416,5 +422,5 @@ class WindowReplacer:
 
 
 def same(measured: Measured, receipt: Receipt) -> bool:
-    """Return True if rows are those of a receipt."""
+    """Return True if `measured` rows are those of a receipt."""
     return measured.offsets == receipt.offsets and measured.content == receipt.content

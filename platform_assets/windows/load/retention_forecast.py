@@ -1,7 +1,8 @@
-"""Retention forecast of a table: how far it lags behind its topic's log, what holds it back, and when retention
-overtakes it.
+"""Retention forecast of a table: how far the table lags behind its topic's log, what holds it back, and when retention
+will overtake it.
 
-It loads and decides nothing. Facts that the brokers do not report, or not to this client, are named and omitted.
+The forecast neither loads nor decides anything. Facts that the brokers do not report, or do not report to this client,
+are listed as unknown and left out of the forecast.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ if TYPE_CHECKING:
     from platform_assets.kafka.batches.observing import ObservingBrokers, OpenTransaction
 
 _RATE_OVER: Final = timedelta(hours=1)
-"""Minimum age, relative to the newest cut, of the cut from which the rate is measured, if there is one."""
+"""Maximum age, relative to the newest cut, of the cut from which the rate is measured."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionForecast:
-    """Forecast of one partition. Offsets are exclusive ends, None if the brokers do not report them: `loaded` ends
-    the gap-free loaded range, `stable` the committed or aborted records, `end` the replicated ones including open
-    transactions. `forecast` is None if it could not be made."""
+    """Forecast of one partition. `loaded`, `stable` and `end` are exclusive ends of offsets; None if the brokers do not
+    report them. `loaded` is the end of the range that is loaded without gaps, `stable` that of the committed or aborted
+    records, and `end` that of the replicated records, including open transactions. `forecast` is None if it could not
+    be made."""
 
     partition: int
     loaded: int
@@ -45,21 +47,21 @@ class PartitionForecast:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that could already be sealed or loaded, but are not loaded."""
+        """Number of offsets that could already be sealed or loaded, but are not loaded."""
         return None if self.stable is None else offsets.lag(self.stable, self.loaded)
 
     @property
     def held_back(self) -> int:
-        """Offsets that wait for a transaction to end."""
+        """Number of offsets that wait for a transaction to end."""
         return 0 if self.stable is None or self.end is None else offsets.lag(self.end, self.stable)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionForecast:
-    """All partitions of a topic, ascending, and the open transactions in partitions with offsets held back.
+    """All partitions of a topic, ascending, and the open transactions in those partitions that have offsets held back.
 
-    `retention` is None if the brokers do not report it. `unknown` names the facts that could not be determined, and
-    why.
+    `retention` is None if the brokers do not report it. `unknown` lists the facts that could not be determined, and the
+    reasons.
     """
 
     topic: str
@@ -70,12 +72,14 @@ class RetentionForecast:
 
     @property
     def hours(self) -> float | None:
-        """Hours until retention may overtake the first offset that is not loaded; None if that is not expected."""
+        """Hours until retention may overtake the first offset that is not loaded; None if retention is not expected to
+        overtake it."""
         found = (p.forecast.hours for p in self.partitions if p.forecast is not None)
         return min((h for h in found if h is not None), default=None)
 
     def held_back_by(self, transaction: OpenTransaction) -> int:
-        """Return the number of offsets of its partition that wait for this transaction, including its own."""
+        """Return the number of offsets that wait for this transaction in its partition, including the transaction's
+        own."""
         ends = {p.partition: p.end for p in self.partitions}
         end = ends.get(transaction.partition)
         return 0 if end is None else offsets.lag(end, transaction.start)
@@ -84,9 +88,9 @@ class RetentionForecast:
 def look(
     declaration: TopicDeclaration, ledger: Ledger, cluster: Cluster, now: datetime | None = None
 ) -> RetentionForecast:
-    """Query the brokers for the lag and retention of the topic's raw table, within the cluster's deadline.
+    """Query the brokers for the lag and the retention of the topic's raw table, within the cluster's deadline.
 
-    Ages are measured at `now`, by default the time of the call. Raises what describing a topic, listing its offsets
+    Ages are relative to `now`, by default the time of the call. Raises whatever describing a topic, listing its offsets
     and reading the ledger raise.
     """
     topic = declaration.topic
@@ -133,7 +137,7 @@ def _logs(
     rates: Mapping[int, float],
     unknown: list[str],
 ) -> dict[int, PartitionLog]:
-    """Return the facts for the forecast of each partition; only partitions with waiting offsets are queried."""
+    """Return the facts for the forecast of each partition. Only partitions with waiting offsets are queried."""
     known = [p for p in ends if p in starts and p in loaded]
     waiting = [p for p in known if max(loaded[p], starts[p]) < ends[p] and loaded[p] >= starts[p]]
     sizes: Mapping[int, int] = {}
@@ -158,7 +162,7 @@ def _stamps(brokers: ObservingBrokers, waiting: Sequence[int], loaded: Mapping[i
 
 
 def _rates(ledger: Ledger, reached: RecordedCut, ends: Mapping[int, int], now: datetime) -> dict[int, float]:
-    """Return new offsets per second, by partition, since the newest cut or one that is up to an hour older."""
+    """Return the number of new offsets per second, by partition, since the first cut in the hour before the newest cut."""
     newest = ledger.newest_cut(reached.topic)
     assert newest is not None
     cuts = ledger.cuts(newest.topic, newest.edge - _RATE_OVER, newest.edge)
@@ -189,7 +193,8 @@ def _observing(cluster: Cluster, state: TopicState) -> Iterator[ObservingBrokers
 
 
 def _attempt(unknown: list[str], what: str, call: Callable[[], T]) -> T | None:
-    """Return the result of `call`; None if the brokers do not report it, which is then named in `unknown`."""
+    """Return the result of `call`; None if the brokers do not report it. Then `what` and the reason are added to
+    `unknown`."""
     from platform_assets.kafka.batches.wire import Stopped
 
     try:
@@ -202,4 +207,4 @@ def _attempt(unknown: list[str], what: str, call: Callable[[], T]) -> T | None:
 
 
 _FAR_MS: Final = 253_402_300_800_000
-"""The year 10,000, which Python's dates do not reach."""
+"""Start of the year 10,000, beyond the range of Python's dates."""

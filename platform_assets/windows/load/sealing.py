@@ -1,8 +1,8 @@
-"""Sealing windows: taking the cuts of edges that have closed, and recording them once.
+"""Sealing windows: taking the cuts at edges that have closed, and recording each cut once.
 
-The newest closed edge is cut at the last stable offset if a tick occurs within one sensor interval of it; every
-other edge by timestamp look-up; the first edge at the log start. Cuts only grow and never exceed the last stable
-offset.
+If a tick occurs within one sensor interval of the newest closed edge, that edge is cut at the last stable offset. The
+first edge is cut at the log start. Every other edge is cut by looking up its timestamp. Cuts only grow and never exceed
+the last stable offset.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RACES = 5
 
 
 class StartMovedError(ConfigurationError):
-    """`start` was moved to before the first window, which already contains all older records."""
+    """`start` was moved to a time before the first window, which already contains all older records."""
 
     def __init__(self, topic: str, start: str, first: str) -> None:
         self.topic, self.start, self.first = topic, start, first
@@ -59,9 +59,9 @@ class StartMovedError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """Result of one attempt: the edges recorded by this call, and True if closed edges are left for the next one.
+    """Result of one attempt: the edges that this call recorded, and True if closed edges are left for the next call.
 
-    `before` is the newest cut before them; None if they are the first ones.
+    `before` is the newest cut before these edges; None if they are the first edges.
     """
 
     recorded: tuple[RecordedCut, ...]
@@ -69,14 +69,15 @@ class Sealing:
     before: RecordedCut | None = None
 
     def windows_since(self, edge: datetime | None) -> list[SealedWindow] | None:
-        """Return the windows that this call sealed, if nothing else was sealed since `edge`; otherwise None."""
+        """Return the windows that this call sealed; None if it sealed none, or if other windows were sealed after
+        `edge`."""
         if self.before is None or self.before.edge != edge or not self.recorded:
             return None
         return windows_between((self.before, *self.recorded))
 
 
 def pending_edges(declaration: TopicDeclaration, newest: datetime | None, now: datetime, limit: int) -> list[datetime]:
-    """Return closed edges without a recorded cut, ascending, at most `limit`."""
+    """Return closed edges without a recorded cut, ascending, at most `limit` edges."""
     if newest is not None:
         return closed_edges(declaration.schedule, newest, now, limit)
     first = declaration.first_edge
@@ -95,14 +96,14 @@ def seal(
     deadline: float,
     clock: clocks.Ask | None = None,
 ) -> Sealing:
-    """Record the cuts of the edges that have closed by `now`, or by `until` if that is earlier.
+    """Record the cuts at the edges that have closed by `now`, or by `until` if that is earlier.
 
-    Edges that have not passed by another clock, `clock` if given, are omitted. Stops at `deadline` (a value of
-    `time.monotonic`) or if the broker becomes unavailable, and records what it has; the next call continues from there.
+    Edges that have not passed by another clock, `clock` if given, are omitted. Sealing stops at `deadline` (a value of
+    `time.monotonic`) or when the broker becomes unavailable; then it records the cuts that it has, and the next call
+    continues from there.
 
     Raises one of these without recording anything: ClockAheadError, StartMovedError, BrokerUnreachableError,
-    TopicMissingError, ClusterChangedError, TopicRecreatedError, EndMovedBackError, TruncationError and
-    LedgerLostError.
+    TopicMissingError, ClusterChangedError, TopicRecreatedError, EndMovedBackError, TruncationError and LedgerLostError.
     """
     topic = declaration.topic
     bounded = cluster.with_deadline(deadline)
@@ -121,7 +122,7 @@ def seal(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Cuts of one topic that were taken but not recorded yet; `before` and `more` as in `Sealing`."""
+    """Cuts of one topic that were taken but not recorded yet; `before` and `more` are as in `Sealing`."""
 
     cuts: tuple[RecordedCut, ...]
     more: bool
@@ -140,10 +141,10 @@ def propose(
     clock: clocks.Ask | None = None,
     other: OtherClock | None = None,
 ) -> Plan | None:
-    """Return the cuts that `seal` would record, using calls to a `cluster` bounded by `deadline`; None if no edge is to
-    be cut.
+    """Return the cuts that `seal` would record; None if no edge is to be cut. Calls to `cluster` are bounded by
+    `deadline`.
 
-    `other` is the time of another clock, if it was already requested. Raises what `seal` raises.
+    `other` is the time of another clock, if it was already requested. Raises whatever `seal` raises.
     """
     topic = declaration.topic
     newest = ledger.newest_cut(topic)
@@ -181,9 +182,9 @@ def sealed_window(
     *,
     deadline: float,
 ) -> SealedWindow:
-    """Return the window with this key, sealed by this call if it was not sealed before.
+    """Return the window with this key. If the window is not sealed, this call seals it first.
 
-    Raises UnknownWindowError, WindowBeforeStartError, WindowOpenError, and what `seal` raises.
+    Raises UnknownWindowError, WindowBeforeStartError, WindowOpenError, and whatever `seal` raises.
     """
     topic = declaration.topic
     try:
@@ -202,7 +203,7 @@ def sealed_window(
 
 
 def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> TopicState:
-    """Describe the topic, and check that its offsets are those in the ledger."""
+    """Describe the topic, and check that its offsets still mean the same records as in the ledger."""
     state = cluster.topic(topic)
     if newest is not None and not newest.is_of_cluster(state.cluster_id):
         raise ClusterChangedError(topic, newest.cluster_id or "", state.cluster_id or "")
@@ -214,8 +215,8 @@ def checked_state(cluster: Cluster, topic: str, newest: RecordedCut | None) -> T
 def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
     """Raise StartMovedError if `start` is earlier than it was when the first window was cut.
 
-    A later `start` does not change sealed windows. A `start` less than one window length before the first window
-    does not count as moved: an earlier schedule had no edge in between.
+    A later `start` does not change sealed windows. A `start` less than one window length before the first window does
+    not count as moved, because an earlier schedule had no edge in between.
     """
     first = cut_ranges.first_edge(ledger, declaration.topic)
     if first is None or declaration.first_edge >= first:
@@ -227,7 +228,7 @@ def check_start(declaration: TopicDeclaration, ledger: Ledger) -> None:
 
 
 def check_ledger_knows_table(table: TableRef, lake: Lake, newest: RecordedCut | None) -> None:
-    """Raise LedgerLostError if `table` holds a window for which the ledger has no cut."""
+    """Raise LedgerLostError if `table` contains a window for which the ledger has no cut."""
     edge = newest.edge if newest else None
     load = load_log.load_beyond(lake.table(table), edge)
     held = load_log.expired_beyond(lake.table(table), edge) if load is None else load.metadata.window
@@ -312,7 +313,8 @@ def _grown(
 
 
 def _epoch_of(partition: int, offset: int, previous: RecordedCut, found: FoundOffset | None) -> int | None:
-    """Return a leader epoch that no record before `offset` exceeds: that of the found offset, or of the cut before."""
+    """Return a leader epoch that no record before `offset` exceeds: that of the offset found, or that of the previous
+    cut."""
     if found is not None and offset <= found.offset:
         return found.leader_epoch
     return previous.leader_epochs.get(partition)
@@ -340,7 +342,8 @@ def _first_cut(cluster: Cluster, state: TopicState, edge: datetime) -> RecordedC
 
 
 _AT_ONCE: Final = 250
-"""Number of topics in a commit: their cuts are lost if the process ends before it."""
+"""Number of topics whose cuts are recorded in one commit. If the process ends before the commit, these cuts are lost.
+"""
 
 
 def seal_group(
@@ -353,10 +356,11 @@ def seal_group(
     deadline: float,
     clock: clocks.Ask | None = None,
 ) -> Mapping[str, Sealing | PlatformError]:
-    """Return what `sealing.seal` returns or raises for each topic reached before `taking_until`, by topic, in order.
+    """Return what `sealing.seal` returns or raises for each topic reached before `taking_until`, in order of the
+    topics.
 
-    Both times are values of `time.monotonic`; the first topic is always reached. A topic that fails does not block
-    the others.
+    Both times are values of `time.monotonic`. The first topic is always reached. A topic that fails does not block the
+    others.
     """
     found: dict[str, Sealing | PlatformError] = {}
     for at in range(0, len(declarations), _AT_ONCE):

@@ -1,8 +1,9 @@
-"""Detection of truncated logs: by the offset of the log's end, and by leader epochs if the leader has changed since.
+"""Detection of truncated logs: by the offset of the log's end and, if the leader has changed since the cut, by leader
+epochs.
 
-A log that was truncated and has grown again may end where expected, but with other records. One leader writes all
-records of a leader epoch, and a cut records its epoch: if that epoch now ends before the cut, the records in between
-come from a later leader.
+A log that was truncated and has grown again may end at the expected offset, but contain other records. One leader
+writes all records of a leader epoch, and a cut records its epoch. If that epoch now ends before the cut, the records in
+between come from a later leader.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 from platform_assets.ledger.entries import RecordedCut
 
 _ATTEMPTS: Final = 8
-"""Attempts to read a log end that is too early, before it counts as permanent."""
+"""Number of attempts to read a log end that is too early before it counts as permanent."""
 _PAUSE: float = 0.5
-"""Seconds between two attempts. A new leader learns within that time how far its log is replicated (KAFKA-7703)."""
+"""Seconds between two attempts. Within that time a new leader learns up to which offset its log is replicated
+(KAFKA-7703)."""
 
 
 class EndMovedBackError(Retryable):
-    """A log ends before an offset that was already recorded, and it is not known yet if this is temporary."""
+    """A log ends before an offset that was already recorded, and it is not known yet whether this is temporary."""
 
     def __init__(self, topic: str, partition: int, recorded: int, found: int) -> None:
         self.topic, self.partition, self.recorded, self.found = topic, partition, recorded, found
@@ -35,13 +37,13 @@ class EndMovedBackError(Retryable):
 def stable_offsets(
     cluster: Cluster, state: TopicState, cut: RecordedCut | None, needed: Mapping[int, int]
 ) -> dict[int, FoundOffset]:
-    """Return the last stable offsets, if the log has everything before `needed` (by partition, exclusive) as it was at `cut`.
+    """Return the last stable offsets, if everything in the log before `needed` (by partition, exclusive) is unchanged
+    since `cut`.
 
-    `cut` is the newest one, and `needed` never exceeds it. Unreachable partitions are omitted.
+    `cut` is the newest cut, and `needed` never exceeds it. Unreachable partitions are omitted.
 
-    Raises:
-        TruncationError: the log does not have all of it.
-        EndMovedBackError: an end is before `needed`, and no time is left to see if that is temporary.
+    Raises TruncationError if the log does not have all of it. Raises EndMovedBackError if an end is before `needed`,
+    and no time is left to find out whether that is temporary.
     """
     for ask in range(_ATTEMPTS):
         stable = cluster.last_stable_offsets(state)
@@ -58,10 +60,11 @@ def stable_offsets(
 
 
 def reached(cluster: Cluster, state: TopicState, cut: RecordedCut, stable: Mapping[int, FoundOffset]) -> dict[int, int]:
-    """Return, by partition of `stable` (the last stable offsets), the end up to which the log is still the one of `cut`.
+    """Return the offset up to which the log is still the one of `cut`, for each partition of `stable` (the last stable
+    offsets).
 
-    That is the end of the log if no epoch was recorded with the cut, if the epoch is still the same, or if no broker knows where
-    it ended.
+    That is the end of the log if no epoch was recorded with the cut, if the epoch is still the same, or if no broker
+    knows where the epoch ended.
     """
     ends = _ends_of_changed(cluster, state, cut, stable)
     return {p: min(o for o in (cut.cut.at(p), f.offset, ends.get(p)) if o is not None) for p, f in stable.items()}
@@ -87,8 +90,7 @@ def _check_epochs(
 def _ends_of_changed(
     cluster: Cluster, state: TopicState, cut: RecordedCut, stable: Mapping[int, FoundOffset]
 ) -> dict[int, int | None]:
-    """Return the end of the epoch of `cut`, by partition. Leaders that have not changed since the cut are not
-    queried."""
+    """Return the end of the epoch of `cut`, by partition. Leaders that have not changed since the cut are not queried."""
     changed = {
         p: epoch
         for p, epoch in cut.leader_epochs.items()

@@ -1,8 +1,8 @@
-"""Accepting the rest of a window that is lost for good or cannot be proved: its rows are replaced by those that still
-exist, and the others are accepted as lost.
+"""Accepting the remaining rows of a window that is permanently lost or cannot be proved: its rows are replaced by those
+that still exist, and the other rows are accepted as lost.
 
-Rows come from Kafka, as far as it still has the offsets, and from data files of the table's versions that can still
-be read. Rows from files are used as they are: a digest proves only a whole window, not a part of it.
+The remaining rows come from Kafka, for the offsets that it still has, and from readable data files of the table's
+versions. Rows from files are used unchecked, because a digest proves only a whole window, not a part of it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,11 @@ _RACES: Final = 5
 
 @dataclass(frozen=True)
 class Remains:
-    """The rest of one damaged window, written and not committed yet.
+    """The remaining rows of one damaged window, written but not committed yet.
 
-    `from_kafka` and `from_files` are numbers of rows; `gone` are the offsets of the window without a row, except the
-    `erased` ones.
-    These include offsets that never had a row, such as transaction markers; `rows_gone` counts only rows known to have
-    existed.
+    `from_kafka` and `from_files` are numbers of rows. `gone` are the offsets of the window without a row, except the
+    `erased` offsets; they include offsets that never had a row, such as transaction markers. `rows_gone` counts only
+    rows known to have existed.
     """
 
     loader: Loader
@@ -67,12 +66,12 @@ class Remains:
 
     @property
     def rows_gone(self) -> int:
-        """Rows of the receipt that no longer exist anywhere; 0 if nothing proves what was loaded."""
+        """Number of rows of the receipt that no longer exist anywhere; 0 if nothing proves what was loaded."""
         return self._rows_less - self.rows_erased
 
     @property
     def rows_erased(self) -> int:
-        """Rows of the receipt that were erased since."""
+        """Number of rows of the receipt that were erased later."""
         named = sum(size_of(parts) for parts in self.erased.values())
         return min(max(named - (self.receipt.holes or {}).get(ERASED, 0), 0), self._rows_less)
 
@@ -81,12 +80,12 @@ class Remains:
         return max(self.receipt.rows - self.from_kafka - self.from_files, 0)
 
     def discard(self) -> None:
-        """Delete the written files; the window is unchanged."""
+        """Delete the written files. The window is unchanged."""
         (self.loader.table / self.written.folder).delete()
 
     @contextmanager
     def discarded_if_refused(self) -> Iterator[None]:
-        """Discard what was written if the block fails."""
+        """Discard the written files if the block fails."""
         try:
             yield
         except BaseException:
@@ -94,11 +93,12 @@ class Remains:
             raise
 
     def accept(self, author: Author) -> Receipt:
-        """Make the rest the window, and record the losses, the author and the reason.
+        """Commit the remaining rows as the whole window, and record the losses, the author and the reason.
 
-        The decision names everything and is recorded first. It takes effect with the commit, and not at all if the
-        commit is refused, for example because the window was repaired in the meantime. If this is interrupted after the
-        decision, the window is still damaged, and the decision can be made again. Raises what committing raises.
+        The decision lists all of its effects, and is recorded first. It takes effect with the commit, and not at all if
+        the commit is refused, for example because the window was repaired in the meantime. If this call is interrupted
+        after the decision, the window is still damaged, and the decision can be made again. Raises whatever committing
+        raises.
         """
         began, ledger, table = time.monotonic(), self.loader.ledger, self.receipt.table
         details = {
@@ -124,7 +124,7 @@ class Remains:
         return receipt
 
     def _check_erased(self) -> None:
-        """Raise ConcurrentLoadError if records were erased since these files were written, since the files may
+        """Raise ConcurrentLoadError if records were erased after these files were written, because the files may
         contain them."""
         loader, sealed = self.loader, self.sealed
         files = (quote(file.path) for file in self.written.files)
@@ -134,7 +134,7 @@ class Remains:
             raise ConcurrentLoadError(self.receipt.table.name, sealed.key)
 
     def _with_holes(self, receipt: Receipt) -> Receipt:
-        """Return the receipt with its explained holes, and with the missing rows as lost or erased."""
+        """Return the receipt with its explained holes, counting the missing rows as lost or erased."""
         if self.receipt.holes is None or self._rows_less <= 0:
             return receipt
         more = {ACCEPTED_LOSS: self.rows_gone, ERASED: self.rows_erased}
@@ -145,11 +145,12 @@ class Remains:
 
 
 def find(loader: Loader, sealed: SealedWindow) -> Remains | None:
-    """Return the rest of a window that is lost for good, or of rows without a receipt that a load cannot restore.
+    """Return the remaining rows of a window that is permanently lost, or of a window without a receipt that a load
+    cannot restore.
 
-    Returns None in any other case: loading the window again has just repaired it. Raises what `Loader.load` raises,
-    except LostForGoodError and UnprovedRowsError; DamagedBatchError and OffsetsExpiredError only for a window with a
-    receipt.
+    Returns None in any other case, because loading the window again has just repaired it. Raises whatever `Loader.load`
+    raises, except LostForGoodError and UnprovedRowsError. Raises DamagedBatchError and OffsetsExpiredError only for a
+    window with a receipt.
     """
     try:
         loader.load(sealed.key)
@@ -214,8 +215,8 @@ def _written(
 
 
 def _without_held(part: pa.Table, receipt: Receipt, held: dict[int, Offsets], erased: Ranges) -> pa.Table:
-    """Return the rows of `part` in the window whose offsets are not in `held` or `erased`, each once, and add them to
-    `held`."""
+    """Return those rows of `part` in the window whose offsets are neither in `held` nor in `erased`, each row once, and
+    add their offsets to `held`."""
     of_log = pc.equal(part["topic_id"], receipt.topic_id)
     partitions, offsets = (np.asarray(part[name].to_numpy()) for name in ("kafka_partition", "kafka_offset"))
     wanted: list[Offsets] = []

@@ -1,8 +1,8 @@
 """Loads whose commits have left a table's log, restored from the rows when a ledger is rebuilt.
 
-The rows are those of the oldest version that the log still reaches: later changes were not loads. Any cut between
-the last row of a window and the first of the next results in the same rows, unless rows were deleted there before;
-so a load reconstructed here is marked as `found`.
+The rows are those of the oldest version that the log still reaches, because later changes were not loads. Any cut
+between the last row of a window and the first row of the next window gives the same rows, unless rows between them were
+deleted earlier. So a load reconstructed here is marked as `found`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Bounds = Mapping[int, rows.PartitionRows]
 class _SurvivingRows:
     """The rows of a window whose commit has left the log.
 
-    `stand` is its oldest known version. `whole` is true if `bounds` covers all rows; rows of lost files may be
-    missing.
+    `stand` is the oldest known version of the window. `whole` is true if `bounds` covers all rows; otherwise rows of
+    lost files may be missing.
     """
 
     stand: Stand
@@ -44,7 +44,7 @@ class _SurvivingRows:
 
 
 def newest_loads(table: Folder) -> list[LoadCommit]:
-    """Return the newest load of each window that the table's log still has, in order of the windows."""
+    """Return those newest loads of windows that the table's log still has, in order of the windows."""
     if not load_log.exists(table):
         return []
     newest = load_log.newest_loads(table)
@@ -57,11 +57,13 @@ def with_expired(
     loads: Sequence[LoadCommit],
     sealed: Mapping[str, SealedWindow] | None = None,
 ) -> list[LoadCommit]:
-    """Return `loads` and, in order, one for each window whose rows are in the table and whose commit has left the log.
+    """Return `loads`, with an additional load for each window whose rows are in the table and whose commit has left the
+    log, in order.
 
-    The ranges of such a window are those in `sealed`. Otherwise they reach from the end of the window before it, or from its first
-    row if there is none, to its last row, or to the start of the window right after it if that window's commit is known or files of
-    this one are lost. Raises LoadError if neither a row nor a commit shows to which log the rows belong.
+    The ranges of such a window are those in `sealed`. If the window is not in `sealed`, its ranges start at the end of
+    the window before it, or at its first row if there is no window before it. They end at its last row, or at the start
+    of the window right after it if that window's commit is known or if files of this window are lost. Raises LoadError
+    if neither a row nor a commit shows to which log the rows belong.
     """
     if not load_log.exists(table):
         return list(loads)
@@ -118,10 +120,10 @@ def _read(table: Folder, key: str, begin: Stand, stood: Stand, today: WindowFile
 def _logs_of(
     table: Folder, loads: Sequence[LoadCommit], found: Mapping[str, _SurvivingRows]
 ) -> dict[str, tuple[int, str]]:
-    """Return generation and topic id of each window of `found` (ascending), from its rows; windows without a readable
-    row are omitted.
+    """Return the generation and topic id of each window in `found` (ascending), as shown by its rows. Windows without a
+    readable row are omitted.
 
-    Without any known load, the first window belongs to generation 1. An id that no load names belongs to an earlier
+    Without any known load, the first window belongs to generation 1. A topic id that no load has belongs to an earlier
     generation.
     """
     known = {load.metadata.topic_id: load.metadata.generation for load in reversed(loads)}
@@ -153,7 +155,7 @@ def _logs_of(
 
 @dataclass(frozen=True)
 class _Making:
-    """Builder of the loads that have left the log; windows are given by key."""
+    """Builder of the loads that have left the log. Windows are given by key."""
 
     declaration: TopicDeclaration
     known: Mapping[str, LoadCommit]
@@ -162,7 +164,7 @@ class _Making:
     sealed: Mapping[str, SealedWindow]
 
     def loads(self) -> Iterator[LoadCommit]:
-        """Yield all of them, and the known ones, ascending by window."""
+        """Yield all loads, both those that have left the log and the known ones, in order of the windows."""
         keys = sorted({*self.known, *self.found})
         before: LoadMetadata | None = None
         for at, key in enumerate(keys):
@@ -200,7 +202,7 @@ class _Making:
 
     @cached_property
     def _first_cuts(self) -> dict[int, tuple[datetime, Cut]]:
-        """Return the first cut of each generation, from the known loads."""
+        """Return the first cut of each generation, taken from the known loads."""
         of_known = [load.metadata for load in self.known.values()]
         return {m.generation: m.first_cut for m in of_known if m.first_cut is not None}
 
@@ -222,7 +224,7 @@ class _Making:
         return [*self.logs.values(), *others][0]
 
     def _first_ahead(self, keys: Sequence[str], generation: int) -> dict[int, int]:
-        """Return, by partition, the first offset of the windows right after the first one of `keys`."""
+        """Return, by partition, the first offset after the window `keys[0]`, taken from the windows right after it."""
         first: dict[int, int] = {}
         for key, following in itertools.pairwise(keys):
             if not self._is_next(key, following, generation):
@@ -235,7 +237,7 @@ class _Making:
         return first
 
     def _is_next(self, key: str, following: str, generation: int) -> bool:
-        """Return True if no window is between the two, and both belong to the same log."""
+        """Return True if there is no window between the two, and both belong to the same log."""
         if self._window(key, following).end != edge_of(following):
             return False
         if following in self.known:

@@ -1,8 +1,8 @@
-"""Rebuilding a ledger from the tables' own commits, after it was lost or rolled back.
+"""Rebuilding a ledger from the tables' own commits, after the ledger was lost or rolled back.
 
-The cuts between loaded windows are in the commits' metadata. Windows whose commits have left the log are restored
-from the rows: any cut between the last row of a window and the first of the next results in the same rows. Edges
-between two loaded windows without offsets in between belonged to windows without offsets. No new cut is taken.
+The cuts between loaded windows are in the commits' metadata. Windows whose commits have left the log are restored from
+the rows: any cut between the last row of a window and the first row of the next window gives the same rows. Edges
+between two loaded windows that have no offsets between them belonged to windows without offsets. No new cut is taken.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Rebuilt:
     cuts: int
     receipts: int
     merged: tuple[str, ...]
-    """Windows that now span several earlier ones, which were sealed and not loaded."""
+    """Windows that now span several earlier windows, which were sealed but not loaded."""
     unread: tuple[FilesLostError, ...]
     """Errors of the windows whose receipts are still missing."""
     found: tuple[str, ...] = ()
-    """Windows whose loads have left the table's log; rows that were deleted or erased earlier may be missing from
-    them."""
+    """Windows whose loads have left the table's log. Rows that were deleted or erased earlier may be missing from these
+    windows."""
     first: Mapping[int, int] = field(default_factory=dict)
-    """Start of the first window, by partition, if only its rows show it and it is not offset 0."""
+    """Start offset of the first window, by partition, if only the rows show it. Offsets of 0 are left out."""
 
 
 def rebuild(
@@ -57,11 +57,11 @@ def rebuild(
     *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Rebuilt:
-    """Restore the entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
+    """Restore the ledger entries of one topic that its raw table proves and the ledger lacks. Running it again is safe.
 
     Receipts are recorded as they are restored, so another call continues after an interruption. `progress` is called
     with a text that says what is being read. Raises LedgerCorruptError if the table's commits contradict each other or
-    the rest of the ledger, and what reading the table raises, except for lost files.
+    the existing entries of the ledger. Also raises whatever reading the table raises, except for lost files.
     """
     ledger.create()
     table = ledger.lake.table(declaration.raw_table)
@@ -98,8 +98,8 @@ def rebuild(
 
 
 def _newer(in_log: Sequence[LoadCommit], known: Mapping[str, Receipt], table_id: str) -> set[str]:
-    """Return the windows that were loaded again, or had records erased, after their receipts: an older ledger lacks
-    that load."""
+    """Return the windows that were loaded again, or had records erased, after their receipts were recorded. An older
+    ledger does not have these later commits."""
     found = set[str]()
     for load in in_log:
         r = known.get(load.metadata.window.key)
@@ -113,14 +113,14 @@ def _newer(in_log: Sequence[LoadCommit], known: Mapping[str, Receipt], table_id:
 def _made_up_start(
     newest: RecordedCut | None, cuts: Sequence[RecordedCut], loads: Sequence[LoadCommit]
 ) -> dict[int, int]:
-    """Return the first cut by partition, without offsets 0, if it was taken only from rows."""
+    """Return the first cut, by partition, if it was derived only from rows. Offsets of 0 are left out."""
     if newest is not None or not cuts or not loads[0].metadata.found or loads[0].metadata.first_cut is not None:
         return {}
     return {p: offset for p, offset in cuts[0].cut.offsets.items() if offset}
 
 
 def _restore_erasures(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> None:
-    """Record the erased offsets, which the newest load of each window names, so that no load restores those records."""
+    """Record the erased offsets that the newest load of each window lists, so that no load restores those records."""
     named = {load.metadata.window.key: load.metadata.erased for load in loads if load.metadata.erased}
     known = erased_of(ledger, topic, list(named)) if named else {}
     lacking = [
@@ -136,7 +136,8 @@ def _restore_erasures(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -
 def cuts_of(
     declaration: TopicDeclaration, loads: Sequence[LoadCommit], newest: RecordedCut | None
 ) -> tuple[list[RecordedCut], tuple[str, ...]]:
-    """Return the cuts that `loads` (ascending) imply after `newest`, and the windows that merge several. Pure.
+    """Return the cuts after `newest` that `loads` (ascending) imply, and the windows that merge several earlier
+    windows. Pure.
 
     Raises LedgerCorruptError if two loads overlap.
     """
@@ -205,9 +206,9 @@ def _receipts(
     engine: LoadEngine,
     progress: Callable[[str], None],
 ) -> Iterator[list[Receipt | FilesLostError]]:
-    """Yield the receipt of each load, in batches of those read in one query.
+    """Yield the receipt of each load, in batches that are read in one query.
 
-    Rows that OPTIMIZE has moved are read from their new files; rows that were changed since are read at the version of
+    Rows that OPTIMIZE has moved are read from their new files. Rows that were changed later are read at the version of
     their load.
     """
     if not loads:
@@ -247,7 +248,7 @@ def _receipts(
 def measured_at(
     reader: TableReader, lake: Lake, table: TableRef, keys: Sequence[str], version: int
 ) -> Iterator[tuple[str, Measured | PlatformError]]:
-    """Yield the measures of `reader`; FilesLostError for each window of a version that the log no longer has."""
+    """Yield the measures of `reader`. If the log no longer has a version, yield FilesLostError for each of its windows."""
     folder = lake.table(table)
     if version < load_log.version(folder) and holdings.files_if_kept(folder, keys[0], version) is None:
         for key in keys:
@@ -257,7 +258,7 @@ def measured_at(
 
 
 def is_unchanged(load: LoadCommit, newest: int, files: Mapping[str, WindowFiles]) -> bool:
-    """Return True if the version `newest` of the table, which has `files`, has the window as this load left it."""
+    """Return True if the window is unchanged since this load in version `newest` of the table, which has `files`."""
     added = load_log.added_files(load)
     now = files.get(load.metadata.window.key, holdings.NO_FILES)
     return load.version == newest or (added is not None and added[0].digest == now.digest)

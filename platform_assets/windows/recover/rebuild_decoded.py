@@ -1,7 +1,7 @@
 """Restoring the receipts of decoded windows from the commits of both tables, after the ledger was lost or rolled back.
 
-A window's receipts are restored if the newest loads of both tables used one declaration and their rows add up to the raw ones.
-Any other window has no receipts, and is decoded again.
+A window's receipts are restored if the newest loads of both tables used one declaration and their rows add up to the
+raw rows. Any other window gets no receipts, and is decoded again.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def rebuild_decoded(
     *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Record the receipts that the ledger lacks and the tables prove; return the number of windows.
+    """Record the receipts that the tables prove and the ledger lacks. Return the number of windows.
 
-    The ledger must already have the receipts of the raw table. Raises what reading the tables raises, except for
+    The ledger must already have the receipts of the raw table. Raises whatever reading the tables raises, except for
     lost files.
     """
     tables = (declaration.decoded_table, declaration.dead_letter_table)
@@ -81,8 +81,8 @@ def rebuild_decoded(
 
 
 class _Reader:
-    """Reader of windows of one table: those unchanged since their loads are read together, any other at the version
-    of its load."""
+    """Reader of windows of one table. Windows that are unchanged since their loads are read together; any other window
+    is read at the version of its load."""
 
     def __init__(self, reader: TableReader, lake: Lake, table: TableRef) -> None:
         folder = lake.table(table)
@@ -91,11 +91,11 @@ class _Reader:
         self._opened = Opened.at(folder, self._newest)
 
     def opened_for(self, load: LoadCommit) -> Opened | None:
-        """Return the newest version of the table if it has the window as `load` left it."""
+        """Return the newest version of the table if the window is unchanged since `load`."""
         return self._opened if is_unchanged(load, self._newest, self._opened.files) else None
 
     def measured(self, loads: Sequence[LoadCommit]) -> dict[str, Measured]:
-        """Return the measures of the windows of `loads`, by key, without those whose files are lost."""
+        """Return the measures of the windows of `loads`, by key. Windows whose files are lost are left out."""
         together: list[LoadCommit] = []
         others: list[tuple[list[LoadCommit], int]] = []
         for load in loads:
@@ -121,7 +121,7 @@ def _are_of_one(rows: LoadCommit, letters: LoadCommit) -> bool:
 
 
 def _loads(ledger: Ledger, table: TableRef) -> dict[str, LoadCommit]:
-    """Return the newest load of each window, with its present files if it was only rearranged."""
+    """Return the newest load of each window, with the current files if they were only rearranged."""
     folder = ledger.lake.table(table)
     loads = newest_loads(folder)
     if loads:

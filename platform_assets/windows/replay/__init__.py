@@ -1,1 +1,1 @@
-"""Loading a range of a topic again, into a separate table, and comparing both."""
+"""Loading a range of a topic again, into a separate table, and comparing the two tables."""

@@ -1,7 +1,8 @@
-"""Comparison of two raw tables, window by window and partition by partition: by digests and, if those differ, by offsets.
+"""Comparison of two raw tables, window by window and partition by partition: by digests and, if those differ, by
+offsets.
 
-Both tables' files are read, with one implementation of the digests. If the digests differ, rows are compared column by column,
-some thousands at a time, so that memory does not grow with the window.
+The files of both tables are read, with one implementation of the digests. If the digests differ, rows are compared
+column by column, some thousands at a time, so that memory does not grow with the window.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from platform_assets.windows.decide.generations import Ranges
 from platform_assets.windows.load.replacing import same
 
 _AT_ONCE: Final = 1 << 14
-"""Rows of one partition that are compared at a time."""
+"""Number of rows of one partition that are compared at a time."""
 _COLUMNS: Final = tuple(name for name in raw_table.COLUMN_NAMES if name not in ("topic_id", "window"))
 _NEVER_NULL: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type")
 _NOTHING: Final = Measured.of_nothing()
@@ -37,7 +38,7 @@ _NONE: Final[Offsets] = np.array([], dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """Offsets that both tables have, with different content in `columns`."""
+    """Offsets that are in both tables, but with different content in `columns`."""
 
     offsets: tuple[OffsetRange, ...]
     columns: tuple[str, ...]
@@ -45,7 +46,7 @@ class Altered:
 
 @dataclass(frozen=True, slots=True)
 class PartitionComparison:
-    """The rows of one partition of a window in both tables, and the offsets at which they differ.
+    """The rows of one partition of a window in both tables, and the offsets at which the rows differ.
 
     `repeated` are offsets with more than one row in either table.
     """
@@ -60,11 +61,11 @@ class PartitionComparison:
 
     @property
     def equal(self) -> bool:
-        """True if both digests are the same."""
+        """True if the digests of both tables are equal."""
         return self.live == self.fresh
 
     def details(self) -> dict[str, Any]:
-        """Plain JSON values; digests as decimal texts, offsets as `[start, end]`, end exclusive."""
+        """Plain JSON values. Digests are decimal strings, and offsets are `[start, end]`, end exclusive."""
         return {
             "partition": self.partition,
             "equal": self.equal,
@@ -79,7 +80,8 @@ class PartitionComparison:
 
 @dataclass(frozen=True, slots=True)
 class WindowComparison:
-    """One window in both tables. `problem` explains why it could not be compared, or names another fault of it.
+    """One window in both tables. `problem` explains why the window could not be compared, or describes another fault of
+    the window.
 
     `left_out` are offsets that Kafka no longer has, or that were accepted as lost: the fresh table cannot have them.
     The live table has `rows_left_out` rows at these offsets.
@@ -93,12 +95,12 @@ class WindowComparison:
 
     @property
     def equal(self) -> bool:
-        """True if both tables are the same in everything that could be compared, and nothing prevented the comparison."""
+        """True if nothing prevented the comparison, and no difference was found in what could be compared."""
         return not self.problem and all(p.equal for p in self.partitions)
 
     @property
     def rows(self) -> int:
-        """Rows of the fresh table."""
+        """Number of rows in the fresh table."""
         return sum(p.fresh.rows for p in self.partitions)
 
     def details(self) -> dict[str, Any]:
@@ -115,7 +117,7 @@ class WindowComparison:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One window in one of the tables, at one version of the table; `version` is None if there is no table."""
+    """One window in one of the tables, at one version of the table. `version` is None if there is no table."""
 
     folder: Folder
     version: int | None
@@ -142,7 +144,8 @@ class _Side:
             yield batch
 
     def measured(self) -> tuple[dict[int, Measured], int]:
-        """Return the digests of the rows by partition, and the number of rows at the offsets `left_out`, which are not compared."""
+        """Return the digests of the rows by partition, and the number of rows at the offsets `left_out`, which are not
+        compared."""
         found: dict[int, Measured] = {}
         skipped = 0
         for batch in self.batches():
@@ -163,7 +166,7 @@ class _Side:
         return found[self._wanted(partition, found)]
 
     def rows_at(self, partition: int, offsets: Offsets) -> pa.Table:
-        """Return the rows at these offsets, which are ascending and which the window has exactly once each."""
+        """Return the rows at these offsets. The offsets are ascending, and the window has each of them exactly once."""
         near = (
             (pc.field("kafka_partition") == partition)
             & (pc.field("kafka_offset") >= int(offsets[0]))
@@ -180,7 +183,7 @@ class _Side:
 
 
 def compare(sealed: SealedWindow, live: Ledger, fresh: Ledger) -> WindowComparison:
-    """Compare one window of the current raw table of `live` with that of `fresh`, into which it was loaded."""
+    """Compare one window of the current raw table of `live` with that of `fresh`, into which the window was loaded."""
     table = TableRef.raw(sealed.topic)
     left_out = fresh.accepted_losses(table, sealed.key)
     sides = [_Side.of(ledger, sealed, left_out) for ledger in (live, fresh)]
@@ -201,7 +204,7 @@ def compare(sealed: SealedWindow, live: Ledger, fresh: Ledger) -> WindowComparis
 def _problem(
     sealed: SealedWindow, live: Receipt | None, fresh: Receipt | None, held: Measured | None, made: Measured, stray: int
 ) -> str:
-    """Name a fault other than differing rows; `held` is None if not all rows of the live table were measured."""
+    """Describe a fault other than differing rows. `held` is None if not all rows of the live table were measured."""
     if fresh is None or stray or not same(made, fresh):
         return "the fresh table differs from what was loaded into it, because somebody changed it: delete it and replay again"
     if live is None:
@@ -243,7 +246,7 @@ def _partition(partition: int, held: Measured, made: Measured, live: _Side, fres
 
 
 def _differing(left: pa.Table, right: pa.Table) -> tuple[npt.NDArray[np.bool_], set[str]]:
-    """Return the rows in which two tables with the same offsets differ, and the columns that differ."""
+    """Return a mask of the rows that differ between two tables with the same offsets, and the columns that differ."""
     found, names = np.zeros(left.num_rows, np.bool_), set[str]()
     for name in _COLUMNS:
         pair = [_values(side[name]) for side in (left, right)]
@@ -257,7 +260,7 @@ def _differing(left: pa.Table, right: pa.Table) -> tuple[npt.NDArray[np.bool_], 
 
 
 def _values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return times as numbers, since Python's times end with the year 9999."""
+    """Return times as numbers, because Python's times end with the year 9999."""
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 

@@ -1,7 +1,7 @@
-"""Replaying into a separate table: windows are loaded again, by the same loader, into a lake inside the lake.
+"""Replaying into a separate table: windows are loaded again, by the same loader, into a lake inside the live lake.
 
-That lake has its own ledger with the live ledger's cuts. So the same offsets are read, and no decision, commit or entry affects
-the live table: not its rows, its receipts, its checks or its position.
+The inner lake has its own ledger with the live ledger's cuts. So the same offsets are read, and no decision, commit or
+entry affects the live table: not its rows, its receipts, its checks or its position.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ from platform_assets.windows.replay import comparing
 from platform_assets.windows.replay.comparing import WindowComparison
 
 Deed = Literal["empty", "load", "refuse", "compare", "keep"]
-"""Effect of loading the window in place. empty: it has no offsets; load: it was never loaded; refuse: it was never
-loaded, and Kafka no longer has some of its offsets; compare: it is read again; keep: Kafka no longer has all of its
-rows, so the table's own are proved by their digests."""
+"""Effect of loading the window in place. empty: the window has no offsets; load: it was never loaded; refuse: it was
+never loaded, and Kafka no longer has some of its offsets; compare: it is read again; keep: Kafka no longer has all of
+its rows, so the rows in the table are proved by their digests."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWindow:
-    """One window of a replay. `held` are its offsets that Kafka still has, `gone` those that Kafka no longer has."""
+    """One window of a replay. `held` are the window's offsets that Kafka still has, `gone` those that Kafka no longer
+    has."""
 
     sealed: SealedWindow
     receipt: Receipt | None
@@ -58,12 +59,12 @@ class PlannedWindow:
 
     @property
     def records(self) -> int | None:
-        """Number of rows in its receipt; None if it was never loaded."""
+        """Number of rows according to the window's receipt; None if the window was never loaded."""
         return None if self.receipt is None else self.receipt.rows
 
     @property
     def deed(self) -> Deed:
-        """Effect of loading it in place."""
+        """Effect of loading the window in place."""
         if not self.sealed.ranges.size:
             return "empty"
         if self.receipt is None or self.receipt.kind == "empty":
@@ -76,7 +77,7 @@ class PlannedWindow:
         return "keep" if self._lacks(spans) else "compare"
 
     def _lacks(self, needed: Ranges) -> bool:
-        """Return True if Kafka lacks some of `needed` whose loss was not accepted."""
+        """Return True if Kafka lacks some of the offsets `needed`, except those whose loss was accepted."""
         return any(
             subtract(common(parts, self.gone.get(p, ())), self.accepted.get(p, ())) for p, parts in needed.items()
         )
@@ -96,11 +97,12 @@ class PlannedWindow:
 
 
 def plan(loader: Loader, windows: Sequence[SealedWindow]) -> tuple[PlannedWindow, ...]:
-    """Return the effect of a replay of sealed `windows` of the loader's topic. Queries the brokers; changes nothing.
+    """Return the effect of a replay of sealed `windows` of the loader's topic. Queries the brokers, but changes
+    nothing.
 
-    Raises TopicRecreatedError, TruncationError, ClusterChangedError, TopicMissingError: a log that is no longer the
-    ledger's is not replayed before an operator has decided. Raises BrokerUnreachableError, also if a partition has
-    no leader.
+    Raises TopicRecreatedError, TruncationError, ClusterChangedError or TopicMissingError: if the log is no longer the
+    one in the ledger, an operator has to decide before it is replayed. Raises BrokerUnreachableError, also if a
+    partition has no leader.
     """
     topic, ledger, table = loader.declaration.topic, loader.ledger, loader.declaration.raw_table
     keys = [w.key for w in windows]
@@ -131,7 +133,7 @@ def plan(loader: Loader, windows: Sequence[SealedWindow]) -> tuple[PlannedWindow
 
 @dataclass(frozen=True, slots=True)
 class ByKeys:
-    """Windows by their keys: each of `names` is a key, or `A..B` for all from A to B, both inclusive."""
+    """Windows by their keys. Each of `names` is a key, or `A..B` for all windows from A to B, both inclusive."""
 
     names: tuple[str, ...]
 
@@ -163,7 +165,7 @@ Selection = ByKeys | ByOffsets | ByTimestamps
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The sealed windows that a range touches, ascending. `note` has a remark for the user, if any."""
+    """The sealed windows that a range touches, ascending. `note` is a remark for the user; it may be empty."""
 
     windows: tuple[SealedWindow, ...]
     note: str = ""
@@ -172,8 +174,8 @@ class Touched:
 def find(selection: Selection, topic: str, ledger: Ledger) -> Touched:
     """Return the sealed windows of `topic` that `selection` touches.
 
-    Raises UnknownWindowError for a key or a range of keys without a sealed window, and ConfigurationError for offsets that are not in
-    a sealed window.
+    Raises UnknownWindowError for a key or a range of keys without a sealed window, and ConfigurationError for offsets
+    that are not in a sealed window.
     """
     if isinstance(selection, ByKeys):
         found = {w.key: w for name in selection.names for w in _named(name, topic, ledger)}
@@ -227,10 +229,10 @@ def _bounds(ranges: Sequence[OffsetRange]) -> tuple[int, int]:
 
 
 def _with_timestamps(selection: ByTimestamps, topic: str, ledger: Ledger) -> Iterator[SealedWindow]:
-    """Yield windows with such a record, according to the statistics of the table's files, and windows of that time
-    without a file.
+    """Yield windows that have such a record according to the statistics of the table's files, and windows of that time
+    that have no file.
 
-    Any window may contain any timestamp; if nothing was loaded, only the window's own time is known.
+    Any window may contain any timestamp. If a window was not loaded, only its own time is known.
     """
     folder = ledger.lake.table(TableRef.raw(topic))
     spans: dict[str, bool] = {}
@@ -253,7 +255,7 @@ def _text(time: datetime) -> str:
 
 
 _OVERTAKEN: Final = 5
-"""Attempts per window if retention deletes some of its offsets while it is being read."""
+"""Number of attempts per window if retention deletes some of its offsets while it is being read."""
 
 
 @dataclass(frozen=True)
@@ -261,8 +263,8 @@ class Replay:
     """A range loaded into a separate table. `fresh` is the loader of the replay's own lake, which has a separate
     ledger.
 
-    An interrupted replay is continued by starting it again with the same name: windows that it has are read again
-    and proved.
+    To continue an interrupted replay, start it again with the same name. Windows that the replay already has are read
+    again and proved.
     """
 
     live: Loader
@@ -270,10 +272,10 @@ class Replay:
 
     @classmethod
     def begin(cls, live: Loader, fresh: Loader, planned: Sequence[PlannedWindow]) -> Replay:
-        """Copy the cuts of the windows, and of all after them, to the replay's ledger.
+        """Copy the cuts of the windows, and of all later windows, to the replay's ledger.
 
-        Raises ConfigurationError if Kafka has no offsets of any of them, or if that ledger has cuts of another range, and
-        LedgerConflictError if another process writes to it.
+        Raises ConfigurationError if Kafka no longer has any of the offsets, or if the replay's ledger has cuts of
+        another range, and LedgerConflictError if another process writes to that ledger.
         """
         topic, windows = live.declaration.topic, [p.sealed for p in planned]
         if any(p.gone for p in planned) and not any(p.held for p in planned):
@@ -303,7 +305,7 @@ class Replay:
     def load(
         self, windows: Sequence[SealedWindow], forget_session: Callable[[], None]
     ) -> Iterator[tuple[str, Loaded | PlatformError]]:
-        """Load each of the windows, as far as Kafka has their offsets; yield the outcomes in their order.
+        """Load each of the windows, as far as Kafka has their offsets. Yield the outcomes in order of the windows.
 
         Offsets that Kafka no longer has are recorded in the replay's ledger. `forget_session` is called if the
         connection to Spark broke, so that the next window gets a new session.
@@ -327,7 +329,7 @@ class Replay:
         return comparing.compare(sealed, self.live.ledger, self.fresh.ledger)
 
     def _take_over_losses(self, keys: Sequence[str]) -> None:
-        """Leave out offsets that were accepted as lost in the live table, as its own loads do."""
+        """Leave out offsets that were accepted as lost in the live table, as the loads of the live table do."""
         table, topic = self.live.declaration.raw_table, self.live.declaration.topic
         known = self.fresh.ledger.accepted_losses_of(table, keys)
         done = self.fresh.ledger.receipts(table, keys)
@@ -344,7 +346,7 @@ class Replay:
 
 
 def fresh_loader(live: Loader, name: str, engine: Callable[[Lake], LoadEngine]) -> Loader:
-    """Return the loader of the replay with this name; `engine` creates the engine for tables of a lake. Raises
+    """Return the loader of the replay with this name. `engine` creates the engine for tables of a lake. Raises
     ConfigurationError."""
     ledger = Ledger(live.ledger.lake.replay(name))
     return replace(live, ledger=ledger, engine=engine(ledger.lake))
