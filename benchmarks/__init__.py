@@ -1,1 +1,1 @@
-"""Speed of the platform and its peers: on the same broker, data and machine, in one run (`make bench`)."""
+"""Speed of the platform and its peers, on the same broker, data and machine and in one run (`make bench`)."""

@@ -1,6 +1,6 @@
-"""`make bench`: every scenario next to its peers, in one run on one machine. Prints and stores the results.
+"""`make bench`: run every scenario next to its peers, in one run on one machine, and print and store the results.
 
-Services are those of `KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE`, or separate ones that end with the run.
+The services are those in `KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE`, or separate services that end with the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PACKAGES = ("dagster", "pyspark", "delta-spark", "deltalake", "confluent-kafka",
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print and write. Return 0 if every scenario completed, whether or not it reached its goals."""
+    """Run the scenarios, print the results and write them. Return 0 if every scenario completed, whether or not it
+    reached its goals."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer records and rounds: minutes")
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
@@ -65,7 +66,7 @@ def _tell(console: Console, name: str, text: str) -> None:
 
 
 def show(measured: Measured, console: Console) -> None:
-    """Print the scenario as a table, and its goals."""
+    """Print the scenario as a table, followed by its goals."""
     setting = ", ".join(f"{name} {value}" for name, value in measured.setting.items())
     table = Table(title=f"{measured.name} ({setting})" if setting else measured.name, caption=measured.unit)
     # Names wrap if space is short; figures are never cut.
@@ -85,7 +86,7 @@ def _figure(value: float) -> str:
 
 
 def _write(path: Path, measured: Measured) -> None:
-    """Add the new results; other scenarios from earlier runs of the day are kept."""
+    """Add the new results to the results of the day. Other scenarios from earlier runs of the day are kept."""
     known = json.loads(path.read_text())["scenarios"] if path.exists() else {}
     document = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

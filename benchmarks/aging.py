@@ -1,4 +1,5 @@
-"""Flat tables as they age, after upkeep: opening them, and the next window's load, checks and `status`; bytes of log and ledger."""
+"""Flat tables as they age, with upkeep: the time to open them, the next window's load, checks and `status`, and the
+bytes of log and ledger."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from benchmarks.rounds import counted, middle, ratio
 from benchmarks.scenario import Bench, Goal, Measured, at_most
 
 WINDOWS_A_FILE: Final = 2_880
-"""Windows of five minutes that upkeep merges into a file of 128 MB: ten days of 45 kB each."""
+"""Number of five-minute windows that upkeep merges into a file of 128 MB: ten days of windows with 45 kB each."""
 A_DAY: Final = 288
 STEPS: Final = ("open", "load", "checks", "status")
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds of each step for the next window of each table, in turn."""
+    """Measure the seconds of each step for the next window of each table, one table after the other."""
     sizes = (10, 6_000) if bench.quick else (10, 10_000, 100_000)
     rounds = bench.pick(7, 3)
     seconds: dict[str, list[float]] = {f"{step}, {n:,} windows": [] for step in STEPS for n in sizes}
@@ -68,7 +69,7 @@ def _open(one: Grown) -> None:
 
 
 def _held(one: Grown) -> dict[str, float]:
-    """Bytes per window of the ledger's parts, and of the log with few commits."""
+    """Return the bytes per window of each part of the ledger, and of the log with few commits."""
     places = {
         "ledger of cuts": one.root / "_ledger" / "cuts",
         "ledger of loads": one.root / "_ledger" / "commits",

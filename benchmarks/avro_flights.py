@@ -1,4 +1,4 @@
-"""Flights as Avro, intact and broken in each way that producers, brokers and disks break such records."""
+"""Flights as Avro: intact records, and records broken in each way in which producers, brokers and disks break them."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ SCHEMA: Final[dict[str, Any]] = {
     "name": "Flight",
     "fields": [{"name": name, "type": ["null", of] if name != "row" else of} for name, of in _TYPES.items()],
 }
-"""20 columns; all except the first may be null."""
+"""Schema with 20 columns. All columns except the first can be null."""
 NESTED_SCHEMA: Final[dict[str, Any]] = {
     **SCHEMA,
     "fields": [*SCHEMA["fields"], {"name": "legs", "type": {"type": "array", "items": _LEG}}],
 }
-"""`SCHEMA`, followed by a list of four records."""
+"""`SCHEMA`, followed by a column with a list of four records."""
 
 Parts = dict[str, bytes]
-"""The bytes of a record's fields, by name and in order."""
+"""The bytes of each field in a record, by name and in order."""
 Fault = Callable[[Parts], bytes]
-"""Makes a broken value from an intact one."""
+"""Function that makes a broken value from an intact one."""
 
 
 def _instead(name: str, content: bytes) -> Fault:
-    """Return a fault that replaces the bytes of a field by `content`."""
+    """Return a fault that replaces the bytes of a field with `content`."""
     return lambda parts: b"".join({**parts, name: content}.values())
 
 
@@ -78,14 +78,14 @@ NESTED_FAULTS: Final[Mapping[str, Fault]] = {
 
 
 def whole(count: int, schema: Mapping[str, Any]) -> list[bytes]:
-    """Return `count` values as fastavro writes them, the same each time."""
+    """Return `count` values as fastavro writes them. They are the same on each call."""
     parsed = fastavro.parse_schema(dict(schema))
     once = [_written(parsed, row) for row in _rows(count)]
     return (once * -(-count // len(once)))[:count]
 
 
 def broken(values: Sequence[bytes], schema: Mapping[str, Any], fault: Fault) -> pa.BinaryArray:
-    """Return `values`, of which one in `BROKEN_EVERY` has the fault."""
+    """Return `values`, with the fault in one of every `BROKEN_EVERY` values."""
     parsed = fastavro.parse_schema(dict(schema))
     fields = [(each["name"], fastavro.parse_schema(each["type"])) for each in schema["fields"]]
     made = list(values)

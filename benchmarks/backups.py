@@ -1,7 +1,7 @@
-"""Duration of a backup, the next backup and a restore of a table with many windows. `python -m benchmarks.backups`; no
-services.
+"""Duration of a backup, the next backup and a restore of a table with many windows.
 
-The lake is made by script: a data file of 2,000 bytes per window, and separate commits for the newest windows.
+`python -m benchmarks.backups` runs it; it needs no services. A script makes the lake, with a data file of 2,000 bytes
+for each window, and with separate commits for the newest windows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILE: Final = 2_000
 
 
 def main() -> int:
-    """Make the lake, back it up twice, restore it, and print the seconds."""
+    """Make the lake, back it up twice, restore it, and print the seconds that each step takes."""
     parser = argparse.ArgumentParser(prog="benchmarks.backups", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--windows", type=int, default=10_000)
     parser.add_argument("--commits", type=int, default=300, help="of the newest windows, one each")
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _fill(lake: Lake, home: Path, windows: int) -> None:
-    """Write the data files, and a database as large as with that many materializations."""
+    """Write the data files, and a database of the size that it would have after that many materializations."""
     table = lake.table(TableRef.raw(TOPIC))
     for path in table.delta().file_uris():
         file = Path(path)

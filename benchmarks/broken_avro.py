@@ -1,7 +1,7 @@
-"""Avro with one record in 20 broken, compared with intact records: the cost of each kind of fault for the decoder, on
+"""Avro with one broken record in 20, compared with intact records: the cost of each kind of fault for the decoder, on
 one thread.
 
-It uses no service: only the decoder is timed, block by block like in Spark's tasks, by processor time.
+The scenario uses no service. It measures only the decoder's processor time, block by block as in Spark's tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHAPES: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, Fault]]]] = {
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds of processor time for all records."""
+    """Measure the seconds of processor time for all records."""
     records, rounds = bench.pick(200_000, 60_000), bench.pick(7, 5)
     contenders: dict[str, Callable[[], object]] = {}
     for shape, (schema, faults) in _SHAPES.items():

@@ -1,4 +1,5 @@
-"""One range of records, read and loaded in all the ways there are: ours, Spark's as shipped, and bare reads."""
+"""One range of records, read and loaded in all available ways: by the platform, by Spark as shipped, and by reads
+without a load."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ PARTITIONS = 2
 VALUE_BYTES = 172
 RECORDS_PER_FILE = 200_000
 PUBLISHED_MIB_PER_CORE = 5.0
-"""Throughput per core to plan with for Redpanda's Iceberg topics, from its documentation."""
+"""Throughput per core that the documentation of Redpanda's Iceberg topics recommends for planning."""
 WINDOW = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=1))
 
 TUNED = "Structured Streaming availableNow, its client and session tuned as ours"
@@ -58,7 +59,7 @@ CONSUMER = "confluent-kafka consumer, poll in batches"
 
 @dataclass(frozen=True)
 class Bulk:
-    """A topic of `records` records, and each way to go through all of them once."""
+    """A topic with `records` records, and several ways to go through all of them once."""
 
     bootstrap: str
     spark: SparkSession
@@ -80,7 +81,8 @@ class Bulk:
         size: int = VALUE_BYTES,
         partitions: int = PARTITIONS,
     ) -> Bulk:
-        """Make a topic and fill it: values of `size` random bytes, hardly two alike, keys of 8, evenly over partitions.
+        """Make a topic and fill it evenly over the partitions. Values are `size` random bytes, nearly all of them
+        different, and keys have 8 bytes.
 
         Timestamps are `at`, or the producer's own.
         """
@@ -99,7 +101,7 @@ class Bulk:
 
     @classmethod
     def of(cls, bootstrap: str, spark: SparkSession, root: Path, records: int, topic: str) -> Bulk:
-        """All of a topic that has `records` committed records."""
+        """Return the full range of a topic that has `records` committed records."""
         cluster = Cluster.connect(ClientSettings(bootstrap))
         state = cluster.topic(topic)
         ends = cluster.last_stable_offsets(state)
@@ -107,7 +109,7 @@ class Bulk:
         return cls(bootstrap, spark, root, records, topic, state.topic_id, ranges)
 
     def contenders(self) -> Mapping[str, Callable[[], object]]:
-        """Ways to read, by name; each reads all records, and fails if any are missing."""
+        """Ways to read the records, by name. Each reads all records, and fails if any records are missing."""
         return {
             LOAD: self.load,
             COLUMNAR: lambda: self.load("columnar"),
@@ -120,7 +122,7 @@ class Bulk:
         }
 
     def load(self, name: EngineName = "connector") -> Lake:
-        """As the platform does: files, digests, one commit. Gives the lake, which holds nothing else."""
+        """Load as the platform does: files, digests, one commit. Return the lake, which contains nothing else."""
         lake, metadata = self._new_lake(), self._metadata()
         commit = WindowCommit(lake, self._table)
         records = Records(
@@ -138,11 +140,13 @@ class Bulk:
         return lake
 
     def clear(self) -> None:
-        """Delete what was written. Else the kernel slows writers down once it has too much left to put on the disk."""
+        """Delete everything that was written. The kernel slows writers down when too much data is waiting to be written
+        to the disk."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def load_bare(self) -> None:
-        """The same frame into the same table by Spark's own Delta writer, which also commits; no digests."""
+        """Write the same frame into the same kind of table with Spark's own Delta writer, which also commits but
+        computes no digests."""
         table = self._new_lake().table(self._table)
         (
             self._frame()
@@ -160,8 +164,8 @@ class Bulk:
         options: Mapping[str, str] = MappingProxyType({}),
         made: Callable[[DataFrame], DataFrame] = lambda frame: frame,
     ) -> None:
-        """Kafka's columns, or what is `made` of them, into a Delta table, with the options that the source has by
-        default, or with the client tuned like ours; and with `options` in addition."""
+        """Stream Kafka's columns, or the result of `made` for them, into a Delta table. The source has its default
+        options or, with `tuned`, a client tuned like ours. `options` are added."""
         folder = self.root / f"stream-{uuid.uuid4().hex[:8]}"
         frame = (
             self.spark.readStream.format("kafka")
@@ -184,7 +188,7 @@ class Bulk:
             raise RuntimeError(str(query.exception()))
 
     def evidence(self) -> None:
-        """Every offset accounted for, CRCs checked, digest of offsets taken."""
+        """Account for every offset, check CRCs, and compute the digest of the offsets."""
         found = gather_evidence(
             ClientSettings(self.bootstrap), self.topic, self.topic_id, self.ranges, compacted=False,
             deadline=time.monotonic() + 600,
@@ -192,7 +196,7 @@ class Bulk:
         _all(found.records, self.records)
 
     def consume(self) -> None:
-        """As a plain consumer in Python does."""
+        """Read as a plain consumer in Python does."""
         consumer = Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": "bench", "enable.auto.commit": False,
              "isolation.level": "read_committed"}
@@ -224,7 +228,7 @@ class Bulk:
 
 
 def as_shipped(remote: str) -> SparkSession:
-    """A session without the settings that the platform makes for its own."""
+    """Return a session without the settings that the platform gives its own sessions."""
     from pyspark.sql import SparkSession as Builder
 
     session: SparkSession = Builder.builder.remote(remote).create()
@@ -232,7 +236,7 @@ def as_shipped(remote: str) -> SparkSession:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure throughput of one large window, next to its peers and to the reads alone."""
+    """Measure the throughput for one large window, next to its peers and to reads without a load."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 3)
     bench.report(f"producing {records:,} records")
     scenario = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)

@@ -1,4 +1,4 @@
-"""Dagster runs as the sensor requests them, in this process: load, checks and events of one window."""
+"""Dagster runs as the sensor requests them, but in this process: load, checks and events of one window."""
 
 from __future__ import annotations
 
@@ -36,24 +36,25 @@ class WindowRuns:
         self._job = job_of(declaration, bootstrap, self.root, remote)
 
     def load(self, key: str) -> None:
-        """Load a window; raises the RuntimeError of `passed`."""
+        """Load a window. Raises RuntimeError as `passed` does."""
         passed(self._job.execute_in_process(QUIET, self._instance, partition_key=key), key)
 
     def load_range(self, first: str, last: str) -> None:
-        """Load all windows from `first` to `last` in one run, like a backlog."""
+        """Load all windows from `first` to `last` in one run, as for a backlog."""
         tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
         passed(self._job.execute_in_process(QUIET, self._instance, tags=tags), f"{first}..{last}")
 
 
 def passed(result: dg.ExecuteInProcessResult, windows: str) -> None:
-    """Raise RuntimeError if the run of `windows` failed or one of the four checks did not pass."""
+    """Raise RuntimeError if the run for `windows` failed or one of the four checks did not pass."""
     check_results = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     if not result.success or check_results != dict.fromkeys(CHECKS, True):
         raise RuntimeError(f"the run of {windows} did not come to its end with all checks passed: {check_results}")
 
 
 def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:
-    """Return a lake root, and an instance with existing SQLite stores, whose creation is not part of a window's cost."""
+    """Return a lake root, and an instance whose SQLite databases already exist. Creating them is not part of a window's
+    cost."""
     storage = folder / "dagster"
     storage.mkdir(parents=True)
     instance = stack.enter_context(dg.DagsterInstance.local_temp(str(storage), {"telemetry": {"enabled": False}}))

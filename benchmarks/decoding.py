@@ -1,5 +1,5 @@
-"""From JSON in Kafka to typed rows: the platform's two hops compared with Structured Streaming with `from_json`, and
-each hop with its peer."""
+"""From JSON in Kafka to typed rows: the platform's two hops compared with Structured Streaming and `from_json`, and
+each hop compared with its peer."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ FROM_JSON: Final = "Spark's from_json over the raw table"
 BROKEN: Final = "decode hop alone, one record in 20 broken"
 BROKEN_EVERY: Final = 20
 KAFKA_DELTA_INGEST_RECORDS: Final = 34_000
-"""Records/s that kafka-delta-ingest took from a topic of JSON flights into a decoded table, on one core of a machine like this."""
+"""Records per second that kafka-delta-ingest loaded from a topic of JSON flights into a decoded table, on one core of a
+machine like this one."""
 
 
 @dataclass(frozen=True)
 class Typed:
-    """A topic with values in the format `spec`, and ways to turn its records into typed rows.
+    """A topic with values in the format `spec`, and ways to turn the topic's records into typed rows.
 
-    `lake` has its raw table.
+    `lake` has the topic's raw table.
     """
 
     bulk: Bulk
@@ -59,16 +60,16 @@ class Typed:
 
     @property
     def topic(self) -> str:
-        """The topic of the records."""
+        """The topic with the records."""
         return self.bulk.topic
 
     def both(self) -> None:
-        """Load and decode like one run of the platform, on a new lake."""
+        """Load and decode on a new lake, as one run of the platform does."""
         here = replace(self, lake=self.bulk.load("columnar"))
         here.decode()
 
     def decode(self) -> None:
-        """Run the decode hop: files, digests and a commit for both tables. Every record must be in one of them."""
+        """Run the decode hop: files, digests and a commit for both tables. Every record must be in one of the tables."""
         declared = DecodeDeclaration(self.spec)
         rows, letters = TableRef("decoded", self.topic), TableRef("dead_letters", self.topic)
         columns = decoded_table.columns(None, decoder_of(declared.value).fields)
@@ -105,12 +106,12 @@ class Typed:
         frame.write.format("delta").save(str(self.bulk.root / f"by-spark-{uuid.uuid4().hex[:8]}"))
 
     def stream(self) -> None:
-        """Stream from Kafka to one table of typed rows, a common setup."""
+        """Stream from Kafka to one table of typed rows, which is a common setup."""
         self.bulk.stream(made=lambda frame: _typed(frame, "partition", "offset", "timestamp"))
 
 
 def _typed(frame: DataFrame, *kept: str) -> DataFrame:
-    """Return the typed columns; Spark turns unreadable values into nulls."""
+    """Return the typed columns. Spark turns unreadable values into nulls."""
     from pyspark.sql import functions as F
 
     value: Column = F.from_json(F.col("value").cast("string"), SCHEMA)
@@ -157,7 +158,7 @@ def made(bench: Bench, values: pa.Array, name: str, spec: FormatSpec) -> Typed:
 
 
 def _broken(values: pa.Array) -> pa.Array:
-    """Return the values, of which one in `BROKEN_EVERY` is truncated."""
+    """Return the values, of which one in every `BROKEN_EVERY` is truncated."""
     return pa.array(
         [v[: len(v) // 2] if n % BROKEN_EVERY == 0 else v for n, v in enumerate(values.to_pylist())], pa.binary()
     )

@@ -1,7 +1,8 @@
-"""Memory of a decode hop in windows of 1, 4 and 16 times the records: of Spark's Python workers, and of the process that drives it.
+"""Memory of a decode hop for windows with 1, 4 and 16 times as many records: of Spark's Python workers, and of the
+process that drives the hop.
 
-`python -m benchmarks.decoding_memory BOOTSTRAP TOPIC RECORDS LAKE` is that process: it decodes one raw window, with
-`SPARK_REMOTE` from the environment, and prints its peak memory in bytes.
+`python -m benchmarks.decoding_memory BOOTSTRAP TOPIC RECORDS LAKE` is that process. It decodes one raw window, with
+`SPARK_REMOTE` from the environment, and prints its own peak memory in bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PEAK_RSS: Final = "5"
 
 
 def run(bench: Bench) -> Measured:
-    """Measure peaks of resident memory in bytes, the smallest window first.
+    """Measure the peaks of resident memory in bytes, with the smallest window first.
 
     One record in 20 is broken, so both tables get rows.
     """
@@ -72,7 +73,8 @@ def run(bench: Bench) -> Measured:
 
 
 def part_of(bulk: Bulk, records: int) -> Bulk:
-    """Return the first `records` of a topic with equally many in each partition."""
+    """Return the ranges with the first `records` records of a topic, which has the same number of records in each
+    partition."""
     each = records // len(bulk.ranges.by_partition)
     ranges = TopicRanges({partition: OffsetRange(0, each) for partition in bulk.ranges.by_partition})
     return replace(bulk, records=each * len(bulk.ranges.by_partition), ranges=ranges)

@@ -1,7 +1,7 @@
 """Compression and row groups for readers of a raw table: size, write time and read time, by kind of value.
 
-Files are written by the columnar engine's own writer. Work in one process is measured in processor time, because
-libraries that read Parquet use all available threads; Spark's reads are measured in wall-clock time.
+The columnar engine's own writer writes the files. Work in one process is measured in processor time, because libraries
+that read Parquet use all available threads. Spark's reads are measured in wall-clock time.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS: Final = 20_000
 LOOKED_UP: Final = 100
-"""Neighboring offsets of a look-up."""
+"""Number of neighboring offsets in a look-up."""
 _TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _WINDOW: Final = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, 1, tzinfo=UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Settings for writing files: a Parquet codec, and the column bytes per row group."""
+    """Settings for writing files: a Parquet codec, and the bytes of columns in a row group."""
 
     codec: str
     row_group_bytes: int
 
     @property
     def name(self) -> str:
-        """Name in the results."""
+        """Name of the format in the results."""
         return f"{self.codec}, row groups of {self.row_group_bytes >> 20} MiB"
 
 
@@ -67,7 +67,7 @@ FORMATS: Final = (
 
 
 def run(bench: Bench) -> Measured:
-    """Measure each kind of value in each format; figures are per million records."""
+    """Measure each kind of value in each format. Figures are for one million records."""
     count = bench.pick(1_000_000, 100_000)
     found: dict[str, list[float]] = {}
     spark = connect(bench.remote)
@@ -80,7 +80,7 @@ def run(bench: Bench) -> Measured:
 
 
 def kinds(count: int) -> Mapping[str, pa.Array]:
-    """Return `count` values of each kind, the same each time."""
+    """Return `count` values of each kind. They are the same on each call."""
     random = np.random.default_rng(2026)
     flights = dataset.load("flights").values
     flights = pa.concat_arrays([_binary(flights)] * -(-count // len(flights)))[:count]
@@ -96,7 +96,7 @@ def _binary(values: Any) -> pa.Array:
 
 
 def _log_lines(count: int, random: np.random.Generator) -> pa.Array:
-    """Return lines of a web server log, generated with realistically repeated addresses and paths."""
+    """Return lines of a generated web server log, with realistically repeated addresses and paths."""
     hosts = pa.array([f"10.{a}.{b}.{c}" for a, b, c in random.integers(0, 256, (5_000, 3))])
     words = ("orders", "carts", "users", "search", "static/app.js", "login", "items")
     paths = pa.array([f"/{words[n % 7]}/{n}" for n in random.integers(0, 20_000, 3_000)])
@@ -191,7 +191,8 @@ def _blocks(values: pa.Array) -> Iterator[pa.RecordBatch]:
 
 
 Read = Callable[[int, int], int]
-"""Reads the values of the offsets from the first number to the second, exclusive; returns their number."""
+"""Function that reads the values at the offsets from the first number (inclusive) to the second (exclusive), and
+returns the number of values."""
 
 
 def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[str, tuple[Read, Callable[[], float]]]:
@@ -222,8 +223,7 @@ def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[st
 
 
 def _seconds(read: Callable[[], int], clock: Callable[[], float], rows: int) -> float:
-    """Return the lowest of three timings, the one least affected by other work. Raises if a reader returns wrong
-    rows."""
+    """Return the lowest of three timings, because other work affects it least. Raises if a reader returns wrong rows."""
     taken = []
     for _ in range(3):
         began = clock()

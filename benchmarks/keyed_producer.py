@@ -1,6 +1,7 @@
-"""`python -m benchmarks.keyed_producer BOOTSTRAP TOPIC STREAMS PER_SECOND BYTES SECONDS`: keyed streams at a steady rate.
+"""`python -m benchmarks.keyed_producer BOOTSTRAP TOPIC STREAMS PER_SECOND BYTES SECONDS`: keyed streams at a steady
+rate.
 
-Each stream sends its records evenly over time. Ends by itself after SECONDS, and prints the number of acknowledged
+Each stream sends its records evenly over time. The program ends after SECONDS, and prints the number of acknowledged
 records.
 """
 
@@ -14,7 +15,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 
 def main(bootstrap: str, topic: str, streams: int, per_second: int, size: int, seconds: int) -> None:
-    """Produce; raises RuntimeError if the producer was more than a second late, or a record was refused."""
+    """Produce the records. Raises RuntimeError if the producer was more than a second late, or if a record was refused."""
     failed: list[str] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:

@@ -1,6 +1,6 @@
-"""Comparison of a load with the machine's limits: its values' bytes copied in memory, written to disk, and sent over
-loopback. Each limit is measured with two threads, or two pairs of processes, on the load's folder and device.
-"""
+"""Comparison of a load with the machine's limits, for the bytes of the load's values: copied in memory, written to
+disk, and sent over loopback. Each limit is measured with two threads, or with two pairs of processes, on the folder and
+device that the load uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the machine for a number of bytes. `folder` is on the disk to write to."""
+    """Limits of the machine for a number of bytes. `folder` is on the disk to which the bytes are written."""
 
     folder: Path
     size: int
@@ -40,7 +40,8 @@ class Limits:
 
     @classmethod
     def of(cls, folder: Path, size: int) -> Limits:
-        """Make limits for at most `size` bytes, in whole blocks per thread; both arrays have been written once."""
+        """Create limits for at most `size` bytes, in whole blocks for each thread. Both arrays have been written to
+        once."""
         size -= size % (AT_ONCE * _BLOCK)
         block = np.frombuffer(os.urandom(_BLOCK), np.uint8)
         source = np.tile(block, size // _BLOCK)
@@ -51,12 +52,12 @@ class Limits:
         self._in_parts(self._copied)
 
     def write(self) -> None:
-        """Write everything to two new files, and sync them to the disk."""
+        """Write everything to two new files, and sync the files to the disk."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._in_parts(self._written)
 
     def send(self) -> None:
-        """Send everything from two processes to two threads of this one."""
+        """Send everything from two processes to two threads in this process."""
         self._in_parts(self._received)
 
     def _in_parts(self, work: Callable[[int, int], None]) -> None:
@@ -102,7 +103,7 @@ def _send(port: int, size: int) -> None:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds for the values of one window."""
+    """Measure the seconds for the bytes of the values in one window."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 3)
     bench.report(f"producing {records:,} records")
     bulk = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "bulk", records)

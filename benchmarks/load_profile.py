@@ -1,4 +1,4 @@
-"""Processor time of a load's task, function by function: the task itself, in this process and on one thread."""
+"""Processor time of a load's task, function by function. The task runs alone, in this process and on one thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from platform_assets.lake import raw_table
 from platform_assets.lake.location import Folder, load_folder
 
 Function = tuple[str, int, str]
-"""File, line and name of a function, from Python's profiler."""
+"""File, line and name of a function, as Python's profiler reports them."""
 Callers = Mapping[Function, tuple[int, int, float, float]]
 
 STEPS: Final[Mapping[str, str]] = {
@@ -41,20 +41,20 @@ STEPS: Final[Mapping[str, str]] = {
     "kernels/records.py": "records to Arrow columns",
     "engines/shared/files.py": "Parquet",
 }
-"""Steps of a task, by module; numba's kernels and libraries count for the function that calls them."""
+"""Steps of a task, by module. Time in numba's kernels and in libraries counts for the function that calls them."""
 _PACKAGE: Final = "/platform_assets/"
 
 
 @dataclass(frozen=True, slots=True)
 class OneTask:
-    """A share of a topic's records, as a Spark worker would get it."""
+    """Part of a topic's records, as a Spark worker would get it."""
 
     bulk: Bulk
     table: Path
     records: int
 
     def run(self) -> None:
-        """Read all of its partition 0 and write the files, which the caller's `clear` deletes."""
+        """Read all of the topic's partition 0 and write the files, which the caller's `clear` deletes."""
         below = load_folder(WINDOW.key, str(uuid.uuid4()))
         whole = self.bulk.ranges.by_partition[0]
         source = Source(self.bulk.topic, self.bulk.topic_id, str(self.table))
@@ -70,7 +70,7 @@ class OneTask:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure processor seconds of one task, by kind of values, and its shares, by step and by function."""
+    """Measure the processor seconds of one task, by kind of values, and the shares of each step and each function."""
     records, rounds = bench.pick(1_500_000, 150_000), bench.pick(5, 3)
     seconds: dict[str, list[float]] = {}
     shares: dict[str, dict[str, float]] = {}
@@ -109,9 +109,8 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _profile(call: Callable[[], object]) -> dict[str, float]:
-    """Return the shares of the time of `call`, the largest first: of each step, then of each function with at least 1
-    %.
-    """
+    """Return shares of the time that `call` takes, the largest first: the share of each step, followed by the share of
+    each function with at least 1 %."""
     profiler = cProfile.Profile(time.process_time)
     profiler.runcall(call)
     own = own_time(pstats.Stats(profiler).stats)  # type: ignore[attr-defined]
@@ -133,7 +132,7 @@ def _profile(call: Callable[[], object]) -> dict[str, float]:
 
 
 def own_time(stats: Mapping[Function, tuple[int, int, float, float, Callers]]) -> dict[Function, float]:
-    """Return the time of each platform function, including the libraries and builtins that it calls."""
+    """Return the time of each platform function, including the libraries and built-in functions that it calls."""
     own: dict[Function, float] = {}
 
     def give(function: Function, spent: float, below: frozenset[Function]) -> None:

@@ -1,4 +1,4 @@
-"""Preparation of the measuring machine, so that its state stays the same."""
+"""Preparation of the machine that runs the benchmarks, so that its state stays the same."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 def touch_memory(report: Callable[[str], None]) -> None:
-    """Write once to all available memory except 1 GiB. The host of a new virtual machine provides each page when it is
-    first written, which took ten times as long as writing: first 0.4 GB/s to files, later 5 GB/s (2026-11-25).
-    Otherwise, that cost would slow down loads at random moments.
-    """
+    """Write once to all available memory except 1 GiB. The host of a new virtual machine provides each page when the
+    page is first written. This takes ten times as long as the write itself: files were first written with 0.4 GB/s, and
+    later with 5 GB/s (2026-11-25). Without this preparation, that cost would slow down loads at random moments."""
     free = max(min(psutil.virtual_memory().available, _granted()) - _LEFT_ALONE, 0)
     began = time.monotonic()
     ones = bytes([1]) * _PIECE
@@ -32,6 +31,6 @@ def touch_memory(report: Callable[[str], None]) -> None:
 
 
 def _granted() -> int:
-    """Return the memory that a container may use."""
+    """Return the memory limit of the container."""
     limit = _CONTAINER.read_text().strip() if _CONTAINER.exists() else "max"
     return sys.maxsize if limit == "max" else int(limit)

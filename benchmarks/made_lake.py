@@ -1,7 +1,6 @@
-"""Lakes of very many windows, made by script: their ledgers and logs are real, but old data files are only named.
-Scenarios on them read ledgers and logs. Both look as after a year of loads: an old part folded into few files or a
-checkpoint, and separate commits for the newest windows.
-"""
+"""Lakes with very many windows, which a script makes. Their ledgers and logs are real, but old data files do not exist.
+Scenarios that use these lakes read only ledgers and logs. Both look as after a year of loads: the old part is folded
+into few files or a checkpoint, and the newest windows have separate commits."""
 
 from __future__ import annotations
 
@@ -57,11 +56,13 @@ def make(
     *,
     a_file: int | None = None,
 ) -> None:
-    """Make `raw/<topic>` under the lake root `root`: hourly windows from START on, one record a window and partition.
+    """Make `raw/<topic>` under the lake root `root`, with hourly windows from START on, and with one record per window
+    and partition.
 
-    Window `n` holds offset `n` of each partition, in one file, which does not exist. The newest `one_by_one` windows
-    have commits of their own. With `a_file`, the table is flat, and upkeep has merged so many older windows into each file, which
-    does exist, and whose contents are written down; its log has only the commits that a clean-up would leave.
+    Window `n` has offset `n` of each partition, in one file, which does not exist. The newest `one_by_one` windows have
+    separate commits. If `a_file` is given, the table is flat, and upkeep has merged that many older windows into each
+    file. These merged files exist, and their contents are recorded. The log of such a table has only the commits that a
+    clean-up would leave.
     """
     ledger = Ledger(Lake.at(root))
     ledger.create()
@@ -100,9 +101,8 @@ def make(
 
 
 def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_log: int) -> None:
-    """Make the table with real data files and without a ledger. Only the newest `in_log` windows have load commits:
-    older log entries have expired, so earlier windows are only in a checkpoint.
-    """
+    """Make the table with real data files and without a ledger. Only the newest `in_log` windows have load commits.
+    Older log entries have expired, so earlier windows are only in a checkpoint."""
     table = root / "raw" / topic
     with new_tables_are("partitioned"):
         raw_table.create(Folder.at(table), topic)
@@ -119,7 +119,7 @@ def make_readable(root: Path, topic: str, windows: int, partitions: int, *, in_l
 
 
 def report(ledger: Ledger, topic: str, instance: dg.DagsterInstance, since: datetime) -> None:
-    """Report the windows from `since` on to Dagster, as if it had sealed and loaded them."""
+    """Report the windows from `since` on to Dagster, as if a sensor had sealed them and runs had loaded them."""
     table = TableRef.raw(topic)
     at = str(ledger.lake.table(table))
     windows = ledger.windows(topic, start=since)
@@ -133,14 +133,15 @@ def report(ledger: Ledger, topic: str, instance: dg.DagsterInstance, since: date
 
 
 def clock(cluster: Cluster, lake: Lake, now: datetime) -> OtherClock:
-    """Second clock for ticks at the times of such a lake, which may be in the future: it is asked as usual, and agrees."""
+    """Return a second clock for ticks at the times of such a lake, which can be in the future. The clock is queried as
+    usual, and agrees with `now`."""
     return replace(clocks.other_clock(cluster, lake, datetime.now(UTC)), now=now)
 
 
 def record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions: int, each: int = 1) -> None:
-    """Record the cuts of edges 0 to `windows`, in one commit that carries the transaction of the last one.
+    """Record the cuts of edges 0 to `windows`, in one commit that has the transaction of the last edge.
 
-    Windows have `each` offsets per partition.
+    Each window has `each` offsets per partition.
     """
     count = (windows + 1) * partitions
     edges = np.repeat(np.arange(windows + 1, dtype=np.int64), partitions)
@@ -160,9 +161,10 @@ def record_cuts(root: Path, topic: str, topic_id: str, windows: int, partitions:
 
 
 def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) -> Path:
-    """Make the log of a flat table with `windows` loads, as upkeep leaves it that merges the files of each day; return its folder.
+    """Make the log of a flat table with `windows` loads, as it looks after upkeep has merged the files of each day.
+    Return the folder of the log.
 
-    The commits are those that a clean-up keeps, and each hundredth one has a checkpoint.
+    The log has the commits that a clean-up keeps, and a checkpoint at every hundredth commit.
     """
     table, keys = root / "raw" / topic, _keys(np.arange(windows, dtype=np.int64))
     raw_table.create(Folder.at(table), topic)
@@ -186,7 +188,8 @@ def make_log(root: Path, topic: str, windows: int, a_day: int, partitions: int) 
 
 
 def _merged(table: Path, topic_id: str, keys: Sequence[str], first: int, a_file: int, partitions: int) -> list[int]:
-    """Write and commit a file of windows from the number `first` on, as upkeep leaves it; return the sums of their contents."""
+    """Write and commit a file with windows, starting with number `first`, as upkeep leaves it. Return the sums of the
+    windows' contents."""
     numbers = np.arange(first, min(first + a_file, len(keys)), dtype=np.int64)
     count, offsets = len(numbers) * partitions, np.repeat(numbers, partitions)
     schema = pa.schema(DeltaTable(table).schema().to_arrow())
@@ -217,7 +220,8 @@ def _merged(table: Path, topic_id: str, keys: Sequence[str], first: int, a_file:
 def _record_receipts(
     root: Path, topic: str, topic_id: str, keys: Sequence[str], partitions: int, contents_of: Sequence[int] | None
 ) -> None:
-    """Record receipts; `contents_of` are the sums of windows in merged files, whose own files are gone."""
+    """Record receipts. If `contents_of` is given, it has the sums of windows that are in merged files, and the windows'
+    own files no longer exist."""
     windows = len(keys)
     count = windows * partitions
     numbers = np.repeat(np.arange(windows, dtype=np.int64), partitions)
@@ -315,7 +319,7 @@ def _commit(
 
 
 def _written(table: Path, key: str, number: int, partitions: int) -> dict[str, object]:
-    """Write a data file with one record per partition; return its log entry."""
+    """Write a data file with one record per partition. Return the file's log entry."""
     entry = _add(key, number, partitions)
     file = table / unquote(str(entry["path"]))
     file.parent.mkdir(parents=True)
@@ -345,5 +349,5 @@ def _add(key: str, number: int, partitions: int, *, flat: bool = False) -> dict[
 
 
 def now() -> int:
-    """The present time in ms, as the log has it."""
+    """Return the present time in ms, as in the log."""
     return round(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""Small windows of many topics in a group: the ticks that seal all of them, and the runs that load and check them."""
+"""Small windows of many topics in one group: the ticks that seal all windows, and the runs that load and check them."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ WHOLE: Final = "from the edge until all are loaded and checked"
 _CREATED_AT_ONCE: Final = 50
 _MOST_TICKS: Final = 20
 _REPORTED: Final = 24
-"""Number of a topic's newest windows that Dagster already knows: those that checks evaluate one by one."""
+"""Number of a topic's newest windows that Dagster already knows. Checks evaluate these windows one by one."""
 _RECORDS: Final = 10
-"""Records of a window in each partition."""
+"""Number of records in each partition of a window."""
 
 
 def run(bench: Bench) -> Measured:
-    """Measure a hundred topics whose ledger has a history, in seconds."""
+    """Measure the seconds for a hundred topics whose ledger has a history."""
     return measured("many-topics", bench, bench.pick(100, 10), bench.pick(1_000, 24), bench.pick(3, 1))
 
 
 def run_thousand(bench: Bench) -> Measured:
-    """Measure a thousand topics, with ten million rows of cuts."""
+    """Measure the seconds for a thousand topics, whose ledger has ten million rows of cuts."""
     return measured("thousand-topics", bench, bench.pick(1_000, 30), bench.pick(834, 24), bench.pick(3, 1))
 
 
 def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int) -> Measured:
-    """Measure seconds of ticks and runs.
+    """Measure the seconds for ticks and runs.
 
-    Runs execute in this process, one after the other, without Dagster's time to start them.
+    Runs execute in this process, one after the other, without the time that Dagster takes to start them.
     """
     partitions = 12
     stem = uuid.uuid4().hex[:6]
@@ -171,7 +171,7 @@ def _all_loaded(ledger: Ledger, declared: tuple[TopicDeclaration, ...], window: 
 
 
 def _prove(ledger: Ledger, declared: tuple[TopicDeclaration, ...], partitions: int, window: int) -> None:
-    """Raise RuntimeError unless each topic's window is loaded completely."""
+    """Raise RuntimeError unless the window of each topic is loaded completely."""
     key = f"{edge(window):%Y-%m-%d-%H:%M}"
     for d in declared:
         found = ledger.receipts(d.raw_table, [key]).get(key)

@@ -1,4 +1,4 @@
-"""The next window of tables that have few windows and very many: its tick, its load, its checks, and `status`."""
+"""The next window in tables with few and with very many windows: the window's tick, load and checks, and `status`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _REPORTED: Final = 1_000
 
 @dataclass
 class Grown:
-    """A topic with a table of `windows` windows, made by script, and the next window still to come.
+    """A topic with a table of `windows` windows, which a script makes, and the next window, which is not closed yet.
 
-    With `a_file`, the table is flat, and upkeep has merged so many windows into each file.
+    If `a_file` is given, the table is flat, and upkeep has merged that many windows into each file.
     """
 
     bench: Bench
@@ -72,15 +72,15 @@ class Grown:
 
     @property
     def now(self) -> datetime:
-        """A second after the next window has closed."""
+        """Time one second after the next window has closed."""
         return edge(self.next + 1) + timedelta(seconds=1)
 
     def prepare(self) -> None:
-        """Fill the next window."""
+        """Produce the records of the next window."""
         self._produce(RECORDS)
 
     def tick(self) -> None:
-        """Do what the sensor does once the window has closed."""
+        """Do the work of the sensor after the window has closed."""
         tick = Tick(Group.of(self.declaration), self.cluster, self.ledger, self.instance, self.now, made_lake.clock)
         result = tick.plan(self.cursor)
         if len(result.run_requests or []) != 1:
@@ -88,7 +88,7 @@ class Grown:
         self.cursor = result.cursor
 
     def load(self) -> None:
-        """Do what the run does in its first step."""
+        """Do the work of the run's first step."""
         loader = Loader(self.declaration, self.cluster, self.ledger, self._engine(), now=lambda: self.now)
         loaded = loader.load(self._key)
         if loaded.receipt.rows != RECORDS:
@@ -100,14 +100,14 @@ class Grown:
         return choose_engine(self.ledger.lake, lambda: self.settings, session)
 
     def report(self) -> None:
-        """Do what Dagster does between load and checks; not measured."""
+        """Do the work of Dagster between load and checks. This is not measured."""
         values = events.of_receipt(self.loaded.receipt, self.loaded.outcome, str(self.root))
         event = dg.AssetMaterialization(table_key(TableRef.raw(self.topic)), partition=self._key, metadata=values)
         self.instance.report_runless_asset_event(event)
         self.next += 1
 
     def checks(self) -> None:
-        """Do what the run does in its second step: all four checks, with their reports for Dagster."""
+        """Do the work of the run's second step: all four checks, with their reports for Dagster."""
         evaluation = Evaluation(
             self.declaration, self.ledger, dagster_records.orchestration(self.instance, TableRef.raw(self.topic)),
             lambda: self.settings, lambda: self.cluster, self._engine(), counting=CHECKS.values(),
@@ -118,7 +118,7 @@ class Grown:
                 raise RuntimeError(f"{check_result.headline} {[f.sentence() for f in check_result.findings[:3]]}")
 
     def status(self) -> None:
-        """Collect what `platform-assets status` does."""
+        """Collect the same facts as `platform-assets status`."""
         found = status.collect([self.declaration], self.ledger, self.cluster, self.instance, CHECKS, self.now)
         if found.tables[0].windows_loaded != self.next:
             raise RuntimeError(f"{found.tables[0]} instead of {self.next} loaded windows")
@@ -133,7 +133,7 @@ class Grown:
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds of each step for the next window of each table, in turn."""
+    """Measure the seconds of each step for the next window of each table, one table after the other."""
     sizes = (10, 1_000) if bench.quick else (10, 1_000, 10_000, 100_000)
     rounds = bench.pick(7, 3)
     seconds: dict[str, list[float]] = {f"{step}, window {n + 1:,}": [] for step in STEPS for n in sizes}

@@ -1,10 +1,11 @@
-"""Memory of the Spark server, its Python workers and the run's process, for a window of many records and of ten times as many.
+"""Memory of the Spark server, of its Python workers and of the run's process, for a window of many records and for a
+window of ten times as many.
 
-Both windows are in one lake, and so in one Spark session: workers of another session would be counted too, for the
-minute until Spark ends idle ones.
+Both windows are in one lake and therefore use one Spark session. With two sessions, the workers of the other session
+would be counted too, for the minute until Spark ends idle workers.
 
-`python -m benchmarks.memory BOOTSTRAP TOPIC START FOLDER LAKE` is the run's process: it loads one window, with `SPARK_REMOTE`
-from the environment, and prints its peak memory in bytes.
+`python -m benchmarks.memory BOOTSTRAP TOPIC START FOLDER LAKE` is the run's process. It loads one window, with
+`SPARK_REMOTE` from the environment, and prints its peak memory in bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ RUN: Final = "run's process"
 
 
 def run(bench: Bench) -> Measured:
-    """Measure peaks of resident memory in bytes; one server loads both windows, the smaller one first."""
+    """Measure the peaks of resident memory in bytes. One server loads both windows, the smaller window first."""
     sizes = (200_000, 2_000_000) if bench.quick else (2_000_000, 20_000_000)
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     start = end - timedelta(hours=1)
@@ -83,14 +84,15 @@ def listening(remote: str) -> psutil.Process:
 
 @dataclass
 class Peak:
-    """Peak bytes of a server with its Python workers, and of the server and a single worker."""
+    """Peak bytes of a server together with its Python workers, of the server alone, and of a single worker."""
 
     together: float = 0.0
     server: float = 0.0
     worker: float = 0.0
 
     def take(self, server: psutil.Process) -> None:
-        """Read memory once. Workers are forked, so each counts its share of common memory (PSS)."""
+        """Read the memory once. Workers are forked, so each worker counts only its share of the memory that they have
+        in common (PSS)."""
         together = float(server.memory_info().rss)
         self.server = max(self.server, together)
         for child in server.children(recursive=True):
@@ -122,7 +124,7 @@ def _peak(process: psutil.Process) -> Iterator[Peak]:
 
 
 def main(bootstrap: str, topic: str, start: str, folder: str, lake: str) -> None:
-    """Load the window like a Dagster run, and print the peak."""
+    """Load the window as a Dagster run does, and print the peak memory."""
     declaration = TopicDeclaration(topic, "0 * * * *", datetime.fromisoformat(start))
     with ExitStack() as stack:
         runs = WindowRuns(stack, declaration, bootstrap, os.environ["SPARK_REMOTE"], Path(folder), Path(lake))
@@ -131,9 +133,8 @@ def main(bootstrap: str, topic: str, start: str, folder: str, lake: str) -> None
 
 
 def most_held(process: int | None = None) -> int:
-    """Return the peak bytes of a process, by default this one. Unlike `getrusage`, it does not start with its parent's
-    peak. Raises OSError and StopIteration if the process has ended.
-    """
+    """Return the peak bytes of a process, by default of this process. Unlike `getrusage`, the result does not start
+    with the peak of the parent process. Raises OSError and StopIteration if the process has ended."""
     status = Path(f"/proc/{process or 'self'}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) * 1024
 

@@ -1,4 +1,4 @@
-"""Pages of Dagster's UI for a group of a thousand topics, in the machine's own Chromium."""
+"""Pages of Dagster's UI for a group of a thousand topics, in the Chromium that is installed on this machine."""
 
 from __future__ import annotations
 
@@ -43,9 +43,8 @@ attributes:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds from opening a page until it shows its content; each page is opened twice before, which is
-    not counted.
-    """
+    """Measure the seconds from opening a page until it shows its content. Each page is first opened twice without being
+    measured."""
     path = browser.executable(os.environ)
     if path is None:
         raise RuntimeError(f"there is no Chromium: {browser.REMEDY}")
@@ -66,7 +65,7 @@ def run(bench: Bench) -> Measured:
 
 
 def _pages(names: list[str], newest: str) -> Mapping[str, tuple[str, list[str]]]:
-    """Return the address of each page, and the texts that it shows once it is there."""
+    """Return the address of each page, and the texts that the page shows once it is complete."""
     one = names[len(names) // 2]
     return {
         "an asset": (f"/assets/raw/{one}?view=overview", ["Upstream assets", f"kafka / {one}"]),
@@ -86,7 +85,7 @@ def _open(page: Page, address: str, texts: list[str]) -> None:
 
 @contextmanager
 def _interface(bench: Bench, names: list[str], keys: list[str]) -> Iterator[str]:
-    """Run the web server that `up` starts, with a folder that declares these topics and a store with windows of each."""
+    """Run the web server that `up` starts. Its folder declares these topics, and its store has windows for each topic."""
     home = home_at(bench.root / "pages")
     folder = bench.root / "pages-defs" / "sales"
     folder.mkdir(parents=True)
@@ -112,7 +111,7 @@ def _interface(bench: Bench, names: list[str], keys: list[str]) -> Iterator[str]
 
 
 def _record(instance: dg.DagsterInstance, topic: str, keys: list[str]) -> None:
-    """Record what sensor and runs leave in Dagster's store."""
+    """Record the events that the sensor and the runs leave in Dagster's store."""
     table = table_key(TableRef.raw(topic))
     for window in keys:
         for key in (topic_key(topic), table):

@@ -1,4 +1,4 @@
-"""Picture of one run: the time of each contender, and the degree to which each goal was reached."""
+"""Pictures of one run: the time of each contender, and the degree to which each goal was reached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _REACHED, _MISSED, _PLAIN = "#2a7f62", "#c8553d", "#5b7db1"
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
-    """Write an SVG with one bar per goal, as a share of its bound, so that 1 is always the bound."""
+    """Write an SVG with one bar per goal. Each bar is a share of the goal's bound, so 1 is always the bound."""
     plt = _pyplot()
     goals = [(name, goal) for name, s in document["scenarios"].items() for goal in s["goals"]]
     if not goals:
@@ -64,7 +64,7 @@ def draw_curves(document: dict[str, Any], path: Path) -> None:
 
 
 def _pyplot() -> Any:
-    """Return matplotlib without a screen, imported only when a picture is drawn."""
+    """Return matplotlib without a screen. It is imported only when a picture is drawn."""
     import matplotlib as mpl
 
     mpl.use("Agg")

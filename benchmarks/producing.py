@@ -1,4 +1,4 @@
-"""Topics, and records into them, for scenarios."""
+"""Topics for scenarios, and records that are sent to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 
 class Sent(NamedTuple):
-    """A record to send; `timestamp` in ms, 0 for the producer's clock."""
+    """A record to send. `timestamp` is in ms; 0 means the producer's clock."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ def create(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
 
 
 def produce(bootstrap: str, records: Iterable[Sent], compression: str = "none") -> None:
-    """Send `records` in large batches. Raises RuntimeError if the broker did not accept all of them."""
+    """Send `records` in large batches. Raises RuntimeError if the broker did not accept all records."""
     producer = _producer(bootstrap, {"compression.type": compression})
     for number, record in enumerate(records):
         _send(producer, record)
@@ -40,9 +40,8 @@ def produce(bootstrap: str, records: Iterable[Sent], compression: str = "none") 
 
 
 def produce_in_transactions(bootstrap: str, records: Iterable[Sent], size: int, aborted_every: int) -> int:
-    """Send `records` in transactions of `size`, of which each `aborted_every`-th is aborted; return the number of
-    committed records.
-    """
+    """Send `records` in transactions with `size` records each, and abort one of every `aborted_every` transactions.
+    Return the number of committed records."""
     producer = _producer(bootstrap, {"transactional.id": f"bench-{uuid.uuid4()}"})
     producer.init_transactions(60)
     committed = 0

@@ -1,5 +1,5 @@
-"""A flat table of many small windows, as other readers see it before and after upkeep, next to the same rows in files
-of an ideal size; upkeep's rows per second; and the time to replace a window in a merged file."""
+"""A flat table of many small windows, as other readers see it before and after upkeep, compared with the same rows in
+files of an ideal size; the rows that upkeep merges per second; and the time to replace a window in a merged file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ READERS: Final = ("DuckDB", "polars", "Spark")
 
 @dataclass(frozen=True)
 class Small:
-    """A flat table of hourly windows with `each` rows per partition, and a file for each window, as loads leave it."""
+    """A flat table of hourly windows with `each` rows per partition, and with one file for each window, as loads leave
+    it."""
 
     lake: Lake
     windows: int
@@ -64,16 +65,16 @@ class Small:
 
     @property
     def path(self) -> Path:
-        """The table's folder."""
+        """The folder of the table."""
         return Path(str(self.lake.table(TableRef.raw(TOPIC))))
 
     @property
     def rows(self) -> int:
-        """Rows of the whole table."""
+        """Number of rows in the whole table."""
         return self.windows * self.each * PARTITIONS
 
     def batches(self, number: int, seed: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a window, by partition. Values are random letters, the same for the same seed."""
+        """Yield the rows of a window, by partition. Values are random letters, which are the same for the same seed."""
         began = round(edge(number).timestamp() * 1_000_000)
         rng = np.random.default_rng([seed, number])
         for partition in range(PARTITIONS):
@@ -96,7 +97,7 @@ class Small:
             )
 
     def make(self, ledger: Ledger, report: Callable[[str], None]) -> None:
-        """Write the files, commit them and record their windows and receipts."""
+        """Write and commit the files, and record the windows and their receipts."""
         ledger.create()
         folder = Folder.at(self.path)
         raw_table.create(folder, TOPIC)
@@ -126,7 +127,7 @@ class Small:
     def written(
         self, folder: Folder, number: int, key: str, load_id: str | None = None, seed: int = 0
     ) -> tuple[list[NewFile], tuple[int, int]]:
-        """Write the file of a window; return it, and its content's sum and size."""
+        """Write the file of a window. Return the file, and the sum and size of its content."""
         below = load_folder(key, load_id or _load_id(key))
         series = FileSeries(folder.content, below, "00000", 1 << 20, window=key, field_ids=_ids_at(self.path))
         for batch in self.batches(number, seed):
@@ -143,7 +144,7 @@ def _ids_at(path: Path) -> FieldIds:
 
 
 def run(bench: Bench) -> Measured:
-    """Seconds of each reader's scans of both tables, in turn, and of replacing a window."""
+    """Measure the seconds for each reader's scans of both tables, one after the other, and for replacing a window."""
     windows, each = bench.pick(20_000, 1_000), 250
     rounds = bench.pick(7, 3)
     ledger = Ledger(Lake.at(bench.root / "lake"))
@@ -185,7 +186,8 @@ def run(bench: Bench) -> Measured:
 
 
 def _upkeep(bench: Bench, ledger: Ledger, small: Small, session: Callable[[], SparkSession]) -> tuple[float, int]:
-    """Run upkeep until nothing is left to merge; return its seconds and the number of rows that it merged."""
+    """Run upkeep until there is nothing left to merge. Return the seconds that it took and the number of rows that it
+    merged."""
     session()
     upkeep = TableUpkeep(TableRef.raw(TOPIC), ledger, merge_engine(ledger.lake, session))
     now, took, rows = edge(small.windows) + timedelta(days=1), 0.0, 0
@@ -212,7 +214,7 @@ def _expected(small: Small) -> tuple[int, int]:
 
 
 def _write_ideal(small: Small, path: Path) -> None:
-    """Write the rows without the windows' files in between, sorted by time, as one Delta writer would."""
+    """Write the rows sorted by time, as one Delta writer would, without first writing a file for each window."""
     batches = (batch for number in range(small.windows) for batch in small.batches(number))
     reader = pa.RecordBatchReader.from_batches(SCHEMA, batches)
     write_deltalake(path, reader, target_file_size=DEFAULT_FILE_SIZE)
@@ -260,10 +262,10 @@ def _timed(run_: Callable[[], object]) -> float:
 
 
 def _replace(small: Small, rounds: int) -> tuple[list[float], int]:
-    """Replace windows in the middle of merged files; return the seconds of each, and the size of the largest of the
+    """Replace windows in merged files. Return the seconds for each replacement, and the size of the largest of these
     files.
 
-    Each is the first one in its file. The rows of the other windows are compared with polars.
+    Each replaced window is in the middle of its file. The rows of the other windows are compared with polars.
     """
     folder, table = Folder.at(small.path), TableRef.raw(TOPIC)
     took, largest = list[float](), 0
@@ -292,7 +294,7 @@ def _commit(lake: Lake, table: TableRef, window: SealedWindow, load_id: str, fil
 
 
 def _others(path: Path, keys: Sequence[str], key: str) -> tuple[Any, ...]:
-    """Return the number, and a sum of hashes, of the rows of all windows of a file but `key`."""
+    """Return the number of rows in all windows of a file except `key`, and a sum of the rows' hashes."""
     rows_ = pl.scan_delta(str(path)).filter(pl.col("window").is_between(keys[0], keys[-1]), pl.col("window") != key)
     hashes = pl.struct("window", "kafka_partition", "kafka_offset", "value").hash(seed=7)
     return rows_.select(pl.len(), (hashes % (1 << 32)).sum()).collect().row(0)

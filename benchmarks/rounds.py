@@ -1,4 +1,4 @@
-"""Run contenders in turn, so that other work of the machine affects all of them alike."""
+"""Running contenders in turn, so that other work on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 WARM_UP: Final = 3
-"""Number of warm-up rounds: a Java server compiles frequently run code, and gets faster for minutes."""
+"""Number of warm-up rounds. A Java server compiles code that runs frequently, and gets faster for minutes."""
 
 
 def counted(rounds: int) -> range:
-    """Yield the numbers of all rounds; those of the warm-up are below 1."""
+    """Return the numbers of all rounds. The numbers of warm-up rounds are below 1."""
     return range(1 - WARM_UP, rounds + 1)
 
 
@@ -23,10 +23,11 @@ def alternate(
     clear: Callable[[], object] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, tuple[float, ...]]:
-    """Return the seconds of each contender's `rounds` runs, one after the other in each round, after `WARM_UP`
-    uncounted rounds.
+    """Return the seconds of `rounds` runs for each contender, after `WARM_UP` rounds that are not counted. In each
+    round, the contenders run one after the other.
 
-    `clear` is called after each run and not timed. `clock` is `time.process_time` for what runs on one thread of this process alone.
+    `clear` is called after each run and is not timed. `clock` is `time.process_time` for work that runs only on one
+    thread of this process.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in counted(rounds):
@@ -42,11 +43,11 @@ def alternate(
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
-    """Return the median of the ratios `over / under` per round, and half of their range as a share of it."""
+    """Return the median of the ratios `over / under` in each round, and half of their range as a share of the median."""
     return middle([a / b for a, b in zip(over, under, strict=True)])
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
-    """Return the median, and half of the range as a share of it."""
+    """Return the median, and half of the range as a share of the median."""
     median = statistics.median(values)
     return median, (max(values) - min(values)) / 2 / median

@@ -1,7 +1,7 @@
-"""A bulk load by one task, by two, and without a cluster: gain and cost of a standalone Spark cluster. Workers have one
-core each. Broker, drivers and executors share the cores of this machine, so two workers cannot be twice as fast as one:
-the broker that feeds both uses the same two cores. So processor time is measured too, which gives the cost per record.
-"""
+"""A bulk load by one task, by two tasks, and without a cluster: gain and cost of a standalone Spark cluster. Workers
+have one core each. The broker, the drivers and the executors share the cores of this machine. Two workers can therefore
+not be twice as fast as one: the broker that feeds both of them uses the same two cores. For this reason, processor time
+is measured too, which gives the cost per record."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _DRIVER, _TASKS, _BROKER, _PLATFORM = "driver", "executors", "broker", "platform
 
 @dataclass(frozen=True)
 class Place:
-    """A Spark to measure: its session, and the processes of each part of it."""
+    """A Spark installation to measure: a session, and the processes of each part."""
 
     session: SparkSession
     processes: Mapping[str, Sequence[ProcessRecord]]
 
     def spent(self) -> dict[str, float]:
-        """Return the processor seconds of each part since its start, including ended processes."""
+        """Return the processor seconds that each part has used since its start, including processes that have ended."""
         found = {
             part: sum(sum(p.cpu_times()[:4]) for record in records for p in _running(record))
             for part, records in self.processes.items()
@@ -65,7 +65,7 @@ def _running(record: ProcessRecord) -> list[psutil.Process]:
 
 @dataclass
 class Topics:
-    """A number of topics with a fixed total of records, and a new lake for each load of them."""
+    """A number of topics with a fixed total number of records, and a new lake for each load of the topics."""
 
     lakes: list[TopicLake]
     records: int
@@ -73,7 +73,7 @@ class Topics:
 
     @classmethod
     def produced(cls, bench: Bench, session: Callable[[], SparkSession], topics: int, records: int) -> Topics:
-        """Create the topics, and fill them evenly."""
+        """Create the topics, and distribute the records evenly among them."""
         names = [f"scaling-{topics}-{n}-{uuid.uuid4().hex[:6]}" for n in range(topics)]
         create(bench.bootstrap, names, PARTITIONS)
         value = bytes(range(VALUE_BYTES))
@@ -82,7 +82,7 @@ class Topics:
         return cls(lakes, records)
 
     def prepare(self, root: Path) -> None:
-        """Make an empty lake at `root`, with a sealed window of each topic. This is not measured."""
+        """Make an empty lake at `root`, with a sealed window for each topic. This is not measured."""
         shutil.rmtree(root, ignore_errors=True)
         self.lakes = [TopicLake(lk.bootstrap, lk.topic, root, lk.spark, engine_name="columnar") for lk in self.lakes]
         engine = self.lakes[0].engine
@@ -108,7 +108,8 @@ class Topics:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds of a bulk load and of the smallest job in each place, and of many topics on two workers."""
+    """Measure the seconds for a bulk load and for the smallest job with each Spark, and for many topics with two
+    workers."""
     records, rounds = bench.pick(3_000_000, 300_000), bench.pick(5, 2)
     with ExitStack() as stack:
         places = _places(bench, stack)
@@ -149,7 +150,8 @@ _TOPIC_RECORDS: Final = (1_600_000, 160_000)
 
 
 def _places(bench: Bench, stack: ExitStack) -> dict[str, Place]:
-    """Provide the benchmark's own Spark and two clusters; all of them run all the time, and idle ones wait."""
+    """Provide the benchmark's own Spark and two clusters. All of them run for the whole time, and wait when they are
+    idle."""
     services = state.read_records(home_at(bench.root / "home"))
     broker = {_BROKER: [services["kafka"]]}
     found = {LOCAL: Place(connect(bench.remote), {**broker, _TASKS: [services["spark"]]})}
@@ -176,7 +178,7 @@ def _clear(bulks: Sequence[Bulk]) -> None:
 def _spent(
     place: Place, load: Callable[[], object], times: int, records: int, clear: Callable[[], object]
 ) -> dict[str, float]:
-    """Return the processor seconds per million records, by part."""
+    """Return the processor seconds per million records for each part."""
     before = place.spent()
     for _ in range(times):
         load()
@@ -186,9 +188,8 @@ def _spent(
 
 
 def _many_topics(bench: Bench, place: Place, rounds: int) -> dict[str, tuple[float, ...]]:
-    """Measure the seconds to load the same records from many topics, at once and one by one, in alternating rounds
-    without the first ones.
-    """
+    """Measure the seconds to load the same records from many topics, at once and one by one. The rounds alternate, and
+    the warm-up rounds are not counted."""
     made = {n: Topics.produced(bench, lambda: place.session, n, bench.pick(*_TOPIC_RECORDS)) for n in TOPICS}
     ways = {
         **{_at_once(n): (topics, topics.load_at_once) for n, topics in made.items()},

@@ -1,4 +1,4 @@
-"""Input and result of every scenario."""
+"""Input and result of each scenario."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Bench:
-    """One run of the benchmarks: its own broker and Spark Connect server, and a folder that is deleted at its end.
-    `quick` means fewer records and rounds: a scenario then takes at most a minute. `report` shows progress.
-    """
+    """One run of the benchmarks. It has its own broker and Spark Connect server, and a folder that is deleted at the
+    end of the run. If `quick` is true, there are fewer records and rounds, and a scenario takes at most a minute.
+    `report` shows progress."""
 
     root: Path
     bootstrap: str
@@ -21,13 +21,13 @@ class Bench:
     report: Callable[[str], None]
 
     def pick(self, whole: int, quick: int) -> int:
-        """Return the number for the full run or for the quick one."""
+        """Return the number `whole` for the full run, or `quick` for the quick run."""
         return quick if self.quick else whole
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One figure and its goal. `spread` is half the range of the rounds as a share of their median, if any."""
+    """One figure and its goal. `spread`, if given, is half of the range over the rounds, as a share of their median."""
 
     what: str
     value: float
@@ -50,20 +50,19 @@ class Goal:
 
 
 def at_least(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
-    """Return a lower bound for a figure and its spread, from `rounds.middle` or `rounds.ratio`."""
+    """Return a goal with a lower bound. `found` is the figure and its spread, from `rounds.middle` or `rounds.ratio`."""
     return Goal(what, found[0], bound, False, unit, found[1])
 
 
 def at_most(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
-    """Return an upper bound for a figure and its spread."""
+    """Return a goal with an upper bound. `found` is the figure and its spread."""
     return Goal(what, found[0], bound, True, unit, found[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of one scenario: `rounds` by contender, in `unit`, without warm-up, and derived figures. `setting` is the
-    size of the scenario; `more` has other results worth keeping.
-    """
+    """Result of one scenario: `rounds` has the measurements of each contender in `unit`, without warm-up, and `goals`
+    has derived figures. `setting` is the size of the scenario. `more` has other results worth keeping."""
 
     name: str
     rounds: Mapping[str, Sequence[float]]
@@ -73,7 +72,7 @@ class Measured:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result for the results file."""
+        """Return the result in the form of the results file."""
         return {
             "unit": self.unit,
             "setting": dict(self.setting),

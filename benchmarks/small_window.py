@@ -1,4 +1,4 @@
-"""Windows of a thousand records through a real daemon: from the closing edge to four passed checks in the instance."""
+"""Windows of a thousand records through a real daemon: from the closing edge until the instance has four passed checks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ _STARTED = "Started process for run"
 
 @dataclass(frozen=True)
 class Timeline:
-    """Events of one window: seconds after its closing, by event, in order; and its receipt."""
+    """Events of one window, with the seconds from the closing of the window to each event, in order, and the window's
+    receipt."""
 
     points: dict[str, float]
     receipt: Receipt
@@ -67,19 +68,18 @@ class Timeline:
 
     @property
     def beyond(self) -> float:
-        """`whole` without the time until the tick that saw the edge, of which at most the sensor's interval counts."""
+        """`whole` without the time until the tick that saw the edge. At most the sensor's interval is subtracted."""
         return self.whole - min(self.points["tick begins"], INTERVAL_SECONDS)
 
     @property
     def step(self) -> float:
-        """Seconds of the load's step."""
+        """Seconds that the step of the load took."""
         return self.points["load's step ends"] - self.points["load's step begins"]
 
 
 def run(bench: Bench) -> Measured:
-    """Measure one-minute windows, the shortest possible, while records keep coming, without the first window. Before
-    that, Spark loads enough windows to be as warm as a long-running server.
-    """
+    """Measure one-minute windows, the shortest possible, while records keep arriving. The first window does not count.
+    Before that, Spark loads enough windows to be as warm as a long-running server."""
     windows, before = bench.pick(5, 2), bench.pick(40, 5)
     bench.report(f"{before} loads, for a server that has been at work")
     other = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "before", RECORDS_A_MINUTE)
@@ -157,7 +157,8 @@ def _records(bootstrap: str) -> Iterator[None]:
 
 @contextmanager
 def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterInstance]:
-    """Run the daemon that `up` starts, for a folder that declares only that topic, with a tick each `interval` seconds."""
+    """Run the daemon that `up` starts, with a folder that declares only that topic, and with a tick every `interval`
+    seconds."""
     home = home_at(bench.root / "daemon")
     declare(bench.root / "defs", lake, sensor_interval_seconds=interval, deep_audit_running=False)
     environ = {
@@ -176,7 +177,7 @@ def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterI
 
 
 def _timeline(instance: dg.DagsterInstance, lake: TopicLake, start: datetime) -> Timeline:
-    """Wait for the run of the window from `start`, and return its events. Fails if a check did not pass."""
+    """Wait for the run that loads the window starting at `start`, and return its events. Fails if a check did not pass."""
     key, edge = key_of(start), (start + _MINUTE).timestamp()
     run_id = _finished_run(instance, key, start + _MINUTE + _PATIENCE)
     events = instance.all_logs(run_id)

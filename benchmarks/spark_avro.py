@@ -1,6 +1,5 @@
-"""Spark's own Avro reader, which the platform does not use: one jar, fetched and verified like those of the lock. It is
-not on the class path of any server: it is sent to the one session that needs it.
-"""
+"""Spark's own Avro reader, which the platform does not use: one jar, which is fetched and verified like the jars in the
+lock. The jar is not on the class path of any server. It is sent to the one session that needs it."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ SPARK_AVRO: Final = Jar(
     "4.0.2",
     "fd102b6c6754f72f53a01ac882f0da2b1a6f9f02127647ac3e1f0ca951d4433b",
 )
-"""The newest version for Spark 4.0 that could be resolved."""
+"""The newest version for Spark 4.0 that Ivy could resolve."""
 
 
 def installed(home: Home, report: Callable[[str], None]) -> Path:
-    """Return the jar, after fetching it if necessary. Raises: JarMismatchError: it is not the pinned jar, and is not
-    kept. JavaNotFoundError, JarsUnavailableError: as for `platform_assets.services.jars.install`.
-    """
+    """Return the jar, and fetch it first if necessary. Raises JarMismatchError if the jar differs from the pinned jar;
+    it is then not kept. Raises JavaNotFoundError and JarsUnavailableError as `platform_assets.services.jars.install`
+    does."""
     path = home.jars / SPARK_AVRO.jar_set / SPARK_AVRO.file_name
     if path.exists():
         verify(SPARK_AVRO, path)

@@ -1,4 +1,4 @@
-"""One sensor tick of each of many topics, with nothing to seal and with a window to seal in each."""
+"""One sensor tick for each of many topics: with nothing to seal, and with one window to seal in each topic."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ _COUNTS: Final = (1, 10, 30, 100)
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds for one tick of every topic, one after the other in one thread, as in the code server's
-    process.
-    """
+    """Measure the seconds for one tick of every topic. The ticks run one after the other in one thread, as in the
+    process of the code server."""
     topics, partitions, windows = bench.pick(100, 10), 12, bench.pick(10_000, 1_000)
     rounds = bench.pick(3, 2)
     stem = uuid.uuid4().hex[:6]
@@ -94,7 +93,8 @@ def _idle(
     cursor: str,
     at: datetime,
 ) -> float:
-    """Return the seconds per topic of the second of two rounds of ticks, one second after the newest edge."""
+    """Return the seconds per topic for the second of two rounds of ticks. The ticks are one second after the newest
+    edge."""
     for _ in range(2):
         began = time.perf_counter()
         for d in declared:

@@ -1,5 +1,5 @@
-"""The columnar engine compared with Structured Streaming on common topics: compressed, transactional, JSON, one
-partition."""
+"""The columnar engine compared with Structured Streaming on common kinds of topics: compressed, transactional, JSON,
+one partition."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from platform_assets.engines.shared.session import connect
 IN_A_TRANSACTION: Final = 1_000
 ABORTED_EVERY: Final = 10
 KAFKA_DELTA_INGEST_MB: Final = 11.0
-"""MB/s that kafka-delta-ingest took from a topic of JSON flights into a decoded table, on one core of a machine like this."""
+"""MB per second that kafka-delta-ingest loaded from a topic of JSON flights into a decoded table, on one core of a
+machine like this one."""
 _READ_COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
-"""By default, Spark's source also reads aborted records, which would be different work."""
+"""Option that makes Spark's source skip aborted records. By default, it reads them too, which would be different work.
+"""
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds of one load of all records, by kind of topic and by loader."""
+    """Measure the seconds for one load of all records, by kind of topic and by loader."""
     records, rounds = bench.pick(2_000_000, 200_000), bench.pick(5, 3)
     spark, shipped = connect(bench.remote), as_shipped(bench.remote)
     seconds: dict[str, tuple[float, ...]] = {}
@@ -70,7 +72,8 @@ def run(bench: Bench) -> Measured:
 
 
 def _topics(records: int) -> Iterator[tuple[str, pa.Array, int, str, bool]]:
-    """Yield name, values, partitions, compression, and True for transactions."""
+    """Yield the name, the values, the number of partitions and the compression of each topic, and True if it has
+    transactions."""
     values = kinds(records)
     flights, logs, noise = (values[kind] for kind in ("flights as JSON", "log lines", "random bytes"))
     yield "random bytes, two partitions", noise, 2, "none", False

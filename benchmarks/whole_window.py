@@ -1,4 +1,5 @@
-"""One window as users load it, a Dagster run with ledger and checks, compared with a bare Spark write of its records."""
+"""One window as users load it, in a Dagster run with ledger and checks, compared with a bare Spark write of the
+window's records."""
 
 from __future__ import annotations
 
@@ -42,14 +43,13 @@ _PARTS: Mapping[str, Sequence[tuple[Any, str]]] = {
     "commit": ((WindowCommit, "replace"),),
     "receipt and ledger": ((replacing, "receipt_of"), (Ledger, "record_receipts")),
 }
-"""Functions to time, by their part of a load; none of them calls another."""
+"""Functions to time, by the part of a load to which they belong. None of the functions calls another."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """First loads of the only window of `bulk`, each into an empty lake at `root` with a new instance. The lake is at
-    the same place each time, so its Spark session is started once, as on a running platform.
-    """
+    """First loads of the only window of `bulk`, each into an empty lake at `root` with a new instance. The lake has the
+    same path each time, so its Spark session is started only once, as on a running platform."""
 
     bulk: Bulk
     remote: str
@@ -59,7 +59,7 @@ class Runs:
     divided: list[dict[str, float]]
 
     def load(self) -> None:
-        """Load the window. Fails if the load did not load all records, or a check did not pass."""
+        """Load the window. Raises RuntimeError if not all records were loaded, or if a check did not pass."""
         instance = next(self.instances)
         declaration = TopicDeclaration(self.bulk.topic, "0 * * * *", self.start)
         began = time.perf_counter()
@@ -75,13 +75,13 @@ class Runs:
         self.divided.append(_divided(took, parts, instance, result.run_id))
 
     def clear(self) -> None:
-        """Remove the loaded data of both ways."""
+        """Remove the data that both ways have loaded."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.bulk.clear()
 
 
 def run(bench: Bench) -> Measured:
-    """Measure what the platform does around a write, at the window size of a busy topic."""
+    """Measure everything that the platform does in addition to a write, at the window size of a busy topic."""
     records, rounds = bench.pick(1_000_000, 100_000), bench.pick(5, 2)
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     start = end - timedelta(hours=1)
@@ -105,7 +105,7 @@ def run(bench: Bench) -> Measured:
 
 @contextmanager
 def _timed() -> Iterator[dict[str, float]]:
-    """Seconds spent in each of `_PARTS` within the block."""
+    """Measure the seconds spent in each of `_PARTS` within the block."""
     seconds = dict.fromkeys(_PARTS, 0.0)
     with ExitStack() as stack:
         for part, places in _PARTS.items():

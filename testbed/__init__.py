@@ -1,1 +1,1 @@
-"""Code shared by tests and benchmarks: homes for services, a topic with its lake, and scripted ledgers and tables."""
+"""Code that tests and benchmarks share: homes for services, a topic with its lake, and scripted ledgers and tables."""

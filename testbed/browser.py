@@ -1,4 +1,4 @@
-"""The machine's own Chromium, headless: nothing is downloaded for a test or a benchmark."""
+"""The Chromium that is installed on this machine, headless. Nothing is downloaded for a test or a benchmark."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _FLAGS: Final = (
 
 
 def executable(environ: Mapping[str, str]) -> str | None:
-    """Return the path of the browser: that in `CHROMIUM`, or the system's; None if there is none."""
+    """Return the path of the browser: the path in `CHROMIUM`, or else the system's browser. Return None if there is no
+    browser."""
     names = (given,) if (given := environ.get(VARIABLE)) else _NAMES
     return next((found for name in names if (found := shutil.which(name, path=environ.get("PATH", "")))), None)
 
 
 @contextmanager
 def launched(path: str) -> Iterator[Browser]:
-    """Provide a headless browser. Until it is closed, an event loop runs in this thread."""
+    """Provide a headless browser. An event loop runs in this thread until the browser is closed."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -46,7 +47,7 @@ def launched(path: str) -> Iterator[Browser]:
 
 
 def wait_for_texts(page: Page, texts: Iterable[str]) -> None:
-    """Wait until the page shows all texts: each part of a page loads separately."""
+    """Wait until the page shows all of these texts, because each part of a page loads separately."""
     from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
     wanted = list(texts)

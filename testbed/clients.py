@@ -1,4 +1,4 @@
-"""Client settings of tests and benchmarks: the given address, and the settings of the environment."""
+"""Client settings for tests and benchmarks: the given address, and the settings in the environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from platform_assets.kafka.settings import ClientSettings
 
 
 def client_settings(bootstrap: str) -> ClientSettings:
-    """Return settings of the platform's own clients. Raises ConfigurationError."""
+    """Return settings for the platform's own clients. Raises ConfigurationError."""
     return ClientSettings.from_environment(os.environ, bootstrap)
 
 

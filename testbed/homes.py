@@ -1,4 +1,4 @@
-"""Homes for services that tests and benchmarks start, separate from the user's own."""
+"""Homes for services that tests and benchmarks start. They are separate from the user's own home."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.services.spark_server import SparkSettings
 
 
 def service_environment() -> dict[str, str]:
-    """Return the process's environment without variables that point to the user's services or ports."""
+    """Return the environment of this process without variables that point to the user's services or ports."""
     hidden = (
         "KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT", "PLATFORM_HOME", "PLATFORM_DEFS",
         "KAFKA_PORT", "KAFKA_2_PORT", "KAFKA_3_PORT", "SPARK_CONNECT_PORT", "DAGSTER_PORT", "KAFKA_HEAP", "SPARK_HEAP",
@@ -32,9 +32,7 @@ def home_at(root: Path) -> Home:
 
 @contextmanager
 def engines(root: Path, properties: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
-    """Provide the addresses of a broker with these properties and of a Spark server, which stop at the end of the
-    block.
-    """
+    """Provide the addresses of a broker with these properties and of a Spark server. Both stop at the end of the block."""
     home = home_at(root / "home")
     options = UpOptions(
         services=("kafka", "spark"), broker=BrokerSettings(properties=dict(properties)), spark=SparkSettings(heap="2g")

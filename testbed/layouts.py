@@ -1,4 +1,4 @@
-"""New tables in either layout: flat, or partitioned by window, as releases before flat tables created them."""
+"""New tables in either layout: flat, or partitioned by window. Releases before flat tables created partitioned tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 
 @contextmanager
 def new_tables_are(layout: Layout) -> Iterator[None]:
-    """Let this process create tables of windows in `layout`. Other processes, such as commands, create flat ones."""
+    """Make this process create tables of windows in `layout`. Other processes, such as commands, still create flat
+    tables."""
     with patch.object(new_tables, "create", _CREATE[layout]):
         yield
 

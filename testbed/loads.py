@@ -1,7 +1,7 @@
-"""One topic with its lake, for tests of loading: produce, close a window, load it, and look at what is there.
+"""One topic with its lake, for tests of loading: produce records, close a window, load it, and look at the result.
 
-A window here has the records sent between two calls of `close_window`: each edge is cut at the last stable offset, at a
-time that the test chooses. Tables are read without Spark, and topics with a separate consumer.
+A window here has the records that were sent between two calls of `close_window`. Each edge is cut at the last stable
+offset, at a time that the test chooses. Tables are read without Spark, and topics are read with a separate consumer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record to send. `timestamp` in ms; None for the producer's clock."""
+    """A record to send. `timestamp` is in ms; None means the producer's clock."""
 
     value: bytes | None = b"v"
     key: bytes | None = None
@@ -55,7 +55,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """A record as a table or a consumer has it; `timestamp` in ms, `timestamp_type` as Kafka's tools number it."""
+    """A record as a table or a consumer shows it. `timestamp` is in ms, and `timestamp_type` is the number that Kafka's
+    tools use."""
 
     partition: int
     offset: int
@@ -69,7 +70,7 @@ class Row:
 
     @property
     def record(self) -> tuple[Any, ...]:
-        """The fields that Kafka also has."""
+        """The fields that the record also has in Kafka."""
         return (
             self.partition, self.offset, self.timestamp, self.timestamp_type, self.key, self.value, self.headers,
         )  # fmt: skip
@@ -82,7 +83,8 @@ class Row:
 
 @dataclass
 class TopicLake:
-    """A topic on a real broker, and the lake it is loaded into: at `address`, whose files are in the folder `root`."""
+    """A topic on a real broker, and the lake into which it is loaded. The lake is at `address`, and its files are in
+    the folder `root`."""
 
     bootstrap: str
     topic: str
@@ -109,7 +111,7 @@ class TopicLake:
         return Lake.at(self.address or self.root)
 
     def declare(self, decode: DecodeDeclaration | None) -> None:
-        """Decode the topic like this from now on."""
+        """Decode the topic with this declaration from now on."""
         self.declaration = replace(self.declaration, decode=decode)
 
     @property
@@ -120,7 +122,7 @@ class TopicLake:
     # --- the topic --------------------------------------------------------------------------------------------
 
     def send(self, records: Iterable[Record]) -> None:
-        """Produce records, and wait until all are acknowledged."""
+        """Produce records, and wait until all of them are acknowledged."""
         producer = Producer({**librdkafka(self.bootstrap), "linger.ms": 20, "enable.idempotence": True})
         send(producer, self.topic, records)
 
@@ -147,18 +149,18 @@ class TopicLake:
         self.open_transaction(records).end(commit=False)
 
     def high_watermarks(self) -> dict[int, int]:
-        """Return the end of each partition's log, including open transactions."""
+        """Return the end offset of each partition's log, including open transactions."""
         state = self.cluster.topic(self.topic)
         return {p: f.offset for p, f in self.cluster.high_watermarks(state).items()}
 
     def committed(self) -> list[Row]:
-        """Return what a read_committed consumer reads from the start of the log to its end, sorted."""
+        """Return the records that a read_committed consumer reads from the start of the log to its end, sorted."""
         return committed(self.settings, self.topic)
 
     # --- windows ----------------------------------------------------------------------------------------------
 
     def close_window(self) -> str:
-        """Let a minute pass and cut at the last stable offset; return the key of the closed window."""
+        """Advance the time by a minute, and cut at the last stable offset. Return the key of the closed window."""
         start = self.closed
         self.closed += timedelta(minutes=1)
         self.ledger.create()
@@ -168,7 +170,7 @@ class TopicLake:
         return window.key
 
     def window_of(self, records: Iterable[Record]) -> str:
-        """Send `records` and close their window; return its key."""
+        """Send `records` and close the window that contains them. Return the window's key."""
         self.send(records)
         return self.close_window()
 
@@ -178,7 +180,7 @@ class TopicLake:
         return choose_engine(self.lake, lambda: self.settings, self.spark, self.engine_name)
 
     def loader(self, **changes: Any) -> Loader:
-        """A loader whose clock shows the newest closed edge."""
+        """Return a loader whose clock shows the newest closed edge."""
         loader = Loader(self.declaration, self.cluster, self.ledger, self.engine, now=lambda: self.closed)
         return replace(loader, **changes) if changes else loader
 
@@ -189,15 +191,15 @@ class TopicLake:
     # --- the lake ---------------------------------------------------------------------------------------------
 
     def rows(self, key: str | None = None) -> list[Row]:
-        """Rows of one window, or of all, sorted."""
+        """Return the rows of one window, or of all windows, sorted."""
         return table_rows(self.ledger.lake.table(self.declaration.raw_table).uri, key)
 
     def version(self) -> int:
-        """Version of the table."""
+        """Return the version of the table."""
         return DeltaTable(self.ledger.lake.table(self.declaration.raw_table).uri).version()
 
     def orphans(self) -> list[Path]:
-        """Data files in the table's folder that its newest version does not name."""
+        """Return the data files in the table's folder to which the table's newest version does not refer."""
         # The log's own paths, which are percent-encoded once.
         paths = pa.table(DeltaTable(self.table).get_add_actions(flatten=True))["path"].to_pylist()
         named = {self.table / unquote(path) for path in paths}
@@ -217,14 +219,15 @@ class TopicLake:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """An open transaction in `partitions`."""
+    """An open transaction that writes to `partitions`."""
 
     lake: TopicLake
     producer: Producer
     partitions: frozenset[int]
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort, and wait for the markers, because the coordinator answers before it has written them."""
+        """Commit or abort the transaction, and wait for the markers, because the coordinator answers before it has
+        written them."""
         before = self.lake.high_watermarks()
         if commit:
             self.producer.commit_transaction(30)
@@ -237,7 +240,7 @@ class OpenTransaction:
 
 
 def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
-    """Produce with `producer`, and wait until all records are acknowledged."""
+    """Produce records with `producer`, and wait until all of them are acknowledged."""
     failures: list[Any] = []
 
     def delivered(error: Any, message: Any) -> None:
@@ -259,9 +262,9 @@ def send(producer: Producer, topic: str, records: Iterable[Record]) -> None:
 
 
 def committed(settings: ClientSettings, topic: str, *, headers: bool = True) -> list[Row]:
-    """Return what a read_committed consumer reads from the start of the log to its end, sorted.
+    """Return the records that a read_committed consumer reads from the start of the log to its end, sorted.
 
-    Without `headers`, rows have no headers, because this client cannot return names that are not UTF-8.
+    If `headers` is false, rows have no headers, because this client cannot return header names that are not UTF-8.
     """
     consumer = Consumer(
         {
@@ -308,7 +311,7 @@ def _row_of(message: Message, *, headers: bool) -> Row:
 
 
 def table_rows(table: Path | str, key: str | None = None) -> list[Row]:
-    """Return the rows of a raw table, or of one of its windows, sorted; read without Spark."""
+    """Return the rows of a raw table, or of one window in the table, sorted. The table is read without Spark."""
     filters = None if key is None else [("window", "=", key)]
     found = DeltaTable(table).to_pyarrow_table(filters=filters)
     # As a number: Python's own dates end with the year 9999.
@@ -335,17 +338,17 @@ def numbered(count: int, partitions: int = 1, stem: str = "v") -> list[Record]:
 
 
 def records(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
-    """Return the parts of `rows` that Kafka has too, to compare table and topic."""
+    """Return the fields of `rows` that Kafka also has, to compare the table with the topic."""
     return [row.record for row in rows]
 
 
 def whole(rows: Iterable[Row]) -> list[tuple[Any, ...]]:
-    """All columns of `rows`."""
+    """Return all columns of `rows`."""
     return [row.whole for row in rows]
 
 
 def wait_until(what: str, condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Poll `condition` until it holds."""
+    """Poll `condition` until it is true."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain until {what}"

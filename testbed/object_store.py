@@ -1,4 +1,4 @@
-"""An object store for a test: s3proxy on loopback, which keeps objects as files and checks signatures."""
+"""An object store for a test: s3proxy on loopback. It keeps objects as files and checks signatures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUCKET: Final = "lakes"
 
 @dataclass
 class _Server:
-    """The store's process, which can be stopped and restarted with its content."""
+    """The process of the store. It can be stopped, and restarted with the same content."""
 
     command: Sequence[str]
     log: Path
@@ -50,7 +50,7 @@ class _Server:
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A running store. `secret` is its key, which only environments contain."""
+    """A running store. `secret` is its secret key, which only environments contain."""
 
     port: int
     secret: str
@@ -58,7 +58,7 @@ class ObjectStore:
     _server: _Server
 
     def environment(self, port: int | None = None) -> dict[str, str]:
-        """Return a client's environment; `port` is that of a proxy in front of the store."""
+        """Return the environment for a client. `port` is the port of a proxy in front of the store, if there is one."""
         return {
             "AWS_ENDPOINT_URL": f"http://{LOOPBACK}:{port or self.port}",
             "AWS_ALLOW_HTTP": "true",
@@ -69,29 +69,29 @@ class ObjectStore:
 
     @property
     def pid(self) -> int:
-        """Its process, while it runs."""
+        """The process id of the store while it is running."""
         assert self._server.process is not None
         return self._server.process.pid
 
     def kill(self) -> None:
-        """Kill it, as the system would."""
+        """Kill the store, as the system would."""
         self._server.end(kill=True)
 
     def start(self) -> None:
-        """Restart it at the same port with its content; returns when it answers."""
+        """Restart the store on the same port with the same content. Return when it answers."""
         self._server.start()
 
     def root(self, name: str) -> str:
-        """Root of a lake in the store."""
+        """Return the root of a lake in the store."""
         return f"s3://{BUCKET}/{name}"
 
     @property
     def bucket(self) -> Path:
-        """Folder of the bucket's objects, as files named by their keys."""
+        """Folder with the objects of the bucket, as files named by their keys."""
         return self.folder / BUCKET
 
     def address_of(self, path: Path) -> str | None:
-        """Return the address of a path's object; None if the path is not in the bucket."""
+        """Return the address of the object at a path, or None if the path is not in the bucket."""
         return self.root(path.relative_to(self.bucket).as_posix()) if self.bucket in path.parents else None
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -106,7 +106,7 @@ class ObjectStore:
 
 @contextmanager
 def object_store(home: Home, root: Path, secret: str) -> Iterator[ObjectStore]:
-    """Run a store within the block; its jars are fetched if `home` lacks them. All its files are below `root`."""
+    """Run a store within the block. Its jars are fetched if `home` lacks them. All files of the store are below `root`."""
     jars.install(home, ["s3proxy"], report=lambda _: None)
     (port,) = choose_ports(1, "S3_PORT", environ={})
     folder = root / "objects"

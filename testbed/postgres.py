@@ -1,4 +1,5 @@
-"""A PostgreSQL server for tests: from the machine's own binaries, on loopback, with its own folder and password."""
+"""A PostgreSQL server for tests. It uses the binaries on this machine, runs on loopback, and has its own folder and
+password."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _USER: Final = "dagster"
 
 
 def programs() -> Path | None:
-    """Return the folder of `initdb` and `pg_ctl`; None if there is none."""
+    """Return the folder with `initdb` and `pg_ctl`, or None if there is no such folder."""
     on_path = shutil.which("initdb")
     if on_path is not None:
         return Path(on_path).resolve().parent
@@ -35,7 +36,7 @@ def programs() -> Path | None:
 
 @dataclass
 class Postgres:
-    """One server. `initdb` refuses root, so root runs it as `nobody`."""
+    """One PostgreSQL server. `initdb` refuses to run as root, so root runs it as `nobody`."""
 
     programs: Path
     folder: Path
@@ -44,7 +45,7 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """Its address, including the password."""
+        """The address of the server, including the password."""
         return f"postgresql://{_USER}:{self.password}@{LOOPBACK}:{self.port}/postgres"
 
     def database(self, name: str) -> str:
@@ -58,7 +59,7 @@ class Postgres:
         return f"{self.url.rpartition('/')[0]}/{name}"
 
     def create(self) -> None:
-        """Make its files."""
+        """Create the files of the server."""
         self.folder.mkdir(parents=True, mode=0o700)
         secret = self.folder / "password"
         secret.touch(mode=0o600)
@@ -73,22 +74,23 @@ class Postgres:
         secret.unlink()
 
     def start(self) -> None:
-        """Start it; returns when it answers."""
+        """Start the server. Return when it answers."""
         options = f"-p {self.port} -c listen_addresses={LOOPBACK} -c unix_socket_directories= -c fsync=off"
         self._run(
             "pg_ctl", "-D", str(self._data), "-w", "-t", "120", "-l", str(self.folder / "log"), "-o", options, "start"
         )
 
     def stop(self) -> None:
-        """Stop it at once, like a failing machine: connections break, and it recovers at the next start."""
+        """Stop the server at once, like a failing machine. Connections break, and the server recovers at its next
+        start."""
         self._run("pg_ctl", "-D", str(self._data), "-w", "-t", "120", "-m", "immediate", "stop")
 
     def main_process(self) -> psutil.Process:
-        """The parent of its other processes, while it runs."""
+        """Return the parent of the server's other processes, while the server is running."""
         return psutil.Process(int((self._data / "postmaster.pid").read_text().split("\n", 1)[0]))
 
     def kill(self) -> None:
-        """Kill all of its processes with SIGKILL: no handler runs, and its folder does not change."""
+        """Kill all of the server's processes with SIGKILL. No handler runs, and the server's folder does not change."""
         main = self.main_process()
         found = [main, *main.children(recursive=True)]
         for each in found:
@@ -120,7 +122,7 @@ class Postgres:
 def server(root: Path) -> Iterator[Postgres]:
     """Provide a server that runs until the block ends.
 
-    `root` must be a folder that anybody may enter, such as one in /tmp.
+    `root` must be a folder that anyone can enter, such as a folder in /tmp.
     """
     found = programs()
     if found is None:

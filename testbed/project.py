@@ -1,4 +1,4 @@
-"""A project with one topic: as files, like those of a user, and as definitions in this process."""
+"""A project with one topic: as files, like the files of a user, and as definitions in this process."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ registry_modules = ["platform_assets.components"]
 
 
 def declare(defs: Path, lake: TopicLake, **attributes: float) -> None:
-    """Write the topic's YAML into a folder of declarations, with these attributes in addition to its window."""
+    """Write the topic's YAML into a folder of declarations, with these attributes in addition to the topic's window."""
     domain = defs / "sales"
     domain.mkdir(parents=True)
     d = lake.declaration
@@ -67,7 +67,7 @@ def declare(defs: Path, lake: TopicLake, **attributes: float) -> None:
 
 
 def write_project(folder: Path, lake: TopicLake, **attributes: float) -> Path:
-    """Write the project's files, with these attributes in addition to the window; return its workspace file."""
+    """Write the project's files, with these attributes in addition to the window. Return the project's workspace file."""
     declare(folder / "shop" / "defs", lake, **attributes)
     (folder / "shop" / "__init__.py").touch()
     (folder / "shop" / "definitions.py").write_text(_DEFINITIONS)
@@ -88,7 +88,7 @@ def definitions(
     downstream: Sequence[dg.AssetsDefinition] = (),
     timeout_seconds: float = 10,
 ) -> dg.Definitions:
-    """Return the code location's definitions of one topic, and those downstream of it."""
+    """Return the definitions that a code location has for one topic, and the `downstream` assets."""
     return dg.Definitions.merge(
         build_definitions(
             declaration,

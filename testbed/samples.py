@@ -1,4 +1,4 @@
-"""Scripted ledger entries and raw tables, for tests that need no broker and no Spark."""
+"""Scripted ledger entries and raw tables, for tests that need neither a broker nor Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def edge(number: float) -> datetime:
 def cut(
     topic: str, at: datetime, offsets: Mapping[int, int], *, topic_id: str = TOPIC_ID, generation: int = 1
 ) -> RecordedCut:
-    """Return a cut by timestamp, with leader epoch 7 in partition 0 and none elsewhere."""
+    """Return a cut that was found by timestamp, with leader epoch 7 in partition 0 and no epoch in other partitions."""
     return RecordedCut(
         topic,
         topic_id,
@@ -53,12 +53,12 @@ def cut(
 
 
 def hourly(topic: str, ends: Sequence[Mapping[int, int]]) -> list[RecordedCut]:
-    """Return hourly cuts from START on."""
+    """Return hourly cuts, the first of them at START."""
     return [cut(topic, edge(i), offsets) for i, offsets in enumerate(ends)]
 
 
 def sealed(topic: str, key: str, hours: float = 1, **ranges: tuple[int, int]) -> SealedWindow:
-    """Return a sealed window that is not recorded: `sealed("t", "2026-01-01-00:00", p0=(0, 5))`."""
+    """Return a sealed window without recording it: `sealed("t", "2026-01-01-00:00", p0=(0, 5))`."""
     start = edge_of(key)
     by_partition = {int(name[1:]): OffsetRange(*bounds) for name, bounds in ranges.items()}
     window = Window(start, start + hours * HOUR)
@@ -68,7 +68,7 @@ def sealed(topic: str, key: str, hours: float = 1, **ranges: tuple[int, int]) ->
 def receipt(
     window: SealedWindow, offsets: Offsets | None = None, *, version: int | None = 1, load_id: str = "load", **more: Any
 ) -> Receipt:
-    """Return the receipt of a load that found `offsets` in `window`, by default all."""
+    """Return the receipt of a load that found `offsets` in `window`. The default is all offsets in the window."""
     found = {
         p: np.array(sorted(o), dtype=np.int64) for p, o in (_dense(window) if offsets is None else offsets).items()
     }
@@ -108,7 +108,7 @@ def _part(whole: OffsetRange, found: np.ndarray[Any, np.dtype[np.int64]] | None)
 
 
 def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID, values: Values | None = None) -> pa.Table:
-    """Return rows of a raw table, one per offset; the default values are the rows' places."""
+    """Return rows of a raw table, one for each offset. By default, the value of each row is its partition and offset."""
     pairs = [(p, o) for p, some in offsets.items() for o in some]
     return pa.table(
         {
@@ -128,7 +128,7 @@ def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID, values: Values | 
 
 
 def append(lake_root: Path, topic: str, table: pa.Table) -> None:
-    """Append rows without a load, as another writer might."""
+    """Append rows without a load, as a different writer might do."""
     raw_table.create(Folder.at(lake_root / "raw" / topic), topic)
     write_deltalake(lake_root / "raw" / topic, table, mode="append")
 
@@ -140,7 +140,7 @@ def overwrite(
     load_id: str = "load",
     values: Values | None = None,
 ) -> None:
-    """Commit a load: the rows of `offsets`, by default all of the window's, and metadata as Spark writes it."""
+    """Commit a load: the rows at `offsets`, by default at all offsets in the window, and metadata as Spark writes it."""
     path = lake_root / "raw" / window.topic
     raw_table.create(Folder.at(path), window.topic)
     metadata = LoadMetadata(
@@ -163,7 +163,7 @@ def loaded(
     values: Values | None = None,
     **more: Any,
 ) -> Receipt:
-    """Make a complete load: the commit, and its receipt in the ledger, in which `more` replaces fields."""
+    """Make a complete load: the commit, and its receipt in the ledger. `more` replaces fields of the receipt."""
     name = load_id or f"load of {window.key}"
     overwrite(lake_root, window, offsets, name, values)
     path = lake_root / "raw" / window.topic
@@ -182,7 +182,7 @@ def loaded(
 
 
 def recorded(lake_root: Path | str, topic: str, ends: Sequence[Mapping[int, int]]) -> list[SealedWindow]:
-    """Record hourly cuts at `ends`; return their windows."""
+    """Record hourly cuts at the offsets `ends`. Return the windows between them."""
     ledger = Ledger(Lake.at(lake_root))
     ledger.create()
     assert ledger.record_cuts(hourly(topic, ends), None)
@@ -190,6 +190,6 @@ def recorded(lake_root: Path | str, topic: str, ends: Sequence[Mapping[int, int]
 
 
 def log_entries(table: Path) -> list[dict[str, Any]]:
-    """Return every action in the JSON files of a Delta log, in order."""
+    """Return every action from the JSON files of a Delta log, in order."""
     files = sorted((table / "_delta_log").glob("*.json"))
     return [json.loads(line) for line in itertools.chain.from_iterable(f.read_text().splitlines() for f in files)]

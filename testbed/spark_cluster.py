@@ -1,8 +1,8 @@
-"""A Spark cluster for a test: a standalone master and workers, each a process with its own folders, and Connect servers
-on it. Workers do not see each other's work folder, scratch, temporary files and compiled kernels. All have the package
-in the Python at the same path, as in an image. Settings with secrets are in the environment of each worker, which its
-executors inherit. Master, workers and servers require their common secret.
-"""
+"""A Spark cluster for a test: a standalone master and workers, each of which is a process with its own folders, and
+Connect servers on the cluster. Workers do not see each other's work folder, scratch folder, temporary files and
+compiled kernels. All of them have the package in the Python at the same path, as in an image. Settings with secrets are
+in the environment of each worker, which the worker's executors inherit. The master, the workers and the servers require
+their common secret."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _EXECUTOR_MEMORY: Final = "1g"
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """An executor from the server's REST interface. `tasks` are its successful tasks, `busy` its running ones."""
+    """An executor, from the server's REST interface. `tasks` is its number of successful tasks, and `busy` its number
+    of running tasks."""
 
     id: str
     tasks: int
@@ -48,7 +49,7 @@ class Executor:
 
 @dataclass(frozen=True)
 class ConnectServer:
-    """A Connect server on the cluster, which is one application of it. `remote` has the token."""
+    """A Connect server on the cluster, which is one application of the cluster. `remote` contains the token."""
 
     remote: str = field(repr=False)
     ui: str
@@ -56,12 +57,12 @@ class ConnectServer:
     record: ProcessRecord
 
     def rest(self, path: str) -> Any:
-        """Return the answer of the REST interface for `path`, below the one application."""
+        """Return the response of the REST interface for `path`, which is relative to the server's only application."""
         ((application),) = _read(f"{self.ui}/api/v1/applications")
         return _read(f"{self.ui}/api/v1/applications/{application['id']}/{path}")
 
     def executors(self) -> list[Executor]:
-        """All executors that it ever had."""
+        """Return all executors that the server has ever had."""
         return [
             Executor(e["id"], e["completedTasks"], e["isActive"], e["activeTasks"])
             for e in self.rest("allexecutors")
@@ -69,34 +70,36 @@ class ConnectServer:
         ]
 
     def active(self) -> set[str]:
-        """Ids of the executors that it has now."""
+        """Return the ids of the executors that the server has now."""
         return {executor.id for executor in self.executors() if executor.is_active}
 
     def wait_until_idle(self) -> None:
-        """Wait until it has all of its executors, and none is busy."""
+        """Wait until the server has all of its executors and none of them is busy."""
         self.wait_for_executors()
         wait_until("no task is left", lambda: not any(e.busy for e in self.executors() if e.is_active), START_SECONDS)
 
     def last_task(self) -> int:
-        """The id of the newest attempt; -1 before the first."""
+        """Return the id of the newest task attempt, or -1 before the first attempt."""
         return max((task["taskId"] for stage in self.stages_since(-1) for task in stage), default=-1)
 
     def stages_since(self, seen: int) -> list[list[dict[str, Any]]]:
-        """The attempts of tasks with ids above `seen`, stage by stage, newest last, as Spark describes them."""
+        """Return the task attempts with ids above `seen`, grouped by stage, as Spark describes them. The newest comes
+        last."""
         stages = sorted(self.rest("stages"), key=lambda stage: stage["stageId"])
         found = (self.rest(f"stages/{s['stageId']}/{s['attemptId']}/taskList?length=1000") for s in stages)
         since = ([task for task in stage if task["taskId"] > seen] for stage in found)
         return [sorted(stage, key=lambda task: int(task["taskId"])) for stage in since if stage]
 
     def wait_for_executors(self, count: int | None = None) -> None:
-        """Wait until it has that many executors, by default one per worker."""
+        """Wait until the server has that many executors. The default is one for each worker."""
         count = self.workers if count is None else count
         wait_until(f"{count} executors have registered", lambda: len(self.active()) == count, START_SECONDS)
 
 
 @dataclass
 class SparkCluster:
-    """A running cluster. `folder` has a folder for each worker; `environment` is added to that of their machines."""
+    """A running cluster. `folder` has a folder for each worker. `environment` is added to the environment of each
+    worker's machine."""
 
     folder: Path
     home: Home
@@ -107,7 +110,7 @@ class SparkCluster:
     records: dict[str, ProcessRecord] = field(default_factory=dict)
 
     def start(self) -> None:
-        """Start master and workers; returns when all workers have registered."""
+        """Start the master and the workers. Return when all workers have registered."""
         jars.install(self.home, ["spark"], report=lambda _: None)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         port, web = choose_ports(2, "SPARK_MASTER_PORT", environ={})
@@ -119,7 +122,7 @@ class SparkCluster:
             self.start_worker(number)
 
     def start_worker(self, number: int) -> None:
-        """Start a worker with one core; returns when it is registered."""
+        """Start a worker with one core. Return when the worker has registered."""
         before = self._alive()
         port, web = choose_ports(2, "SPARK_WORKER_PORT", environ={})
         own = self.folder / f"worker {number}"
@@ -141,7 +144,8 @@ class SparkCluster:
         self._spawn(f"worker-{number}", "worker.Worker", arguments, lambda: self._alive() == before + 1, variables)
 
     def kill_worker_of(self, one: psutil.Process) -> int:
-        """Kill the worker of a process with its executors and their Python, like a power failure; return its number."""
+        """Kill the worker that a process belongs to, together with the worker's executors and their Python processes,
+        like a power failure. Return the worker's number."""
         (number,) = (
             n for n in range(self.workers) if self.records[f"worker-{n}"].pid in {p.pid for p in one.parents()}
         )
@@ -154,7 +158,7 @@ class SparkCluster:
         return number
 
     def writers(self, folder: Path) -> dict[psutil.Process, Path]:
-        """Return the executor processes that have a data file below `folder` open, with that file."""
+        """Return the executor processes that have a data file below `folder` open, each with that file."""
         found: dict[psutil.Process, Path] = {}
         for one in self._processes():
             with suppress(psutil.Error):  # it has just ended
@@ -164,11 +168,11 @@ class SparkCluster:
         return found
 
     def executors(self) -> list[psutil.Process]:
-        """The executors of all servers."""
+        """Return the executors of all servers."""
         return [one for one in self._processes() if "--executor-id" in _command(one)]
 
     def pythons(self) -> list[psutil.Process]:
-        """Return the Python processes of executors that run tasks, without those that only start others."""
+        """Return the Python processes of executors that run tasks, without the Python processes that only start others."""
         found = [one for one in self._processes() if "pyspark.daemon" in _command(one)]
         starters = {one.pid for one in found}
         return [one for one in found if one.ppid() in starters]
@@ -266,7 +270,7 @@ class SparkCluster:
 def spark_cluster(
     root: Path, environment: Mapping[str, str] | None = None, workers: int = WORKERS
 ) -> Iterator[SparkCluster]:
-    """Run a cluster within the block; all its files are below `root`."""
+    """Run a cluster within the block. All files of the cluster are below `root`."""
     cluster = SparkCluster(root / "cluster", home_at(root / "home"), environment or {}, workers)
     try:
         cluster.start()
@@ -277,7 +281,7 @@ def spark_cluster(
 
 @contextmanager
 def frozen(one: psutil.Process) -> Iterator[None]:
-    """Freeze a process within the block, unless it is killed."""
+    """Freeze a process within the block. Resume it at the end, unless it was killed."""
     one.suspend()
     try:
         yield
@@ -286,7 +290,7 @@ def frozen(one: psutil.Process) -> Iterator[None]:
 
 
 def resume(one: psutil.Process) -> None:
-    """Resume a frozen process, if it was not killed."""
+    """Resume a frozen process, unless it was killed."""
     with suppress(psutil.NoSuchProcess):
         one.resume()
 
@@ -302,7 +306,7 @@ def _class_path(home: Home) -> str:
 
 
 def _kernels_in(folder: Path) -> Path:
-    """Make a machine's own copy of the compiled kernels, as in an image."""
+    """Make a copy of the compiled kernels for one machine, as an image would have it."""
     made = cache_folder()
     if made is not None and not folder.exists():
         shutil.copytree(made, folder / made.name)
