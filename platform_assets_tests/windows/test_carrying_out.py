@@ -1,4 +1,5 @@
-"""Decisions on a topic's log: refused ones change nothing, and the next tick or load completes interrupted ones.
+"""Decisions about a topic's log: a refused decision changes nothing, and the next tick or load completes an interrupted
+decision.
 
 No Kafka.
 """
@@ -35,7 +36,8 @@ OTHER = "B" * 22
 
 
 class Decided:
-    """A topic with two windows, the first of them loaded, and the two decisions that an operator may make on it."""
+    """A topic with two windows, of which the first is loaded, and the two decisions that an operator may make about the
+    topic."""
 
     def __init__(self, root: Path) -> None:
         self.topic = MadeTopic(root, "t")
@@ -174,7 +176,7 @@ def test_carrying_out_reads_as_little_of_a_long_history(
 
 
 def test_another_decision_of_the_same_number_does_not_bring_its_losses(decided: Decided) -> None:
-    """Two operators decide at once; the log was truncated further before the decision whose cut was refused."""
+    """Two operators decide at once. The log is truncated further before the second decision, whose cut is refused."""
     lost = LostOffsets(decided.waiting, {0: (OffsetRange(4, 12),)}, False)
     refused = NewGeneration("truncated", decided.newest, decided.cut(4, samples.TOPIC_ID), (lost,))
     assert decided.ledger.record_cuts([decided.cut(10, samples.TOPIC_ID)], decided.newest.edge)
@@ -195,7 +197,8 @@ def test_a_moved_window_that_was_loaded_while_the_operator_was_asked_is_refused(
 def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
     decided: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its records also come in the new generation's first window, so each would be there twice."""
+    """The new generation's first window also contains the moved window's records, so the table would have each record
+    twice."""
     record = Ledger.record_cuts
 
     def after_a_load(ledger: Ledger, cuts: list[RecordedCut], after: object) -> bool:
@@ -213,7 +216,7 @@ def test_a_moved_window_that_was_loaded_just_before_the_cut_holds_no_row(
 
 @pytest.fixture
 def remains(decided: Decided) -> accept_partial.Remains:
-    """Return the rest of the loaded window: its file is lost, and Kafka has the last two of its four records."""
+    """Return what is left of the loaded window: its file is lost, and Kafka has only the last two of its four records."""
     folder = decided.topic.lake.table(TableRef.raw("t"))
     (path,) = holdings.files_of(folder, decided.loaded.key).paths
     (folder.path / path.replace("%25", "%")).unlink()

@@ -1,4 +1,4 @@
-"""Many windows loaded by one Spark job: each is exact and in order, and does not block the others."""
+"""Many windows loaded by one Spark job: each window is exact, their order is kept, and no window blocks another."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ Outcomes = dict[str, Loaded | PlatformError]
 
 @pytest.fixture(params=ONE_ENGINE)
 def engine_name(request: pytest.FixtureRequest) -> EngineName:
-    """The engine of a test: how errors end is tested with both, the rest with one."""
+    """The engine that a test uses: error handling is tested with both engines, everything else with one."""
     return cast(EngineName, request.param)
 
 
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The windows of each job of the columnar engine, one for each share."""
+    """The windows in each job of the columnar engine, one entry per share."""
     asked: list[list[str]] = []
 
     def counted(spark: Any, work: Work, tasks: int) -> Generator[Any, None, None]:
@@ -110,7 +110,7 @@ def test_a_window_that_fails_holds_up_no_other(lake: LakeMaker, broker: Broker) 
 def test_a_corrupt_batch_is_named_by_partition_and_offset_and_its_window_alone_waits(
     lake: LakeMaker, broker: Broker
 ) -> None:
-    """A byte of the leader's segment is changed: brokers send it unchecked, and readers detect the damage."""
+    """A byte of the leader's segment is changed. Brokers send the segment unchecked, and readers detect the damage."""
     lk = lake(partitions=2)
     keys = [lk.window_of(some) for some in (numbered(4, 2, "a"), [Record(b"struck", partition=1)], numbered(4, 2, "b"))]
     segment = broker.segment(lk.topic, 1)
@@ -159,7 +159,7 @@ def test_what_was_not_loaded_when_its_caller_stopped_leaves_no_file(lake: LakeMa
 
 @pytest.mark.parametrize("engine_name", ["columnar"])
 def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First with many windows in a task, so that the faulty one is unknown; then each window has its own task."""
+    """First, a task has many windows, so the faulty window is unknown. Later, each window has its own task."""
     from pyspark.errors import PySparkException
 
     lk = lake()
@@ -191,8 +191,8 @@ def test_a_job_that_dies_goes_on_with_what_it_has_not_given(lake: LakeMaker, mon
 def test_receipts_of_many_topics_are_recorded_together_and_those_that_a_killed_run_lacks_are_found(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is killed between its commits and their receipts: each window is in the table once, and is not read
-    again."""
+    """A run is killed after its commits and before it records their receipts: the table has each window once, and no
+    window is read a second time."""
     lakes = [lake(partitions=2) for _ in range(3)]
     keys = {lk.topic: [lk.window_of(numbered(4, 2, stem=f"{lk.topic} {n}-")) for n in range(4)] for lk in lakes}
     engine = lakes[0].engine

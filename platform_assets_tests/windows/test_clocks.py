@@ -1,6 +1,5 @@
-"""A clock that runs ahead: edges that have not passed by another clock are not cut, and cutting then continues by
-itself.
-"""
+"""A clock that runs ahead: an edge is not cut while another clock shows that it has not passed. Cutting then continues
+without help."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ CONTROLLER = "Kafka's controller"
 
 
 class Sealer(Stream):
-    """One topic with a ledger, and windows of a minute."""
+    """One topic with a ledger and one-minute windows."""
 
     def __init__(self, bootstrap: str, topic: str, root: Path, start: datetime) -> None:
         super().__init__(bootstrap, topic)
@@ -41,12 +40,12 @@ class Sealer(Stream):
         self.declaration = TopicDeclaration(topic, "* * * * *", start)
 
     def seal(self, now: datetime) -> int:
-        """Cut the edges that have passed at `now`; return their number."""
+        """Cut the edges that have passed at `now`; return the number of edges."""
         deadline = time.monotonic() + 60
         return len(sealing.seal(self.declaration, self.cluster, self.ledger, now, deadline=deadline).recorded)
 
     def seal_all(self, now: datetime) -> None:
-        """Seal until nothing is left, because a minute may have passed in the meantime."""
+        """Seal until nothing is left to seal, because a minute may have passed in the meantime."""
         while self.seal(now):
             pass
 

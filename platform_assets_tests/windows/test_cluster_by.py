@@ -1,4 +1,5 @@
-"""`cluster_by`: merged files of decoded tables are sorted, with bounds that let readers skip them; older files stay as they are."""
+"""`cluster_by`: merged files of decoded tables are sorted, and their bounds let readers skip files. Older files do not
+change."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ STATISTICS = "delta.dataSkippingStatsColumns"
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """Windows whose values are not in order."""
+    """A topic with windows whose values are not sorted."""
     made = MadeTopic(tmp_path / "lake")
     made.fill(
         made.seal(
@@ -50,7 +51,7 @@ def upkeep(topic: MadeTopic, cluster_by: tuple[str, ...], **options: Any) -> int
 
 
 def values(topic: MadeTopic) -> list[list[str]]:
-    """By file, in the order of its rows."""
+    """Return the values of each file in the order of its rows."""
     table = DeltaTable(topic.root / "decoded" / topic.topic)
     return [pq.ParquetFile(uri).read(["value"])["value"].to_pylist() for uri in table.file_uris()]
 

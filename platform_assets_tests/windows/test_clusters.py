@@ -1,6 +1,6 @@
-"""A topic that has moved to another cluster: detected before anything is cut or loaded, and decided by a command. The
-other cluster is a second broker. Loads run without Spark; a fake engine records its requested reads.
-"""
+"""A topic that has moved to another cluster: the move is detected before anything is cut or loaded, and an operator
+decides with a command. The other cluster is a second broker. Loads run without Spark; a fake engine records the reads
+that loads request."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def lk(broker: Broker, topic: TopicMaker, tmp_path: Path) -> TopicLake:
-    """Two windows of five records, the first of them loaded."""
+    """Two windows with five records each; the first window is loaded."""
     lake = TopicLake(broker.bootstrap, topic(), tmp_path / "lake", answers.nothing_answers)
     for loaded in (True, False):
         key = lake.window_of([Record()] * 5)
@@ -73,7 +73,7 @@ def lk(broker: Broker, topic: TopicMaker, tmp_path: Path) -> TopicLake:
 
 
 def moved(lk: TopicLake, bootstrap: str, records: int) -> TopicLake:
-    """Return the same lake with brokers of another cluster, which has that many records under the topic's name."""
+    """Return the same lake with the brokers of another cluster, where the topic of the same name has `records` records."""
     admin = AdminClient({**librdkafka(bootstrap), "log_level": 2})
     admin.create_topics([NewTopic(lk.topic, 1, 1)])[lk.topic].result(30)
     there = TopicLake(bootstrap, lk.topic, lk.root, lk.spark, closed=lk.closed)
@@ -91,7 +91,7 @@ def moved(lk: TopicLake, bootstrap: str, records: int) -> TopicLake:
 
 
 class SameId(Cluster):
-    """Reports another topic id than its brokers, as if disks had been restored there."""
+    """A cluster that reports a topic id other than its brokers' own, as if the brokers' disks had been restored there."""
 
     def __init__(self, cluster: Cluster, topic_id: str) -> None:
         super().__init__(cluster._admin, cluster.settings, cluster.timeout, cluster.deadline)
@@ -105,7 +105,7 @@ class SameId(Cluster):
 
 
 class Asked:
-    """An engine that only records its requested reads."""
+    """An engine that only records the reads requested from it."""
 
     def __init__(self) -> None:
         self.records: list[Records] = []

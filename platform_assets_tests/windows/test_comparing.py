@@ -1,4 +1,4 @@
-"""Comparison of two raw tables: differences are named by partition, offsets and columns."""
+"""Comparison of two raw tables: differences are reported by partition, offsets and columns."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Change = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class Tables:
-    """A live lake and that of a replay, each with one window."""
+    """A live lake and a replay's lake, each with one window."""
 
     live: Path
     fresh: Path
 
     def fill(self, root: Path, *changes: Change, files: int = 1, window: SealedWindow = WINDOW) -> None:
-        """Load the window's rows with `changes`, in that many files."""
+        """Load the window's rows with `changes` into `files` files."""
         made = samples.rows(window.key, {p: range(r.start, r.end) for p, r in window.ranges.items()})
         for change in changes:
             made = change(made)
@@ -73,7 +73,7 @@ def tables(tmp_path: Path) -> Tables:
 
 
 def with_value(offset: int, name: str, value: object, partition: int = 0) -> Change:
-    """Return the rows with another value in one column of a row."""
+    """Return the rows with one value of one row changed."""
 
     def change(rows: pa.Table) -> pa.Table:
         at = pc.and_(pc.equal(rows["kafka_partition"], partition), pc.equal(rows["kafka_offset"], offset))
@@ -98,7 +98,7 @@ def shuffled(rows: pa.Table) -> pa.Table:
 
 
 def ranges(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the non-empty details of a partition, without digests."""
+    """Return the details of a partition that are not empty, without the digests."""
     kept = {name: found[name] for name in ("only_live", "only_fresh", "repeated") if found[name]}
     return {**kept, **({"altered": found["altered"]} if found["altered"]["offsets"] else {})}
 

@@ -1,4 +1,4 @@
-"""A record batch that is corrupt on every replica: its window waits until an operator leaves the batch out."""
+"""A record batch that is corrupt on every replica: the batch's window waits until an operator leaves the batch out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def struck(segment: Path, value: bytes) -> None:
 
 
 def window_with(lk: TopicLake, value: bytes) -> str:
-    """Make a window with 3 records with that value in a separate batch, and 4 others."""
+    """Make a window with 3 records with this value in a separate batch, and 4 other records."""
     produce_batch(lk.bootstrap, lk.topic, made_batch([Made(n, value=value) for n in range(3)]))
     return lk.window_of(numbered(4, 1, value.decode()))
 

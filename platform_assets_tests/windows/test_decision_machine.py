@@ -1,4 +1,4 @@
-"""A few histories of the rule-based machine over operators' decisions; `make soak SCENARIO=decisions` runs many more."""
+"""A few histories of the rule-based machine for operators' decisions; `make soak SCENARIO=decisions` runs many more."""
 
 from __future__ import annotations
 

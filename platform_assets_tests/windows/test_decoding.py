@@ -1,4 +1,5 @@
-"""A decoded window: each raw row is in one of two tables, whichever process dies, and whatever is declared next."""
+"""A decoded window: each raw row is in exactly one of two tables, whichever process dies, and whatever is declared
+next."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ ONCE = Expectation("value_unique", "unique", ("value",))
 
 
 class Died(BaseException):
-    """Stands for a process that is killed: nothing below the test catches it."""
+    """An exception that stands for a killed process: nothing below the test catches it."""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Decoding:
     declared: DecodeDeclaration = field(default_factory=lambda: TEXT)
 
     def decoder(self, before_step: Callable[[str], None] = lambda step: None) -> WindowDecoder:
-        """Return a new decoder of windows, which looks like another process to the lake."""
+        """Return a new window decoder, which looks like another process to the lake."""
         declaration = replace(self.lake.declaration, decode=self.declared)
         engine = DecodeEngine(Lake.at(self.lake.root), self.lake.spark)
         return WindowDecoder(declaration, self.lake.ledger, engine, before_step=before_step)
@@ -59,7 +60,7 @@ class Decoding:
         return done
 
     def die_before(self, step: str, key: str) -> None:
-        """Begin to decode a window, and die before `step`."""
+        """Start to decode a window, and die before `step`."""
 
         def die(now: str) -> None:
             if now == step:
@@ -69,12 +70,13 @@ class Decoding:
             self.decoder(die).decode(key)
 
     def rows(self, kind: str, key: str) -> list[dict[str, Any]]:
-        """Rows of one window, by partition and offset."""
+        """Return the rows of one window, by partition and offset."""
         found = DeltaTable(self.lake.root / kind / self.lake.topic).to_pyarrow_table(filters=[("window", "=", key)])
         return sorted(found.to_pylist(), key=lambda row: (row["kafka_partition"], row["kafka_offset"]))
 
     def check_conserved(self, key: str) -> None:
-        """Check that each raw row is in exactly one table, and that receipts match the tables and each other."""
+        """Check that each raw row is in exactly one of the tables, that receipts match the tables, and that receipts
+        match each other."""
 
         def place(row: dict[str, Any]) -> tuple[str, int, int]:
             return row["topic_id"], row["kafka_partition"], row["kafka_offset"]
@@ -94,7 +96,7 @@ class Decoding:
         assert {r.made_from for _, r in receipts if r is not None} == {receipts[0][1].made_from}  # type: ignore[union-attr]
 
     def orphans(self) -> list[Path]:
-        """Return data files that no version of either table names."""
+        """Return the data files that no version of either table refers to."""
         found: list[Path] = []
         for kind in ("decoded", "dead_letters"):
             table = self.lake.root / kind / self.lake.topic
@@ -151,7 +153,7 @@ def test_death_before_each_step_of_a_first_load(decoding: Decoding, step: str) -
 
 @pytest.mark.parametrize("step", ["dead letters", "decoded", "receipts"])
 def test_death_before_each_step_of_a_replacement(decoding: Decoding, step: str) -> None:
-    """Either the replacement is tried again, or the earlier declaration returns."""
+    """Afterwards, either the replacement is tried again, or another declaration with the same columns replaces it."""
     key = decoding.lake.window_of(RECORDS)
     decoding.lake.load(key)
     decoding.decode(key)
@@ -167,7 +169,7 @@ def test_death_before_each_step_of_a_replacement(decoding: Decoding, step: str) 
 
 
 def test_death_between_both_commits_and_the_former_declaration(decoding: Decoding) -> None:
-    """Rows committed under the other declaration do not match the receipts, so they are replaced."""
+    """Rows that were committed under the other declaration do not match the receipts, so they are replaced."""
     key = decoding.lake.window_of(RECORDS)
     decoding.lake.load(key)
     decoding.decode(key)
@@ -190,7 +192,7 @@ def test_damage_is_healed(decoding: Decoding) -> None:
 
 
 def test_other_rows_of_the_same_declaration_are_refused(decoding: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release decodes differently without a new version; the remedy in the message works."""
+    """A release decodes differently without a new version of its decoder; the remedy in the message works."""
     key = decoding.lake.window_of(RECORDS)
     decoding.lake.load(key)
     digest = DecodeDeclaration.digest
@@ -291,7 +293,7 @@ def test_expectations_are_measured_as_the_window_is_written(decoding: Decoding) 
 
 
 def test_other_expectations_leave_rows_as_they_are(decoding: Decoding) -> None:
-    """They are measured once the window is decoded again, without a commit."""
+    """Expectations are measured when the window is decoded again, which makes no commit."""
     key = decoding.lake.window_of([Record(b"a"), Record(b"a"), Record(b"B")])
     decoding.lake.load(key)
     first = decoding.decode(key)

@@ -1,6 +1,5 @@
-"""Windows whose values name schemas of a registry: decoded in Spark's workers, and again when the registry is not
-available.
-"""
+"""Windows whose values refer to schemas in a registry: they are decoded in Spark's workers, and again while the
+registry is not available."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ VALUES = [
 
 
 def decoder(lake: TopicLake, revision: int) -> WindowDecoder:
-    """Return a decoder; another revision makes windows be decoded again."""
+    """Return a decoder; with another revision, windows are decoded again."""
     declared = DecodeDeclaration(FormatSpec("avro", {"schema": OLD, "registry": True}), revision=revision)
     engine = DecodeEngine(Lake.at(lake.root), lake.spark)
     return WindowDecoder(replace(lake.declaration, decode=declared), lake.ledger, engine)

@@ -1,4 +1,5 @@
-"""Many windows decoded by one job: the same commits as window by window, whatever happens to one of them.
+"""Many windows decoded by one job: the commits equal those of one decode per window, whatever happens to one of the
+windows.
 
 Runs in this process.
 """
@@ -64,11 +65,11 @@ VALUES: Final[tuple[Sequence[bytes | None], ...]] = (
 
 
 class Died(BaseException):
-    """Stands for a process that is killed."""
+    """An exception that stands for a killed process."""
 
 
 class Jobs(InProcessEngine):
-    """Records the windows of each job, and fails a job that contains `poison` at its report."""
+    """Records the windows of each job, and makes a job fail when it reports the window `poison`."""
 
     asked: list[list[str]] = []  # noqa: RUF012
     poison: str = ""
@@ -83,14 +84,14 @@ class Jobs(InProcessEngine):
 
 @pytest.fixture(autouse=True)
 def jobs() -> list[list[str]]:
-    """The windows of each job, one for each share."""
+    """The windows of each job, one entry per share."""
     Jobs.asked, Jobs.poison = [], ""
     return Jobs.asked
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> DecodedTopic:
-    """A topic with windows of all kinds in its raw table."""
+    """A topic with all kinds of windows in its raw table."""
     made = DecodedTopic(tmp_path / "lake", "orders", DECLARED)
     made.partitions = 2
     made.load(*VALUES)
@@ -108,7 +109,7 @@ def keys_of(topic: DecodedTopic) -> list[str]:
 
 
 def many(topic: DecodedTopic, keys: Sequence[str] = ()) -> dict[str, DecodedWindow | PlatformError]:
-    """Return outcomes of windows, by default all."""
+    """Decode windows, all by default, with one call; return their outcomes."""
     wanted = list(keys or keys_of(topic))
     found = list(decode_many(decoder(topic), wanted))
     assert [key for key, _ in found] == wanted
@@ -116,7 +117,7 @@ def many(topic: DecodedTopic, keys: Sequence[str] = ()) -> dict[str, DecodedWind
 
 
 def receipts(topic: DecodedTopic) -> dict[tuple[str, str], Receipt]:
-    """Return receipts by table and window, without fields that differ between loads."""
+    """Return receipts by table and window, without the fields that differ from load to load."""
     own = {"load_id": "", "files_digest": "", "seconds": 0.0, "proved_at": None, "table_id": "", "table_version": 0}
     return {
         (ref.name, key): replace(found, **own)  # type: ignore[arg-type]
@@ -126,7 +127,8 @@ def receipts(topic: DecodedTopic) -> dict[tuple[str, str], Receipt]:
 
 
 def commits(topic: DecodedTopic, table: str) -> list[dict[str, Any]]:
-    """Return the metadata of load commits by window, without fields that differ between loads, and the added files."""
+    """Return the metadata of load commits by window, without the fields that differ from load to load, and the added
+    files."""
     found = []
     for entry in log_entries(topic.root / table / topic.topic):
         if "commitInfo" in entry and "userMetadata" in entry["commitInfo"]:
@@ -146,7 +148,7 @@ def rows(topic: DecodedTopic, table: str) -> list[dict[str, Any]]:
 
 
 def orphans(topic: DecodedTopic) -> list[str]:
-    """Data files that no version of either table names."""
+    """Return the data files that no version of either table refers to."""
     found: list[str] = []
     for kind in TABLES:
         table = topic.root / kind / topic.topic
@@ -160,7 +162,8 @@ def check_conserved(topic: DecodedTopic) -> None:
 
 
 def test_one_job_gives_what_window_by_window_gives(topic: DecodedTopic, tmp_path: Path, jobs: list[list[str]]) -> None:
-    """Also with another declaration: receipts with their digests and figures, metadata, files and rows are the same."""
+    """Receipts with their digests and figures, metadata, files and rows are the same, also after a change of the
+    declaration."""
     shutil.copytree(topic.root, tmp_path / "alone")
     alone = DecodedTopic(tmp_path / "alone", "orders", DECLARED)
     alone.windows = topic.windows
@@ -259,8 +262,8 @@ def test_a_caller_that_stops_leaves_no_file_and_what_is_committed_is_recorded(to
 
 
 def test_what_another_declaration_has_decoded_meanwhile_stays(topic: DecodedTopic) -> None:
-    """Nothing shows which declaration is newer, so that window fails; a window decoded with the same one is
-    compared."""
+    """Nothing shows which declaration is newer, so a window decoded with the other declaration fails. A window that was
+    decoded with the same declaration is compared."""
     keys = keys_of(topic)
     other = DecodedTopic(topic.root, "orders", replace(DECLARED, repairs=(Repair(keys[3], 0, 3, '{"id": 1}'),)))
     other.windows = topic.windows
@@ -369,7 +372,7 @@ def test_an_erasure_during_a_batch_finds_the_receipts_of_what_was_decoded_again(
 def test_commits_of_many_windows_read_each_commit_of_the_log_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for any earlier loads of the windows, whose folders are looked up in the log."""
+    """This holds after any number of earlier loads of the windows, whose folders are looked up in the log."""
     topic, windows = DecodedTopic(tmp_path, "orders"), 12
     topic.load(*[[order(n)] for n in range(windows)])
     schema, read, commit = "id BIGINT NOT NULL, amount DECIMAL(12, 2)", list[int](), delta_log.commit

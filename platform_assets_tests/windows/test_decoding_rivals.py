@@ -1,4 +1,5 @@
-"""Decoding while others commit, and long after the raw load, with the real decoding code in this process."""
+"""Decoding while other processes commit, and decoding long after the raw load. The real decoding code runs in this
+process."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ OLD = DecodeDeclaration(FormatSpec("json", {"schema": "at STRING, amount INT"}))
 
 
 class Interrupted(InProcessEngine):
-    """Runs another action once, right after it has written its files."""
+    """Runs another action once, right after its own files are written."""
 
     then: Callable[[], object] = staticmethod(lambda: None)
 
@@ -47,7 +48,7 @@ class Interrupted(InProcessEngine):
 
 
 def interrupted(topic: DecodedTopic, then: Callable[[], object]) -> WindowDecoder:
-    """Return a decoder with the current declaration, during whose run `then` happens."""
+    """Return a decoder with the current declaration; `then` happens while it decodes."""
     Interrupted.then = staticmethod(then)
     return WindowDecoder(topic.declaration, topic.ledger, Interrupted(topic.lake, tables_without_spark))
 
@@ -186,8 +187,8 @@ def test_a_run_that_was_overtaken_by_its_own_declaration_compares(tmp_path: Path
 def test_a_check_calls_no_window_wrong_that_another_load_replaces(
     tmp_path: Path, seen: tuple[str, str], known: bool, found: list[str]
 ) -> None:
-    """The check reads when the other load has reached each of the two steps `seen`; `known`: Dagster knows the load's
-    run."""
+    """The check reads twice: when the other load has reached each of the two steps in `seen`. `known`: Dagster knows
+    the load's run."""
     topic = DecodedTopic(tmp_path, "orders")
     first, _ = topic.load([order(1), b"broken"], [order(2)])
     topic.decode()
@@ -240,7 +241,8 @@ def test_a_window_that_is_wrong_and_stays_so_is_called_wrong(tmp_path: Path) -> 
 
 
 def expire(folder: Path, upto: int) -> None:
-    """Expire the log as delta-rs does with log files older than a month: only a checkpoint and later files are left."""
+    """Let the log expire as delta-rs does when log files are older than a month: only a checkpoint and later files are
+    left."""
     DeltaTable(folder).create_checkpoint()
     for file in (folder / "_delta_log").glob("*.json"):
         if int(file.stem) <= upto:
@@ -296,7 +298,7 @@ def test_a_window_that_an_accepted_loss_left_fewer_rows_is_decoded_again_where_t
 
 
 def _take_over(table: Path, other: Path, key: str) -> None:
-    """Make `table` hold the window's files of `other`, which were copied into it."""
+    """Make `table` contain the files of the window that were copied into it from `other`."""
     held, actions = DeltaTable(table), pa.table(DeltaTable(other).get_add_actions(flatten=True))
     adds: list[AddAction | RemoveAction] = [
         AddAction(unquote(action["path"]), action["size_bytes"], {"window": key}, 0, True, "{}")

@@ -1,4 +1,4 @@
-"""Messages of a refused reload, for each way in which Kafka, receipt and table can differ."""
+"""Messages for a refused reload: one for each way in which Kafka, receipt and table can differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Erased records are in no file of the lake, are named in the ledger, and never return. No Kafka, no Spark."""
+"""Erased records: no file of the lake contains them, the ledger lists them, and they never return. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -33,26 +33,25 @@ A, B, C = 0, 1, 2
 
 
 def other(number: int) -> tuple[bytes, bytes]:
-    """Return a record that stays."""
+    """Return a record to keep."""
     return b"customer-%d" % number, b"value-%d" % number
 
 
 def hers(form: bytes = b"") -> tuple[bytes, bytes]:
-    """Return a record to erase; `form` precedes its value."""
+    """Return a record to erase, with `form` in front of its value."""
     return WHO, form + NEEDLE
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic with two partitions, without loaded records."""
+    """A topic with two partitions; nothing is loaded."""
     return MadeTopic(tmp_path)
 
 
 @pytest.fixture
 def windows(topic: MadeTopic) -> list[SealedWindow]:
-    """Load three windows: her records are in the first and the last, one as a dead letter and one failing an
-    expectation.
-    """
+    """Load three windows. The first and the last contain records to erase: one is a dead letter, and one fails an
+    expectation."""
     sealed = topic.seal(
         [
             {0: [other(1), hers(), other(2)], 1: [hers(b"\xff"), other(3)]},
@@ -65,14 +64,14 @@ def windows(topic: MadeTopic) -> list[SealedWindow]:
 
 
 def erase(topic: MadeTopic) -> Any:
-    """Erase all of her records."""
+    """Erase all records of the person."""
     erasure = topic.erasure
     erasure.record(erasure.of_keys([WHO]), AUTHOR)
     return erasure.run(AUTHOR)
 
 
 def check_gone(topic: MadeTopic) -> None:
-    """Check that no file of the lake has her bytes, and that all other records are unchanged."""
+    """Check that no file of the lake contains the erased bytes, and that all other records are unchanged."""
     for needle in (WHO, NEEDLE):
         assert not (places := found_in(topic.root, needle)), shown(places)
     kept = [r.value for r in topic.records if r.key != WHO]
@@ -81,7 +80,7 @@ def check_gone(topic: MadeTopic) -> None:
 
 
 def test_the_search_finds_what_is_there(topic: MadeTopic, windows: list[SealedWindow]) -> None:
-    """Otherwise the other tests would prove nothing."""
+    """If the search could not find existing bytes, the other tests would prove nothing."""
     places = found_in(topic.root, NEEDLE)
     for table in ("raw", "decoded", "dead_letters"):
         assert any(p.startswith(table) for p in places), shown(places)
@@ -216,7 +215,7 @@ def test_orphans_of_dead_loads_go(topic: MadeTopic, windows: list[SealedWindow])
 def test_bounds_of_columns_that_another_writer_put_into_the_log_go(
     topic: MadeTopic, windows: list[SealedWindow]
 ) -> None:
-    """Other writers' OPTIMIZE keeps the least and the greatest text of a column in commits and checkpoints."""
+    """OPTIMIZE run by another writer stores the smallest and the largest string of a column in commits and checkpoints."""
     table = DeltaTable(topic.root / "decoded" / topic.topic)
     table.alter.set_table_properties({"delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,value"})
     bound = "NOT AS EXPECTED zebra-in-pyjamas"
@@ -255,7 +254,8 @@ def test_samples_of_what_failed_go_and_those_of_others_stay(topic: MadeTopic, wi
 def test_one_that_is_cut_short_is_gone_on_with(
     topic: MadeTopic, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch, table: str, by: str
 ) -> None:
-    """A run dies between the commits to a table and their receipts; a load or the next erasure completes it."""
+    """A run dies after its commits to a table and before the receipts; a load or the next erasure completes the run's
+    erasure."""
 
     class Died(BaseException):
         pass
@@ -370,13 +370,14 @@ def test_many_windows_are_committed_in_batches(topic: MadeTopic, monkeypatch: py
 
 
 def name(topic: MadeTopic, *offsets: int) -> None:
-    """Make the ledger name these offsets of partition 0."""
+    """Record these offsets of partition 0 as erased in the ledger."""
     erasure = topic.erasure
     erasure.record(erasure.at_offsets({0: tuple(OffsetRange(o, o + 1) for o in offsets)}), AUTHOR)
 
 
 def test_a_load_that_was_about_to_commit_is_refused_by_an_erasure(topic: MadeTopic) -> None:
-    """The load has read the record and made its last check; its files must not be deleted while a commit lists them."""
+    """The load has read the record and made its last check. The load's files must not be deleted while a commit lists
+    them."""
     (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
 
     def erase_now() -> None:
@@ -416,7 +417,7 @@ def test_a_decoding_that_was_about_to_commit_is_refused_by_an_erasure(topic: Mad
 
 
 def test_files_that_the_table_names_are_never_deleted_and_the_remedy_works(topic: MadeTopic) -> None:
-    """Neither a receipt nor a load's commit names the window's rows: another writer wrote them, or the ledger was
+    """The window's rows have neither a receipt nor a load commit: another writer wrote the rows, or the ledger was
     lost."""
     (window,) = topic.seal([{0: [other(1), hers(), other(2)]}])
     samples.append(topic.root, topic.topic, samples.rows(window.key, {0: range(3)}))

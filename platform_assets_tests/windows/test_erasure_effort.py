@@ -1,4 +1,5 @@
-"""The effort of erasures grows linearly with the erased records, not with their square. Counted, not timed."""
+"""The effort of an erasure grows linearly with the number of erased records, not with its square. The tests count; they
+do not time."""
 
 from __future__ import annotations
 

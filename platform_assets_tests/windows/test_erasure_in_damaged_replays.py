@@ -1,5 +1,5 @@
-"""A damaged replay does not hold up an erasure: the live tables are erased, the replay is named, and each remedy of the
-message leads to the end.
+"""A damaged replay does not hold up an erasure: the live tables are erased, the message names the replay, and each
+remedy in the message lets the erasure finish.
 
 No Kafka, no Spark.
 """
@@ -47,7 +47,7 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def windows(topic: MadeTopic) -> list[SealedWindow]:
-    """One window with two of her records, in the live table and in a replay."""
+    """One window with two records to erase, in the live table and in a replay."""
     sealed = topic.seal([{0: [HERS, HERS, OURS]}])
     topic.fill(sealed)
     assert replay(topic, sealed) == ["loaded"]
@@ -75,7 +75,7 @@ def lose_a_file(topic: MadeTopic, name: str = "june", table: str = "raw") -> Non
 
 
 def problems(topic: MadeTopic) -> str:
-    """The problems that `status` reports."""
+    """Return the problems that `status` reports."""
     (table,) = status.collect(
         [topic.declaration], topic.ledger, None, None, (), samples.edge(2), broker_silence=None
     ).tables

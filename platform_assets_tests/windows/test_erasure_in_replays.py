@@ -1,4 +1,4 @@
-"""Erasures hold for replays too: for records that only a replay has, and for replays that begin afterwards.
+"""Erasures also apply to replays: to records that only a replay has, and to replays that begin afterwards.
 
 No Kafka, no Spark.
 """
@@ -29,7 +29,7 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def windows(topic: MadeTopic) -> list[SealedWindow]:
-    """Two windows; only the first is loaded, and only the second has her record."""
+    """Two windows: only the first is loaded, and only the second contains the record to erase."""
     sealed = topic.seal([{0: [OURS, OURS]}, {0: [(WHO, NEEDLE), OURS]}])
     topic.fill(sealed[:1])
     return sealed

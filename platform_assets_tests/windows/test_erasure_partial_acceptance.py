@@ -1,4 +1,4 @@
-"""Erasures and permanently lost windows: the rest that `accept-loss` gathers contains no erased record."""
+"""Erasures and permanently lost windows: the remaining rows that `accept-loss` gathers contain no erased record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from platform_assets_tests.support.kept_cluster import KeptCluster, loader_of
 WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
 HERS, OURS = (WHO, NEEDLE), (b"customer-1", b"value-1")
 CLUSTER = KeptCluster("people", {0: 5}, starts={0: 3})
-"""Offset 2 has expired."""
+"""Kafka no longer has offset 2."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def damaged(topic: MadeTopic) -> SealedWindow:
-    """A window with offsets 2 to 4, hers at 3, that has lost its files; Kafka has 3 and 4."""
+    """A window with offsets 2 to 4, whose files are lost. Offset 3 is the record to erase; Kafka still has 3 and 4."""
     whole, lost = topic.seal([{0: [OURS, OURS]}, {0: [OURS, HERS, OURS]}])
     topic.fill([whole, lost], decode=False)
     folder = topic.lake.table(topic.declaration.raw_table)
@@ -71,7 +71,8 @@ def check_gone(topic: MadeTopic, window: SealedWindow) -> None:
 
 
 def test_a_window_that_is_lost_for_good_comes_back_without_the_key(topic: MadeTopic, damaged: SealedWindow) -> None:
-    """Each message is followed: `erase` names the load, the load names `accept-loss`, and then `erase` completes."""
+    """The test follows each message: `erase` tells it to load, the load tells it to run `accept-loss`, and then `erase`
+    completes."""
     with pytest.raises(ErasureUnfinishedError, match=rf"platform-assets load raw/people {damaged.key}.*accept-loss"):
         deciding(topic).erasure({}, [WHO])
     with pytest.raises(LostForGoodError, match=f"platform-assets accept-loss raw/people {damaged.key}"):

@@ -1,6 +1,4 @@
-"""An erasure by key and a load of the same topic at the same time: whichever comes first, the record is erased in the
-end.
-"""
+"""An erasure by key and a load of the same topic at the same time: whichever finishes first, the record ends up erased."""
 
 from __future__ import annotations
 
@@ -29,14 +27,14 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def waiting(topic: MadeTopic) -> SealedWindow:
-    """A window that is sealed but not loaded, after a loaded one. Each has a record of hers."""
+    """A sealed window that is not loaded, after a loaded window. Each of the two contains a record to erase."""
     first, second = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
     topic.fill([first])
     return second
 
 
 def deciding(topic: MadeTopic, meanwhile: Callable[[], object] = lambda: None) -> Deciding:
-    """Return a decision during whose question `meanwhile` happens."""
+    """Return a decision that runs `meanwhile` while it waits for confirmation."""
     return Deciding(
         topic.declaration, topic.ledger, never, never, never, AUTHOR, lambda _: None, lambda _: void(meanwhile())
     )
@@ -51,7 +49,7 @@ def erase(topic: MadeTopic) -> None:
 
 
 class Interrupted(Loader):
-    """A load during which `action` happens once: before the last check, or between it and the commit."""
+    """A load during which `action` happens once: either before the last check, or between that check and the commit."""
 
     action: Callable[[], None]
     after: bool
@@ -139,4 +137,4 @@ def test_rules_that_are_adopted_hold_for_a_load_under_way(topic: MadeTopic, afte
 
 
 def void(_: object) -> None:
-    """Turn a function with a result into one without."""
+    """Turn a function that returns a result into one that returns nothing."""

@@ -1,4 +1,4 @@
-"""Erasures as rules: they hold for records that are restored, repaired, loaded later, or return in another log.
+"""Erasures as rules: they apply to records that are restored, repaired, loaded later, or copied into another log.
 
 No Kafka, no Spark.
 """
@@ -41,7 +41,7 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 @pytest.fixture
 def windows(topic: MadeTopic) -> list[SealedWindow]:
-    """Two windows, with one record of hers in each."""
+    """Two windows, each with one record to erase."""
     sealed = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
     topic.fill(sealed)
     return sealed
@@ -65,7 +65,7 @@ def check_gone(topic: MadeTopic) -> None:
 
 
 def damage(topic: MadeTopic, window: SealedWindow) -> None:
-    """Lose the file of a window, like a failing disk."""
+    """Delete the window's file, as if a disk had failed."""
     folder = topic.lake.table(topic.declaration.raw_table)
     (path,) = holdings.files_of(folder, window.key).paths
     (folder.path / path.replace("%25", "%")).unlink()
@@ -122,7 +122,7 @@ def test_a_restore_that_ends_before_it_erases_again_is_completed_by_the_next_tic
 def test_a_second_restore_knows_the_erasures_that_the_first_one_did_not_apply(
     topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path
 ) -> None:
-    """The first restore has replaced the ledger that knew them by an older one."""
+    """The first restore replaced the ledger that had the erasures with an older ledger."""
     taking.take(topic.lake, tmp_path / "dagster", tmp_path / "backups", datetime(2026, 2, 1, tzinfo=UTC))
     erase(topic)
     before = reapplying.remember(topic.lake, reapplying.decided(topic.lake))
@@ -138,7 +138,7 @@ def test_a_second_restore_knows_the_erasures_that_the_first_one_did_not_apply(
 def test_erase_reads_the_tables_before_it_says_that_all_is_erased(
     topic: MadeTopic, windows: list[SealedWindow], tmp_path: Path
 ) -> None:
-    """A table was restored by other means, without a notice."""
+    """A table was restored with other tools, so no notice of unapplied erasures exists."""
     taking.take(topic.lake, tmp_path / "dagster", tmp_path / "backups", datetime(2026, 2, 1, tzinfo=UTC))
     erase(topic)
     restoring.restore(
@@ -155,7 +155,7 @@ def test_erase_reads_the_tables_before_it_says_that_all_is_erased(
 
 
 def test_a_window_that_is_sealed_again_with_other_edges_leaves_the_records_out(tmp_path: Path) -> None:
-    """A full restore brings back a ledger without the window, which is then cut at other offsets."""
+    """A full restore brings back a ledger that lacks the window, and then the window is cut at other offsets."""
     topic = MadeTopic(tmp_path / "lake")
     topic.fill(topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}]))
     erase(topic)
@@ -250,7 +250,7 @@ def test_the_digests_of_two_lakes_differ(tmp_path: Path) -> None:
 
 
 def test_a_topic_with_a_very_long_name_is_erased_too(tmp_path: Path) -> None:
-    """Its key in the ledger is not the name of its table."""
+    """The topic's key in the ledger is not the name of its table."""
     topic = MadeTopic(tmp_path / "lake", "p" * 245)
     loaded, waiting = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
     topic.fill([loaded], decode=False)
@@ -271,7 +271,7 @@ def test_a_topic_with_a_very_long_name_is_erased_too(tmp_path: Path) -> None:
 
 
 def moved(topic: MadeTopic, at: int) -> NewGeneration:
-    """Replace the log by one with another id under the same name."""
+    """Replace the log with one that has another id and the same name."""
     newest = topic.ledger.newest_cut("people")
     assert newest is not None
     first = samples.cut("people", newest.edge, {0: at}, topic_id=OTHER_ID, generation=2)
@@ -300,7 +300,7 @@ def test_records_that_a_mirror_copied_do_not_come_again(topic: MadeTopic, window
 
 
 def test_offsets_that_were_erased_stay_so_where_a_log_goes_on_with_its_offsets(tmp_path: Path) -> None:
-    """The waiting window is closed, and its offsets come in the first window of the new generation."""
+    """The waiting window is closed; the first window of the new generation contains its offsets."""
     topic = MadeTopic(tmp_path / "lake")
     first, waiting = topic.seal([{0: [OURS, OURS]}, {0: [HERS, OURS]}])
     topic.load(first)
@@ -322,7 +322,7 @@ def test_offsets_that_were_erased_stay_so_where_a_log_goes_on_with_its_offsets(t
 
 
 def test_a_window_of_an_earlier_generation_that_waits_leaves_the_records_out(tmp_path: Path) -> None:
-    """The rule is made after the topic has moved; the waiting window can still be loaded, because the log is the same."""
+    """The rule is made after the topic has moved. The waiting window can still be loaded, because the log is the same."""
     topic = MadeTopic(tmp_path / "lake")
     loaded, waiting = topic.seal([{0: [OURS, HERS]}, {0: [HERS, OURS]}])
     topic.fill([loaded])
@@ -338,7 +338,7 @@ def test_a_window_of_an_earlier_generation_that_waits_leaves_the_records_out(tmp
 
 
 def test_a_rule_counts_all_records_of_earlier_logs_as_sent_before_it(topic: MadeTopic) -> None:
-    """This holds for any timestamp, because nothing is appended to a log that a later one has replaced."""
+    """This holds for any timestamp, because nothing is appended to a log after another log has replaced it."""
     (waiting,) = topic.seal([{0: [OURS, HERS]}])
     topic.records[:] = [replace(r, timestamp=datetime.now(UTC) + timedelta(days=1)) for r in topic.records]
     generations.accept(moved(topic, 2), AUTHOR, topic.ledger)
@@ -352,7 +352,7 @@ def test_a_rule_counts_all_records_of_earlier_logs_as_sent_before_it(topic: Made
 def test_a_topic_that_was_copied_to_a_new_name_takes_the_erasures_over(
     topic: MadeTopic, windows: list[SealedWindow]
 ) -> None:
-    """As the guide says: adopt the rules, before or after the first windows of the new topic are loaded."""
+    """The test follows the guide: it adopts the rules before or after the first windows of the new topic are loaded."""
     erase(topic)
     copy = MadeTopic(topic.root, "persons")
     first, second = copy.seal([{0: [OURS, HERS, OURS]}, {0: [HERS, OURS]}])
@@ -376,7 +376,7 @@ def test_a_topic_that_was_copied_to_a_new_name_takes_the_erasures_over(
 def test_offsets_of_a_damaged_window_are_erased_once_it_is_healed(
     topic: MadeTopic, windows: list[SealedWindow]
 ) -> None:
-    """The table has no row at the offset now, and its load brings it back."""
+    """The table has no row at the erased offset now, and loading the window brings that row back."""
     topic.lake.table(topic.declaration.raw_table).delta().delete("kafka_offset = 1")
     with pytest.raises(ErasureUnfinishedError, match=windows[0].key):
         deciding(topic).erasure({0: (OffsetRange(1, 2),)}, [])

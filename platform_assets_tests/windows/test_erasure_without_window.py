@@ -1,4 +1,5 @@
-"""A search by key refuses rows without a window instead of missing them, in both layouts and however files are shared."""
+"""A search by key refuses rows that have no window instead of missing them, in both layouts and whichever windows share
+a file."""
 
 from __future__ import annotations
 

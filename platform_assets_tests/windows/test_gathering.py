@@ -1,4 +1,4 @@
-"""Damaged windows whose rows are in no single place: some in Kafka, the others in data files. No Kafka, no Spark."""
+"""Damaged windows whose rows are scattered: some are in Kafka, the others in data files. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def lose_rows(topic: MadeTopic, window: SealedWindow, partition: int) -> None:
 
 
 def write_again(topic: MadeTopic, partition: int, offset: int, value: bytes) -> None:
-    """Give Kafka another record at this offset, as after an unclean leader election."""
+    """Put another record at this offset in Kafka, as after an unclean leader election."""
     at = next(i for i, r in enumerate(topic.records) if (r.partition, r.offset) == (partition, offset))
     topic.records[at] = replace(topic.records[at], value=value)
 
 
 def accept_loss(topic: MadeTopic, kafka: MadeCluster, key: str, named_by: LoadError) -> list[str]:
-    """Follow the command that the error names."""
+    """Run the command that the error names."""
     assert f"platform-assets accept-loss raw/people {key} --reason" in str(named_by)
     said = list[str]()
     deciding_of(topic, kafka, said).loss(key)
@@ -82,7 +82,7 @@ def accept_loss(topic: MadeTopic, kafka: MadeCluster, key: str, named_by: LoadEr
 def test_an_expired_offset_that_the_table_lacks_too_is_all_that_is_named(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The window has no receipt, but Kafka has each of its remaining rows: the load replaces them all."""
+    """The window has no receipt, but Kafka has every remaining row: the load replaces all rows."""
     key = windows[3].key
     clean_log(table(topic))
     table(topic).delete("kafka_partition = 1 AND kafka_offset >= 60 AND kafka_offset % 3 = 0")
@@ -102,7 +102,8 @@ def test_an_expired_offset_that_the_table_lacks_too_is_all_that_is_named(
 def test_a_receipt_of_before_an_erasure_gets_its_rows_from_kafka_and_the_table(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """An older ledger lacks the erasure. The table has all other rows, and Kafka has the erased one."""
+    """The restored older ledger lacks the erasure. The table has all rows except the erased one, and Kafka has the
+    erased record."""
     key, values = windows[3].key, topic.values()
     backup = shutil.copytree(topic.root / "_ledger", topic.root.parent / "backup")
     deciding_of(topic, kafka, []).erasure({1: (OffsetRange(79, 80),)}, [])
@@ -168,7 +169,7 @@ def test_a_disk_that_is_full_leaves_no_files(
 def test_a_row_that_a_stranger_has_changed_comes_from_kafka(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Kafka has lost another record, which the table has."""
+    """Kafka has lost a different record, which the table has."""
     key, values = windows[1].key, topic.values()
     table(topic).update(predicate="kafka_partition = 1 AND kafka_offset = 25", updates={"value": "X'00'"})
     vacuum(table(topic))
@@ -182,7 +183,8 @@ def test_a_row_that_a_stranger_has_changed_comes_from_kafka(
 def test_an_erasure_that_finds_no_rows_does_not_hide_what_was_loaded(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], erased: tuple[int, int]
 ) -> None:
-    """The table was rolled back to a version before the load, so the receipt is from between two erasures."""
+    """The table is rolled back to a version before the load, between two erasures. The receipt still counts one of the
+    erased rows."""
     key = windows[2].key
     first, second = erased
     deciding_of(topic, kafka, []).erasure({0: (OffsetRange(first, first + 1),)}, [])
@@ -197,14 +199,14 @@ def test_an_erasure_that_finds_no_rows_does_not_hide_what_was_loaded(
 
 
 class KilledError(BaseException):
-    """The load's process was killed."""
+    """An exception that stands for a killed process."""
 
 
 @pytest.mark.parametrize("damaged", ["gathered", "healed"])
 def test_no_erased_record_is_in_the_table_if_a_load_is_killed_once_it_has_repaired_a_window(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
-    """The erasure is complete, so nothing would run it again."""
+    """The erasure is already complete, so no later command would run it again."""
     key, others = windows[2].key, topic.values()
     if damaged == "gathered":
         deciding_of(topic, kafka, []).erasure({0: (OffsetRange(43, 44),)}, [])
@@ -234,7 +236,7 @@ def test_no_erased_record_is_in_the_table_if_a_load_is_killed_once_it_has_repair
 def test_a_record_that_was_erased_and_is_nowhere_leaves_the_others_unproved(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Its content is part of the receipt's digest."""
+    """The receipt's digest includes the content of the erased record."""
     key = windows[2].key
     table(topic).restore(0)
     vacuum(table(topic))
@@ -252,7 +254,7 @@ def test_a_record_that_was_erased_and_is_nowhere_leaves_the_others_unproved(
 def test_records_that_a_rewritten_log_has_besides_are_told_from_those_that_were_loaded(
     topic: MadeTopic, kafka: MadeCluster, damaged: int
 ) -> None:
-    """The only proof is the number of rows per partition in the receipt."""
+    """The only proof is the receipt's number of rows per partition."""
     sealed = topic.seal([{p: [(b"k", b"%d/%d" % (p, i)) for i in range(ROWS)] for p in (0, 1)}])
     besides = [r for r in topic.records if (r.partition, r.offset) == (1, 7)]
     kafka.forget(1, range(7, 8))
@@ -299,7 +301,7 @@ def test_what_is_lost_for_good_is_what_neither_has(
 def test_a_rebuilt_ledgers_rows_come_from_both_and_stay_found(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The digest proves the rows that the ledger found, but not that they are complete."""
+    """The digest proves that these are the rows that the rebuild found, but not that they are complete."""
     key = windows[1].key
     table(topic).delete("kafka_partition = 1 AND kafka_offset = 25")
     clean_log(table(topic))

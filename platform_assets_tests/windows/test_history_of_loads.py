@@ -1,4 +1,4 @@
-"""Random producers, random cuts while they run, and random loads with crashes: the history has no anomaly."""
+"""Random producers, random cuts while the producers run, and random loads with crashes: the history has no anomaly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 PARTITIONS = 3
 
 MOST_STEPS_A_WINDOW = 10
-"""Steps after which a window is closed: on a busy machine, random choice alone could leave only two windows."""
+"""Number of steps after which a window is closed: on a busy machine, random choice alone could leave only two windows.
+"""
 
 
 def close_windows(lk: TopicLake, minutes: int) -> None:
@@ -43,9 +44,8 @@ def close_windows(lk: TopicLake, minutes: int) -> None:
 def seal_while(
     lk: TopicLake, steps: queue.SimpleQueue[bool], rng: random.Random, closed: queue.SimpleQueue[bool]
 ) -> None:
-    """Close windows at random steps of the producers, at least after every few; put True each time, and False at the
-    end.
-    """
+    """Close windows at random steps of the producers, and after every few steps at the latest. Put True for each
+    window, and False at the end."""
     since = 0
     try:
         while steps.get():
@@ -59,7 +59,7 @@ def seal_while(
 
 
 def load_at_random(lk: TopicLake, key: str, point: Point | None) -> str:
-    """Load a window, with a crash at `point` if the load reaches it; return the result."""
+    """Load a window, and crash at `point` if the load reaches it; return the result."""
     try:
         return InterruptedLoader(lk, Faults(point)).load(key)
     except Crash as crash:

@@ -1,6 +1,5 @@
-"""A batch that unpacks to more than the limit: its window waits, and each of the two remedies in the error ends the
-wait.
-"""
+"""A batch whose unpacked size exceeds the limit: the batch's window waits, and each of the two remedies in the error
+ends the wait."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def lk(lake: LakeMaker) -> TopicLake:
 
 
 def bombed(lk: TopicLake) -> str:
-    """A window with 4 records, 3 in a batch of 2 kB that unpacks to 300 kB, and 4 more."""
+    """A window with 4 records, then 3 records in a batch of 2 kB that unpacks to 300 kB, then 4 more records."""
     lk.send(numbered(4))
     produce_batch(lk.bootstrap, lk.topic, made_batch([Made(n, value=bytes(100_000)) for n in range(3)], codec="zstd"))
     return lk.window_of(numbered(4, 1, "later"))
@@ -77,7 +76,7 @@ def test_a_batch_beyond_the_limit_is_named_and_both_remedies_end_the_wait(lk: To
 def test_what_has_expired_is_accepted_without_a_search_of_the_rest(
     lk: TopicLake, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first window has the complete backlog, and the topic's expired offsets are known at once."""
+    """The first window contains the whole backlog, and the topic's expired offsets are known at once."""
     from platform_assets.engines.columnar import refused
 
     search = refused.find_refused

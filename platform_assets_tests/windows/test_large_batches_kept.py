@@ -1,4 +1,5 @@
-"""A batch beyond a limit in a window that already has rows: the error names only the remedy that works there.
+"""A batch that exceeds a limit, in a window that already has rows: the error names only the remedy that works in this
+case.
 
 No Kafka.
 """
@@ -59,7 +60,7 @@ def without_a_receipt(topic: MadeTopic, window: SealedWindow, patch: pytest.Monk
 
 
 def refuse(patch: pytest.MonkeyPatch) -> None:
-    """Make the engine find a batch beyond the limit."""
+    """Make the engine report a batch that exceeds the limit."""
 
     def write(_: LocalEngine, records: Records, *__: object) -> StagedFiles:
         error = BatchTooLargeError("t", 0, 2, 4, "has more than 1 records", "KAFKA_BATCH_MAX_RECORDS")

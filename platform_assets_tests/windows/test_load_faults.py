@@ -33,12 +33,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 LARGE = 100_000
-"""Enough records for a load to take long after its first file has appeared."""
+"""Number of records, large enough that a load takes long after its first file has appeared."""
 
 
 @pytest.fixture(params=ONE_ENGINE)
 def engine_name(request: pytest.FixtureRequest) -> EngineName:
-    """The engine of a test: killed loads, whose files differ, are tested with both, the rest with one."""
+    """The engine that a test uses: killed loads are tested with both engines, because their files differ; everything
+    else with one."""
     return cast(EngineName, request.param)
 
 
@@ -48,7 +49,7 @@ def large_window(lk: TopicLake) -> str:
 
 
 def assert_exact(lk: TopicLake) -> None:
-    """Check that the table matches the topic, and the ledger the table."""
+    """Check that the table matches the topic, and that the ledger matches the table."""
     assert records(lk.rows()) == records(lk.committed())
     for key, receipt in lk.ledger.receipts(lk.declaration.raw_table).items():
         assert receipt.files_digest == holdings.files_of(Folder.at(lk.table), key).digest
@@ -56,7 +57,7 @@ def assert_exact(lk: TopicLake) -> None:
 
 
 def unfinished(lk: TopicLake, key: str) -> list[Path]:
-    """Return the folders in which Spark keeps the files of a window's unfinished writes."""
+    """Return the folders in which Spark keeps the files of unfinished writes to a window."""
     return list((lk.table / window_folder(key)).glob("*/_temporary"))
 
 
@@ -64,7 +65,7 @@ def unfinished(lk: TopicLake, key: str) -> list[Path]:
 
 
 def race(lk: TopicLake, keys: list[str], remote: str) -> list[dict[str, Any]]:
-    """Load `keys` at once, each in its own process; all write at the same moment."""
+    """Load `keys` at the same time, each in its own process; all processes write at the same moment."""
     with ExitStack() as stack:
         processes = [stack.enter_context(LoadProcess(lk, key, remote, hold=True)) for key in keys]
         for process in processes:
@@ -128,7 +129,7 @@ def test_a_run_killed_in_the_middle_of_a_load_is_made_good_by_the_next(lake: Lak
 
 @contextmanager
 def server_of_its_own(folder: Path) -> Iterator[Callable[[], tuple[str, ProcessRecord]]]:
-    """Start a Spark server, also again after it died, on the same port and with the same token."""
+    """Start a Spark server, or restart it after it died, on the same port and with the same token."""
     home = home_at(folder)
 
     def start() -> tuple[str, ProcessRecord]:
@@ -144,7 +145,7 @@ def server_of_its_own(folder: Path) -> Iterator[Callable[[], tuple[str, ProcessR
 
 @pytest.mark.long
 def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake: LakeMaker, tmp_path: Path) -> None:
-    """The run reports an unknown outcome and tries again by itself, and the next run finds the window exact."""
+    """The run reports an unknown outcome and retries automatically; the next run finds the window exact."""
     lk = lake(partitions=2, start=minutes_ago(3))
     key = large_window(lk)
     with server_of_its_own(tmp_path / "spark home") as start:
@@ -168,7 +169,7 @@ def test_a_server_killed_in_the_middle_of_a_load_leaves_the_table_as_it_was(lake
 
 
 class Crashed(Exception):
-    """Stands for the end of the process at a point at which no signal can be sent in time."""
+    """An exception that stands for the end of the process, at a point where no signal can arrive in time."""
 
 
 @contextmanager
@@ -225,7 +226,7 @@ def test_a_commit_that_the_ledger_lacks_is_found_although_kafka_has_lost_the_rec
 def test_a_window_damaged_before_its_commit_came_into_the_ledger_is_healed(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The missing receipt is recorded for the committed version, not for the state after later changes."""
+    """The receipt that is recorded late describes the committed version, not the table after later changes."""
     lk = lake()
     key = lk.window_of(numbered(10))
     with crash_before_the_ledger(monkeypatch):

@@ -1,4 +1,4 @@
-"""Any window, loaded any number of times, is in the table exactly once; or the load is refused and changes nothing."""
+"""Any window, loaded any number of times, is in the table exactly once, or the load is refused and changes nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture(params=ONE_ENGINE)
 def engine_name(request: pytest.FixtureRequest) -> EngineName:
-    """The engine of a test: what it reads and writes is tested with both, the rest with one."""
+    """The engine that a test uses: reading and writing are tested with both engines, everything else with one."""
     return cast(EngineName, request.param)
 
 
@@ -74,7 +74,7 @@ def test_loading_again_gives_the_same_rows_whatever_was_produced_since(lake: Lak
 
 
 def test_a_load_by_hand_needs_no_sensor(lake: LakeMaker) -> None:
-    """The load seals the window and all earlier ones itself, by timestamp, because no sensor has run."""
+    """The load itself seals the window and all earlier windows by timestamp, because no sensor has run."""
     lk = lake(config={"retention.ms": "-1"})
     lk.send(Record(str(i).encode(), timestamp=milliseconds(START) + i * 20_000) for i in range(12))
     lk.closed = START + timedelta(minutes=10)
@@ -86,9 +86,9 @@ def test_a_load_by_hand_needs_no_sensor(lake: LakeMaker) -> None:
 
 
 def test_a_first_load_opens_its_table_once(lake: LakeMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening a table costs more with each window.
+    """Opening a table takes longer with each window that it contains.
 
-    Its only file mixes partitions, so its statistics do not give their rows.
+    The window's only file mixes partitions, so the file's statistics do not give the rows per partition.
     """
     lk = lake(partitions=4)
     lk.load(lk.window_of(numbered(40, 4, "a")))
@@ -107,7 +107,7 @@ def test_a_first_load_opens_its_table_once(lake: LakeMaker, monkeypatch: pytest.
 
 
 def append_rows(lk: TopicLake, key: str) -> None:
-    """Append duplicate rows of the window, and one that no topic ever had."""
+    """Append duplicate rows of the window, and one row that was never in the topic."""
     table = DeltaTable(lk.table)
     some = table.to_pyarrow_table(filters=[("window", "=", key)]).slice(0, 4)
     rogue = some.slice(0, 1).set_column(
@@ -117,7 +117,7 @@ def append_rows(lk: TopicLake, key: str) -> None:
 
 
 def change_rows(lk: TopicLake, key: str) -> None:
-    """Change one value, but keep the number of rows and the offsets."""
+    """Change one value, but no number of rows and no offset."""
     where = f"window = '{key}' AND kafka_offset = 4"
     DeltaTable(lk.table).update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
 
@@ -132,7 +132,7 @@ def remove_file(lk: TopicLake, key: str) -> None:
 
 
 def rewrite_files(lk: TopicLake, key: str) -> None:
-    """Move the rows to other files, which is not damage: they are read, and the receipt lists the new files."""
+    """Move the rows to other files, which is not damage: a load reads the rows, and the receipt lists the new files."""
     rows = DeltaTable(lk.table).to_pyarrow_table(filters=[("window", "=", key)])
     write_deltalake(lk.table, rows, mode="overwrite", predicate=f"window = '{key}'")
 
@@ -201,7 +201,7 @@ def test_a_reload_after_records_were_deleted_keeps_what_the_table_has(lake: Lake
 
 
 def test_a_reload_after_retention_keeps_what_the_table_has(lake: LakeMaker, broker: Broker) -> None:
-    """Segments are rolled every hundredth of a second, and the records' timestamps are long past."""
+    """Segments are rolled every hundredth of a second, and the records' timestamps are far in the past."""
     lk = lake(config={"segment.ms": "10", "retention.ms": "-1"})
     key = lk.window_of([Record(b"a", timestamp=1000), Record(b"b", timestamp=2000)])
     lk.load(key)
@@ -229,7 +229,8 @@ def test_a_first_load_of_expired_records_is_refused_and_names_them(lake: LakeMak
 
 
 def test_what_held_no_row_cannot_be_lost(lake: LakeMaker, broker: Broker) -> None:
-    """Aborted records at the start of a window expire: all of its rows still exist, so it proves equal."""
+    """Aborted records at the start of a window expire. All rows of the window still exist, so the load proves them
+    equal."""
     lk = lake()
     lk.abort(numbered(5))
     key = lk.window_of(numbered(5, stem="kept"))
@@ -262,8 +263,8 @@ def test_a_topic_that_was_made_anew_is_refused(lake: LakeMaker, broker: Broker) 
 def test_a_topic_made_anew_while_it_is_read_again_is_refused(
     lake: LakeMaker, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka reads use the topic's name, so the staged rows may come from the old or the new topic; the id is read
-    again."""
+    """Kafka reads use the topic's name, so the staged rows may come from the old or the new topic. The topic id is
+    therefore read again."""
     lk = lake()
     key = lk.window_of(numbered(10))
     lk.load(key)
@@ -291,7 +292,7 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.001",
     "min.compaction.lag.ms": str(10**9),
 }
-"""Settings of a topic that keeps everything until `compact` is called."""
+"""Settings of a topic that keeps all records until `compact` is called."""
 
 
 def compacted_window(lk: TopicLake) -> str:
@@ -308,7 +309,7 @@ def compact(broker: Broker, lk: TopicLake) -> None:
 
 @both_engines
 def test_a_damaged_window_of_a_compacted_topic_is_restored(lake: LakeMaker, broker: Broker) -> None:
-    """Kafka's records have changed, but past versions of the table have the loaded ones."""
+    """Kafka's records have changed, but past versions of the table contain the loaded records."""
     lk = lake(config=COMPACTED)
     key = compacted_window(lk)
     first = lk.load(key).receipt
@@ -442,8 +443,8 @@ def test_a_transaction_that_is_open_at_a_cut_is_in_no_window_until_it_is_decided
 
 @both_engines
 def test_a_transaction_may_straddle_a_cut_record_by_record(lake: LakeMaker) -> None:
-    """The transaction spans two partitions, one of which another transaction holds back: two windows, each record
-    once."""
+    """The transaction spans two partitions, and another transaction holds one of them back: its records are in two
+    windows, each record once."""
     lk = lake(partitions=2)
     holder = lk.open_transaction([Record(b"holder", partition=1)])
     lk.commit([Record(b"straddles", partition=p) for p in (0, 1)])
@@ -514,7 +515,8 @@ def test_a_timestamp_that_spark_cannot_read_is_named_and_its_window_alone_waits(
 
 @both_engines
 def test_any_history_of_producing_and_loading_leaves_the_table_exact(lake: LakeMaker, rng: random.Random) -> None:
-    """Random transactions and windows; loads, re-loads and damage in random order; then every record, once."""
+    """Random transactions and windows, then loads, reloads and damage in random order: in the end, the table has every
+    record once."""
     lk = lake(partitions=3, records_per_file=rng.choice([5, 50, 1_000_000]))
     keys: list[str] = []
     open_transactions: list[Any] = []

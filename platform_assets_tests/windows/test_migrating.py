@@ -1,6 +1,5 @@
-"""Tables of a lake that a release before flat tables wrote are migrated during normal use: rows, proofs and past
-versions stay. The results are read with polars. No Kafka, no Spark.
-"""
+"""A lake written by a release that had no flat tables yet: its tables are migrated during normal use, and rows, proofs
+and past versions are kept. The tests read the results with polars. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def table(topic: MadeTopic, kind: TableKind = "raw") -> DeltaTable:
 
 
 def of(topic: MadeTopic, kind: TableKind = "raw", target: int = 1) -> Migration:
-    """Return a migration, which by default copies each window to a separate file."""
+    """Return a migration that by default copies each window to a separate file."""
     return Migration(replace(topic.declaration.raw_table, kind=kind), topic.ledger, target)
 
 
@@ -176,7 +175,7 @@ def test_a_dry_look_changes_nothing(topic: MadeTopic) -> None:
 
 
 def test_a_run_that_is_killed_at_any_moment_is_continued(topic: MadeTopic, rng: random.Random) -> None:
-    """Each run starts with the files that earlier runs have copied."""
+    """Each run continues with the files that earlier runs have copied."""
     before, at = rows(topic), sorted(rng.sample(range(2, 40), 3))
     for number in at:
         command = [sys.executable, "-m", dying_migration.__name__, str(topic.root), topic.topic, "raw", str(number)]
@@ -396,7 +395,7 @@ def test_a_compaction_by_another_writer_during_the_copy_is_followed(
 
 
 def test_a_restore_of_the_version_before_brings_the_partitions_back(topic: MadeTopic) -> None:
-    """The guide names it as the way back. The table can be migrated again after that."""
+    """The guide describes this restore as the way back. The table can be migrated again after the restore."""
     before, version = rows(topic), table(topic).version()
     migrated(topic)
     topic.load(windows(topic)[6])
@@ -425,7 +424,7 @@ def other_topic_id(topic: MadeTopic, window: SealedWindow) -> None:
 def test_a_damaged_window_is_named_and_migrated_once_it_is_loaded_again(
     topic: MadeTopic, damaged: Callable[[MadeTopic, SealedWindow], None]
 ) -> None:
-    """The error's remedy is followed to its end."""
+    """The test follows the error's remedy to its end."""
     window = windows(topic)[2]
     damaged(topic, window)
     version = table(topic).version()
@@ -486,7 +485,7 @@ def test_a_decoded_table_whose_columns_grew_is_migrated(topic: MadeTopic) -> Non
 def test_spark_duckdb_and_a_stream_go_on_with_a_migrated_table(
     topic: MadeTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The stream gets each row once, and none because of the migration."""
+    """The stream gets each row once, and gets no row because of the migration."""
     where, sink, columns = str(path(topic)), str(tmp_path / "sink"), ["window", "kafka_partition", "kafka_offset"]
 
     def streamed() -> list[tuple[Any, ...]]:

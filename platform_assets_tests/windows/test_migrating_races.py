@@ -1,6 +1,7 @@
-"""A migration names no copy that another run, an erasure or VACUUM deletes, and leaves no copy that it does not name.
+"""A migration commits no copy that another run, an erasure or VACUUM deletes, and it leaves no copy that it does not
+commit.
 
-The judge lists files and reads with polars. No Kafka, no Spark.
+The tests list the files and read with polars. No Kafka, no Spark.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DAY = 86_400
 
 
 class _StopError(BaseException):
-    """Ends a run like a kill does."""
+    """An exception that ends a run as a kill would."""
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def named(topic: MadeTopic) -> set[Path]:
 
 
 def repaired(topic: MadeTopic, window: SealedWindow) -> None:
-    """Have another writer delete a row, and a load restore it: the window gets another file."""
+    """Delete a row as another writer, and let a load restore it: the window gets another file."""
     first = window.ranges.by_partition[0].start
     table(topic).delete(f"window = '{window.key}' AND kafka_partition = 0 AND kafka_offset = {first}")
     assert topic.load(window).outcome == "healed"
@@ -86,7 +87,7 @@ def erase(topic: MadeTopic, window: SealedWindow, partition: int, at: int = 0) -
 
 
 def stopped(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, target: int = 1) -> None:
-    """Have a run end just before its commit."""
+    """Run a migration that ends just before its commit."""
 
     def stop(*_: Any) -> None:
         raise _StopError
@@ -98,7 +99,7 @@ def stopped(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, target: int = 1) 
 
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, done: Callable[[], Any]) -> None:
-    """Have something done once, just before the migration writes its commit."""
+    """Run an action once, just before the migration writes its commit."""
     commit, left = migration.commit, [done]
 
     def late(*args: Any) -> Any:
@@ -110,7 +111,8 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, done: Callable[[], Any]) 
 
 
 def test_no_run_deletes_copies_of_another(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both have copied the same files; the slower one plans again while the other is about to commit. Names are random."""
+    """Two runs have copied the same files. The slower run plans again while the other is about to commit. File names
+    are random."""
     before, folder = rows(topic), topic.lake.table(topic.declaration.raw_table)
     handle = folder.delta()
     columns, version = migration.flat_columns(folder, handle), handle.version()
@@ -129,7 +131,8 @@ def test_no_run_deletes_copies_of_another(topic: MadeTopic, monkeypatch: pytest.
 
 
 def test_an_erasure_deletes_no_copy_that_is_named_later(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The erasure lists a half-written copy of other windows, which by its name may hold the window, and is slow to delete it."""
+    """The erasure lists a half-written copy of other windows. By its file name, that copy may contain the erased
+    window. The erasure is slow to delete the copy."""
     first, erased, last = (windows(topic)[n] for n in (0, 1, 5))
     folder = topic.lake.table(topic.declaration.raw_table)
     handle = folder.delta()
@@ -167,7 +170,7 @@ def test_an_erasure_deletes_no_copy_that_is_named_later(topic: MadeTopic, monkey
 def test_copies_of_erased_rows_that_a_killed_run_left_are_deleted_by_the_next(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run had read the rows before they were erased, and wrote them afterwards."""
+    """The killed run read the rows before they were erased, and wrote them afterwards."""
     needle, window = b"v-2-0-4", windows(topic)[2]
     close = row_copies._Copy.close
 
@@ -191,7 +194,8 @@ def test_copies_of_erased_rows_that_a_killed_run_left_are_deleted_by_the_next(
 def test_a_vacuum_before_the_commit_deletes_no_copy_that_is_named(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves no commit in the log, like one of Spark in an object store. Copies were made 8 days ago, or just now."""
+    """The vacuum leaves no commit in the log, like Spark's VACUUM in an object store. Some copies are 8 days old,
+    others are new."""
     before = rows(topic)
     stopped(topic, monkeypatch)
     past = time.time() - 8 * DAY
@@ -231,7 +235,8 @@ def test_copies_that_are_gone_or_too_old_at_the_commit_are_made_again(
 def test_copies_of_a_former_run_are_read_again_before_they_are_named(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its machine died before the content of some was on disk: they have their sizes, and zeros inside."""
+    """The earlier run's machine died before some copies were fully on disk: those files have the right sizes, but
+    contain zeros."""
     before = rows(topic)
     stopped(topic, monkeypatch)
     first, second, *_ = sorted(on_disk(topic))
@@ -248,7 +253,7 @@ def test_copies_of_a_former_run_are_read_again_before_they_are_named(
 def test_a_run_that_died_after_its_commit_leaves_its_other_copies_to_the_next(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files that upkeep or a load has replaced since then are still those of past versions."""
+    """Files that upkeep or a load has replaced since then still belong to past versions."""
     stopped(topic, monkeypatch)
     table(topic).optimize.z_order(["kafka_timestamp"])  # replaces each file
 

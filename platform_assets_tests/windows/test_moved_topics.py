@@ -1,7 +1,7 @@
 """The guide's steps for a topic that moves to another cluster or to another name, between two real clusters.
 
-Loads read from the brokers by the columnar engine's own code, in this process. Results are compared with those of a
-plain consumer.
+Loads read from the brokers with the columnar engine's own code, in this process. The tests compare the results with
+what a plain consumer reads.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HereLake(TopicLake):
 
     @property
     def engine(self) -> LoadEngine:
-        """The engine for loading."""
+        """The engine that loads use."""
         return HereEngine(self.lake, lambda: self.settings, self.spark)
 
     def on(self, bootstrap: str, topic: str = "") -> HereLake:
@@ -74,7 +74,7 @@ class HereLake(TopicLake):
         return HereLake(bootstrap, topic or self.topic, self.root, self.spark, closed=self.closed)
 
     def shell(self) -> Shell:
-        """A shell in which only this topic is declared."""
+        """Return a shell in which only this topic is declared."""
         return Shell.of_lake(self.root.parent / "project", self, "sc://127.0.0.1:1")
 
     def shell_does(self, *arguments: str) -> str:
@@ -86,32 +86,32 @@ class HereLake(TopicLake):
 
 @dataclass(frozen=True)
 class Other:
-    """Another cluster, of one broker, which a test may stop and start."""
+    """Another cluster with one broker, which a test can stop and start."""
 
     home: Home
 
     def start(self) -> None:
-        """Start it with its existing data; return when it answers."""
+        """Start the broker with its existing data; return when the broker answers."""
         options = UpOptions(services=("kafka",), broker=BrokerSettings(heap="384m"))
         platform.up(self.home, options, report=lambda _: None, environ=service_environment())
 
     def stop(self) -> None:
-        """Stop it gracefully; its data stays."""
+        """Stop the broker gracefully; its data stays."""
         platform.down(self.home, report=lambda _: None)
 
     @property
     def bootstrap(self) -> str:
-        """Its address."""
+        """The broker's address."""
         return brokers.remembered_addresses(self.home)
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic; return when its partitions are led."""
+        """Create a topic; return when its partitions have leaders."""
         admin = AdminClient({**librdkafka(self.bootstrap), "log_level": 2})
         admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])[topic].result(30)
         self.wait_for(topic, dict.fromkeys(range(partitions), 0))
 
     def wait_for(self, topic: str, ends: Mapping[int, int]) -> None:
-        """Wait until the partitions of a topic are led and end at these offsets."""
+        """Wait until the partitions of a topic have leaders and end at these offsets."""
 
         def reached() -> bool:
             try:
@@ -124,7 +124,7 @@ class Other:
         wait_until(f"topic {topic} ends at {ends}", reached)
 
     def folder(self, topic: str, partition: int) -> Path:
-        """The folder of a partition's log."""
+        """Return the folder of a partition's log."""
         return self.home.root / "kafka" / f"{topic}-{partition}"
 
 
@@ -140,14 +140,13 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Other]:
 
 @pytest.fixture
 def lk(broker: Broker, topic: TopicMaker, tmp_path: Path) -> HereLake:
-    """A topic of two partitions, and no window yet."""
+    """A topic with two partitions and no window yet."""
     return HereLake(broker.bootstrap, topic(partitions=2), tmp_path / "lake", answers.nothing_answers)
 
 
 def people(stem: str, partitions: int = 2) -> list[Record]:
-    """Send twenty-two records to each partition: two of a person to be erased, two of a person to be forgotten, and
-    others.
-    """
+    """Return twenty-two records for each partition: two records of a person to erase, two of a person to forget, and
+    eighteen others."""
     found = []
     for partition in range(partitions):
         for number in range(20):
@@ -159,12 +158,12 @@ def people(stem: str, partitions: int = 2) -> list[Record]:
 
 
 def as_record(row: Row) -> Record:
-    """Return the record that a consumer has read in a form to send it elsewhere."""
+    """Convert a record that a consumer has read into a record to send elsewhere."""
     return Record(row.value, row.key, row.partition, row.headers, row.timestamp)
 
 
 def mirror(rows: Sequence[Row], bootstrap: str, topic: str, *, timestamps: bool = True) -> None:
-    """Send the records that a consumer has read, in order and to the same partitions."""
+    """Send the records that a consumer has read, in the same order and to the same partitions."""
     producer = Producer({**librdkafka(bootstrap), "enable.idempotence": True})
     sent = [as_record(row) for row in rows]
     send(producer, topic, sent if timestamps else [Record(r.value, r.key, r.partition, r.headers) for r in sent])
@@ -176,7 +175,7 @@ def mirrored(other: Other, broker: Broker, lk: HereLake) -> None:
 
 
 def copied(other: Other, broker: Broker, lk: HereLake) -> None:
-    """Copy the first broker's segments into the other broker's folders, as after copying a disk."""
+    """Copy the first broker's segments into the other broker's folders, as if the disk had been copied."""
     other.create(lk.topic, 2)
     ends = lk.high_watermarks()
     other.stop()
@@ -191,7 +190,7 @@ def copied(other: Other, broker: Broker, lk: HereLake) -> None:
 
 
 def cluster_id(bootstrap: str) -> str:
-    """Return the id of a cluster, with a new client."""
+    """Return the id of a cluster, using a new client."""
     return str(AdminClient(librdkafka(bootstrap)).list_topics(timeout=30).cluster_id)
 
 
@@ -217,7 +216,7 @@ def refused(lk: HereLake, keys: Sequence[str], ids: Sequence[str]) -> ClusterCha
 def test_a_topic_that_keeps_its_offsets_goes_on(
     lk: HereLake, broker: Broker, other: Other, move: Callable[[Other, Broker, HereLake], None], emptied: bool
 ) -> None:
-    """The previous cluster's windows are loaded first, as in the guide, except a waiting one."""
+    """The previous cluster's windows are loaded first, as the guide says, except a window that waits."""
     first = lk.window_of(people("first"))
     assert lk.load(first).receipt.rows == 44
     if move is copied:

@@ -1,6 +1,7 @@
-"""Files of killed workers with rows that were erased meanwhile are deleted by the next run; files that are needed stay.
+"""Files that killed workers left, with rows that were erased in the meantime: the next run deletes these files, and
+keeps files that are needed.
 
-The judge searches the bytes of all files and reads with polars. No Kafka, no Spark.
+The tests search the bytes of all files, and read with polars. No Kafka, no Spark.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NEEDLE = b"1/0/2"
 
 @pytest.fixture
 def flat(flat: None, tmp_path: Path) -> MadeTopic:
-    """A flat table with four windows, each with a file of its own."""
+    """A flat table with four windows, each in a separate file."""
     made = MadeTopic(tmp_path / "lake")
     windows = [{p: [(b"k%d" % n, b"%d/%d/%d" % (w, p, n)) for n in range(6)] for p in (0, 1)} for w in range(4)]
     made.fill(made.seal(windows), decode=False)
@@ -75,7 +76,7 @@ def erased_again(topic: MadeTopic) -> None:
 
 
 def damaged(topic: MadeTopic, window: SealedWindow) -> None:
-    """Have another writer delete a row, so that the next load replaces the window."""
+    """Delete a row as another writer, so that the next load replaces the window."""
     first = window.ranges.by_partition[0].start
     table(topic).delete(f"window = '{window.key}' AND kafka_partition = 0 AND kafka_offset = {first}")
 
@@ -83,7 +84,8 @@ def damaged(topic: MadeTopic, window: SealedWindow) -> None:
 def killed_after_reading(
     monkeypatch: pytest.MonkeyPatch, topic: MadeTopic, run: Callable[[], Any], meanwhile: Callable[[], None]
 ) -> list[Path]:
-    """Do `run`, and `meanwhile` between its reading and its writing; return the files that it leaves if it is killed then."""
+    """Call `run`, with `meanwhile` between its reading and its writing; return the files that `run` leaves if it is
+    killed at that point."""
     left = dict[Path, bytes]()
 
     def kept(name: str) -> None:

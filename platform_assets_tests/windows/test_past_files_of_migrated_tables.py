@@ -1,4 +1,5 @@
-"""After a migration, an erasure finds past files of its windows whose folder does not name the window, and no others."""
+"""Past files after a migration: an erasure finds those with rows of its windows whose folders do not name the window,
+and no other files."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ NEEDLE = b"v-2-0-4"
 
 
 def moved(topic: MadeTopic, window: SealedWindow, to: str) -> Path:
-    """Put the file of a window where Spark does with `delta.randomizeFilePrefixes`; return its path."""
+    """Move a window's file to where Spark puts it with `delta.randomizeFilePrefixes`; return the new path."""
     where = topic.root / "raw" / topic.topic
     table = DeltaTable(where)
     found = pa.table(table.get_add_actions(flatten=True)).to_pylist()

@@ -1,6 +1,5 @@
-"""Files of many windows that others rewrote are measured once for all processes; the result is a cache that can only
-confirm.
-"""
+"""Files with many windows that other writers rewrote: each file is measured once for all processes. The results are a
+cache that can only confirm."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ LATER = "2030-01-01-00:00"
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic with two partitions, with one file per window."""
+    """A topic with two partitions and one file per window."""
     made = MadeTopic(tmp_path / "lake")
     made.fill(sealed(made), decode=False)
     return made
@@ -48,7 +47,7 @@ def sealed(made: MadeTopic) -> list[SealedWindow]:
 
 
 class Read:
-    """Data files measured, and windows read, since its creation."""
+    """Data files measured and windows read since this object was created."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: list[str] = []
@@ -69,7 +68,7 @@ class Read:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    """Count reads."""
+    """Count the files and windows that are read."""
     return Read(monkeypatch)
 
 
@@ -115,7 +114,7 @@ def test_a_strangers_file_is_read_once_by_all_processes(topic: MadeTopic, read: 
 
 
 def test_files_with_rows_of_each_window_are_read_once_each(topic: MadeTopic, read: Read) -> None:
-    """As after a Z-order: only the sum over the files matches a receipt."""
+    """The files look as they do after a Z-order: only the sum over all files matches a receipt."""
     rows_now = table(topic).to_pyarrow_table()
     place = pc.bit_wise_and(rows_now["kafka_offset"], 3)
     for n in range(4):
@@ -139,7 +138,7 @@ def test_upkeep_writes_contents_and_no_receipts(topic: MadeTopic, read: Read) ->
 
 
 def test_older_windows_stay_counted_after_upkeep(tmp_path: Path, read: Read) -> None:
-    """Checks of a new window do not evaluate them again one by one."""
+    """Checks of a new window do not evaluate the older windows again one by one."""
     made = MadeTopic(tmp_path / "lake")
     made.load_many(made.seal([{0: [(b"k", b"%d" % w)]} for w in range(60)]))
     list(Upkeep(made.declaration.raw_table, made.ledger).run(LATER))
@@ -170,7 +169,7 @@ def test_one_deleted_row_is_found_to_its_offset(topic: MadeTopic, read: Read) ->
 
 
 def test_an_altered_value_is_found(topic: MadeTopic) -> None:
-    """Its offset is that of the load, so earlier checks of a shared file did not notice it."""
+    """The altered row's offset is the loaded one, so earlier checks of a shared file did not notice the change."""
     of = topic.ledger.windows(topic.topic)[2]
     by_stranger(topic)
     table(topic).update(predicate="kafka_partition = 0 AND kafka_offset = 25", updates={"value": "CAST('x' AS BYTEA)"})
@@ -181,7 +180,7 @@ def test_an_altered_value_is_found(topic: MadeTopic) -> None:
 
 
 def test_rows_of_another_topic_id_are_found(topic: MadeTopic) -> None:
-    """No digest covers it, so contents are by topic id."""
+    """No digest covers the topic id, so contents are kept per topic id."""
     of = topic.ledger.windows(topic.topic)[2]
     by_stranger(topic)
     table(topic).update(predicate="kafka_partition = 0 AND kafka_offset = 25", updates={"topic_id": "'other'"})
@@ -262,7 +261,7 @@ def test_without_its_entry_a_file_is_read_again(topic: MadeTopic, read: Read, da
 
 
 def test_an_entry_can_only_confirm(topic: MadeTopic) -> None:
-    """If a file was measured while damaged, and then restored under its name, the file itself counts."""
+    """If a file is measured while it is damaged, and then restored under the same name, the file itself counts."""
     by_stranger(topic)
     facts(topic)
     (file,), folder = files(topic), topic.lake.table(topic.declaration.raw_table)
@@ -297,7 +296,7 @@ def test_an_erasure_leaves_no_entry_of_a_file_that_it_removed(topic: MadeTopic) 
 
 
 def test_a_file_of_very_many_windows_is_looked_into_once(topic: MadeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger may put two months of windows of five minutes into one file."""
+    """Another writer may put two months of five-minute windows into one file."""
     keys = [f"2026-{d:05}-00:00" for d in range(20_000)]
     of_keys = pa.table({"window": keys})
     pq.write_table(of_keys, topic.root / "raw" / topic.topic / "many.parquet")
@@ -328,7 +327,7 @@ def test_contents_of_any_size_are_the_same_when_read(topic: MadeTopic, rng: rand
 
 @pytest.fixture
 def lost(tmp_path: Path) -> tuple[MadeTopic, SealedWindow, Path]:
-    """A topic with a shared file of all windows except one, which was never loaded."""
+    """A topic whose windows share one file, except one window that was never loaded."""
     made = MadeTopic(tmp_path / "lake")
     windows = sealed(made)
     made.fill([w for n, w in enumerate(windows) if n != 4], decode=False)
@@ -338,7 +337,7 @@ def lost(tmp_path: Path) -> tuple[MadeTopic, SealedWindow, Path]:
 
 
 def test_a_lost_file_holds_what_was_written_down(lost: tuple[MadeTopic, SealedWindow, Path]) -> None:
-    """So the first load of a window between its windows succeeds."""
+    """The first load of a window between the windows of the lost file therefore succeeds."""
     topic, new, path = lost
     assert is_green(facts(topic))
     path.unlink()
@@ -361,7 +360,7 @@ def test_of_a_lost_file_that_nobody_knows_any_window_may_be_lost(lost: tuple[Mad
 
 
 def test_rows_that_nobody_can_read_are_not_taken_for_none(topic: MadeTopic) -> None:
-    """A window whose rows are all there may have more of them in a file that is lost."""
+    """A window that has all of its rows may have further rows in a lost file."""
     by_stranger(topic)
     facts(topic)
     two = sorted(topic.receipts())[2:4]
@@ -377,7 +376,7 @@ def test_rows_that_nobody_can_read_are_not_taken_for_none(topic: MadeTopic) -> N
 
 
 def test_what_is_written_down_never_changes_what_checks_find(topic: MadeTopic, rng: random.Random) -> None:
-    """After any history, checks find the same with all entries, with some of them, and with none."""
+    """After any history, the checks give the same result with all cache entries, with some of them, and with none."""
     written = topic.root / "_ledger" / "files"
     for _ in range(8):
         step(topic, rng)
@@ -393,7 +392,7 @@ def test_what_is_written_down_never_changes_what_checks_find(topic: MadeTopic, r
 
 
 def step(topic: MadeTopic, rng: random.Random) -> None:
-    """Do something that others or the platform do to a table."""
+    """Change a table as another writer or the platform would."""
     of = rng.choice(topic.ledger.windows(topic.topic))
     place = f"kafka_partition = {rng.randrange(2)} AND kafka_offset = {rng.randrange(WINDOWS * EACH)}"
     what = rng.choice(["compact", "sort", "delete", "alter", "double", "load", "load", "upkeep"])
@@ -420,7 +419,8 @@ def found_by(topic: MadeTopic) -> tuple[object, ...]:
 
 
 def test_a_lost_file_that_leaves_the_table_with_another_window_is_named(topic: MadeTopic) -> None:
-    """A window that a lost file might hold is repaired: the commit removes that file, and reports it."""
+    """A lost file may contain rows of a window that is then repaired: the repair's commit removes the lost file and
+    reports it."""
     window = topic.ledger.windows(topic.topic)[4]
     everything = table(topic).to_pyarrow_table()
     others = everything.filter(pc.not_equal(everything["window"], window.key))

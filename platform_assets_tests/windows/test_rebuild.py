@@ -104,7 +104,7 @@ def test_only_what_an_older_ledger_lacks_is_added() -> None:
 
 
 def of_another_log(commit: LoadCommit, first: tuple[int, Mapping[int, int]]) -> LoadCommit:
-    """Move the commit into the topic's second generation, whose first cut was `first` minutes after the start."""
+    """Move the commit into the topic's second generation, which starts with the cut `first`."""
     cut = (edge(first[0]), Cut(first[1]))
     return replace(commit, metadata=replace(commit.metadata, topic_id="B" * 22, generation=2, first_cut=cut))
 
@@ -118,7 +118,8 @@ def test_a_generation_starts_with_its_own_first_cut_and_ends_none_of_the_one_bef
 
 
 def test_windows_on_both_sides_of_a_new_generation_that_nobody_loaded_are_not_forgotten() -> None:
-    """The contents of the old log's windows are unknown and lost with it; the new log's windows keep their offsets."""
+    """The contents of the old log's windows are unknown, and lost with that log. The new log's windows keep their
+    offsets."""
     cuts, _ = cuts_of(
         DECLARATION, [load(0, {0: (0, 9)}, {0: 0}), of_another_log(load(4, {0: (7, 8)}), (2, {0: 0}))], None
     )
@@ -130,7 +131,7 @@ def test_windows_on_both_sides_of_a_new_generation_that_nobody_loaded_are_not_fo
 def test_windows_whose_commits_have_left_the_log_are_of_the_generation_of_their_rows(
     tmp_path: Path, known: int
 ) -> None:
-    """Two windows of each of two topic ids; the log still has the commits of the newest `known`."""
+    """Two topic ids with two windows each; the log still has the commits of the newest `known` windows."""
     hours = [
         ("00", (4, 9), TOPIC_ID, 1),
         ("01", (9, 12), TOPIC_ID, 1),
@@ -165,7 +166,7 @@ def test_metadata_survives_its_way_through_a_commit() -> None:
 
 
 class ReadsItself:
-    """An engine that only measures windows of four rows, according to their keys."""
+    """An engine that only measures windows: it derives the digests of their rows from the keys."""
 
     name = "a test's"
 
@@ -179,9 +180,8 @@ class ReadsItself:
 
 
 def opens(root: Path, windows: int, in_log: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Count how often a rebuild opens a table with that many windows, of which the newest `in_log` still have their
-    commits.
-    """
+    """Count how often a rebuild opens a table with `windows` windows; the log still has the commits of the newest
+    `in_log` windows."""
     table = root / "raw" / "clicks"
     made = {}
     for number in range(windows):
@@ -220,7 +220,8 @@ def opens(root: Path, windows: int, in_log: int, monkeypatch: pytest.MonkeyPatch
 def test_a_rebuild_does_not_open_the_table_for_each_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_log: int
 ) -> None:
-    """Each opening costs time per file: with ten thousand windows it would take hours."""
+    """The cost of opening a table grows with its number of files: with ten thousand windows, a rebuild would take
+    hours."""
     few, many = (opens(tmp_path / str(n), n, in_log, monkeypatch) for n in (6, 18))
     assert many == few
 
@@ -237,7 +238,7 @@ def lose_the_ledger(lk: TopicLake) -> None:
 
 
 def receipts(lk: TopicLake) -> dict[str, Receipt]:
-    """Return receipts without kind, time and duration, and without the load if there are no rows."""
+    """Return receipts without kind, time and duration. Omit the load if there are no rows."""
     return {
         k: replace(r, kind="load", load_id=r.load_id if r.rows else "", run_id="", seconds=0.0, proved_at=None)
         for k, r in lk.ledger.receipts(lk.declaration.raw_table).items()

@@ -1,4 +1,4 @@
-"""The receipts of decoded windows come back from the commits of both tables, many windows in one query."""
+"""Receipts of decoded windows: a rebuild restores them from the commits of both tables, many windows per query."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Counting(InProcessEngine):
 
 
 def like_before(receipts: dict[str, Receipt]) -> dict[str, Receipt]:
-    """Return receipts without kind, time and duration, and without the load if there are no rows."""
+    """Return receipts without kind, time and duration. Omit the load if there are no rows."""
     return {
         k: replace(r, kind="load", load_id=r.load_id if r.table_version else "", run_id="", seconds=0.0, proved_at=None)
         for k, r in receipts.items()
@@ -39,7 +39,7 @@ def like_before(receipts: dict[str, Receipt]) -> dict[str, Receipt]:
 
 
 def test_receipts_of_many_decoded_windows_are_restored_by_a_query_a_table(tmp_path: Path) -> None:
-    """Each window that was changed since needs its own query, at the version of its load."""
+    """Each window that was changed after its load needs a separate query, at the version of that load."""
     t = DecodedTopic(tmp_path, "orders")
     whole = [[order(10 * n), b"broken" if n % 2 else order(10 * n + 1)] for n in range(7)]
     keys = t.load(*whole[:3], [], *whole[3:])

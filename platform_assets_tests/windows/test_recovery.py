@@ -1,6 +1,5 @@
-"""Recovery of tables that went through OPTIMIZE, VACUUM and the clean-up of their logs: either the original rows, or a
-refusal that is right about the loss. No Kafka, no Spark.
-"""
+"""Recovery of tables after OPTIMIZE, VACUUM and the clean-up of their logs: a load restores the original rows, or
+refuses and correctly reports the loss. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ from testbed.layouts import new_tables_are
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic with two partitions, each window of which has several files."""
+    """A topic with two partitions and several files per window."""
     return made_topic(tmp_path)
 
 
@@ -76,7 +75,7 @@ REARRANGED = [compact, z_order]
 def test_windows_that_were_optimized_and_vacuumed_have_their_receipts_again(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], rearrange: Callable[[DeltaTable], None]
 ) -> None:
-    """Without receipts, the next load would replace the rows by those that a compacted topic still has."""
+    """Without receipts, the next load would replace the rows with the records that a compacted topic still has."""
     values, before = topic.values(), contents(topic)
     rearrange(table(topic))
     vacuum(table(topic))
@@ -113,7 +112,7 @@ def forget_receipts(topic: MadeTopic) -> None:
 
 
 def rewrite(delta: DeltaTable, key: str, predicate: str = "true") -> None:
-    """Rewrite rows of a window in a commit that changes data, so nothing proves that they are those of the load."""
+    """Rewrite rows of a window in a commit that changes data, so nothing proves that these are the loaded rows."""
     rows = delta.to_pyarrow_table(filters=[("window", "=", key)])
     write_deltalake(delta, rows, mode="overwrite", predicate=f"window = '{key}'")
     if predicate != "true":
@@ -123,7 +122,8 @@ def rewrite(delta: DeltaTable, key: str, predicate: str = "true") -> None:
 def test_rows_without_a_receipt_are_not_replaced_by_fewer(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Nothing proves the rows, and they may be the only copies. The error's remedy ends with all available rows."""
+    """Nothing proves the rows, and they may be the only copies. After the error's remedy, the table has all available
+    rows."""
     rewrite(table(topic), windows[0].key)
     vacuum(table(topic))
     values = topic.values()
@@ -151,7 +151,7 @@ def test_rows_without_a_receipt_are_not_replaced_by_fewer(
 def test_what_is_left_of_an_expired_window_without_a_receipt_is_named(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """`load` and `accept-loss` used to point at each other without end."""
+    """The errors of `load` and `accept-loss` used to refer to each other endlessly."""
     rewrite(table(topic), windows[0].key, "kafka_partition = 0 OR kafka_offset < 18")
     vacuum(table(topic))
     lose_ledger(topic)
@@ -198,7 +198,7 @@ def test_an_intact_window_that_was_optimized_vacuumed_and_expired_is_kept_and_de
 def test_rows_that_were_changed_are_not_decoded(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The offsets are the same, but values differ, and no version with the load's rows is left."""
+    """The offsets are the same, but values differ, and no version with the loaded rows is left."""
     where = f"window = '{windows[0].key}' AND kafka_partition = 1 AND kafka_offset = 4"
     table(topic).update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
     vacuum(table(topic))
@@ -213,7 +213,7 @@ def test_rows_that_were_changed_are_not_decoded(
 def test_rows_whose_topic_id_was_changed_are_restored_though_no_other_copy_is_left(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], value: str
 ) -> None:
-    """No digest covers the topic id; the receipt has it."""
+    """No digest covers the topic id, but the receipt contains it."""
     values = topic.values()
     where = f"window = '{windows[0].key}' AND kafka_partition = 1 AND kafka_offset = 4"
     table(topic).update({"topic_id": value}, predicate=where)
@@ -230,7 +230,7 @@ def test_rows_whose_topic_id_was_changed_are_restored_though_no_other_copy_is_le
 def test_a_window_is_restored_from_any_version_that_the_log_reaches_back_to(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The receipt's version has left the log, and more than fifty others were committed since."""
+    """The log no longer has the receipt's version, and more than fifty versions were committed after it."""
     values = topic.values()
     clean_log(table(topic))
     compact(table(topic))
@@ -246,7 +246,7 @@ def test_a_window_is_restored_from_any_version_that_the_log_reaches_back_to(
 def test_a_rebuilt_window_leaves_their_offsets_to_those_that_wait(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The commits of the first windows have left the log; of the three later windows, two were never loaded."""
+    """The log no longer has the commits of the first windows. Of the three later windows, two were never loaded."""
     more = [{p: [(b"k", b"%d/%d" % (w, i)) for i in range(4)] for p in (0, 1)} for w in range(3)]
     clean_log(table(topic))
     ends = {0: 4 * ROWS, 1: 4 * ROWS}
@@ -265,7 +265,7 @@ def test_a_rebuilt_window_leaves_their_offsets_to_those_that_wait(
 def seal_more(
     topic: MadeTopic, ends: dict[int, int], more: Sequence[dict[int, list[tuple[bytes, bytes]]]]
 ) -> list[SealedWindow]:
-    """Seal further windows after the recorded ones."""
+    """Seal further windows after those that are recorded."""
     newest = topic.ledger.newest_cut(topic.topic)
     assert newest is not None
     cuts, at = [], dict(ends)
@@ -285,9 +285,10 @@ def seal_more(
 def test_a_lost_ledger_is_noticed_though_no_load_is_left_in_the_log(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], known: int
 ) -> None:
-    """Otherwise sealing would start again, and loads would replace rows by those that Kafka still has.
+    """If the loss were not noticed, sealing would start from nothing, and loads would replace rows with the records
+    that Kafka still has.
 
-    The other case is a restored older ledger.
+    In the other case, the ledger is a restored older one.
     """
     values = topic.values()
     clean_log(table(topic))
@@ -309,7 +310,7 @@ def test_a_lost_ledger_is_noticed_though_no_load_is_left_in_the_log(
 
 
 def test_rows_that_others_have_brought_are_no_lost_ledger(tmp_path: Path) -> None:
-    """Also if the log begins later, as long as it has the commit that added them."""
+    """This also holds if the log begins later, provided that it has the commit that added the rows."""
     topic = MadeTopic(tmp_path)
     clean_log(table(topic))
     samples.append(tmp_path, topic.topic, samples.rows("2026-01-01-00:00", {0: [3]}))
@@ -319,7 +320,8 @@ def test_rows_that_others_have_brought_are_no_lost_ledger(tmp_path: Path) -> Non
 def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Its versions start over; receipts from before have higher versions, and used to take precedence."""
+    """The new table's versions start at zero. Receipts of the old table have higher versions, and used to take
+    precedence."""
     values = topic.values()
     for _ in range(3):
         table(topic).delete(f"window = '{windows[0].key}' AND kafka_partition = 0")
@@ -347,7 +349,7 @@ def test_a_table_that_was_moved_away_and_loaded_again_agrees_with_the_ledger(
 def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Its offsets come from the files' statistics in the log, so that Kafka gives the same rows again."""
+    """The window's offsets come from the files' statistics in the log, so Kafka returns the same rows again."""
     values, ranges = topic.values(), {w.key: w.ranges for w in windows}
     clean_log(table(topic))
     for number in (0, 2):
@@ -365,7 +367,8 @@ def test_lost_files_of_a_window_whose_commit_has_left_the_log_hold_up_no_other(
 
 @pytest.mark.parametrize("number", range(5))
 def test_whatever_happens_a_load_ends_with_the_rows_or_is_right_that_they_are_lost(tmp_path: Path, number: int) -> None:
-    """Maintenance, damage and lost ledgers in random order; then each error's remedy is followed to its end.
+    """Maintenance, damage and lost ledgers happen in random order; then the test follows each error's remedy to its
+    end.
 
     The five cases are fixed, three of them with a flat table; `make soak SCENARIO=recovery` draws others.
     """

@@ -1,4 +1,4 @@
-"""A plan's entry for a window follows from its receipt and the records that Kafka still has."""
+"""Entries of a replay plan: each follows from the window's receipt and the records that Kafka still has."""
 
 from __future__ import annotations
 

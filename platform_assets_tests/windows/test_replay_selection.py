@@ -1,4 +1,4 @@
-"""A selection by windows, offsets or timestamps includes exactly the sealed windows with any of it."""
+"""A selection by windows, offsets or timestamps includes exactly the sealed windows that have any part of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, B, C, D = (f"2026-01-01-0{hour}:00" for hour in range(4))
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Four windows; the second has no offsets in partition 0, and is the first with partition 1."""
+    """Four windows. The second has no offsets in partition 0, and is the first window with partition 1."""
     ends: list[dict[int, int]] = [{0: 5}, {0: 15}, {0: 15, 1: 4}, {0: 25, 1: 10}, {0: 40, 1: 10}]
     samples.recorded(tmp_path, TOPIC, ends)
     return Ledger(Lake.at(tmp_path))

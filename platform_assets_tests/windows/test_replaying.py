@@ -1,4 +1,4 @@
-"""A replay's ledger has the live ledger's cuts of its range and of all later ones, or the replay is refused."""
+"""A replay's ledger has the live ledger's cuts for the replayed range and all later cuts, or the replay is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPIC = "orders"
 
 @pytest.fixture
 def live(tmp_path: Path) -> Loader:
-    """A loader without brokers, and a ledger with three windows of ten offsets."""
+    """A loader without brokers, and a ledger with three windows of ten offsets each."""
     samples.recorded(tmp_path, TOPIC, [{0: 10 * n} for n in range(4)])
     declaration = TopicDeclaration(TOPIC, "0 * * * *", samples.START)
     nobody = cast(Any, None)
@@ -31,7 +31,7 @@ def live(tmp_path: Path) -> Loader:
 
 
 def begin(live: Loader, name: str, windows: Sequence[SealedWindow]) -> Ledger:
-    """Begin a replay of the windows, all of which Kafka has; return its ledger."""
+    """Begin a replay of these windows, for which Kafka has all records; return the replay's ledger."""
     planned = [PlannedWindow(w, None, {p: (r,) for p, r in w.ranges.items()}, {}, {}) for w in windows]
     return Replay.begin(live, fresh_loader(live, name, lambda lake: cast(Any, None)), planned).fresh.ledger
 

@@ -1,4 +1,5 @@
-"""Forecasts for a table on a real broker: transactions that hold windows back, and approaching retention limits."""
+"""Forecasts for a table, made with a real broker: transactions that hold windows back, and approaching retention
+limits."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ LakeMaker = Callable[..., TopicLake]
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
-    """Function that makes a topic with its own lake, into which tests put rows without Spark."""
+    """Function that makes a topic with its own lake, to which tests add rows without Spark."""
 
     def make(config: Mapping[str, str] | None = None, partitions: int = 1) -> TopicLake:
         name = topic(config=config, partitions=partitions)
@@ -70,7 +71,7 @@ def shown(lk: TopicLake, now: datetime) -> TableStatus:
 
 
 def begun(lk: TopicLake, timeout_ms: int, records: int) -> tuple[Producer, str]:
-    """Begin a transaction with `records` records and leave it open; return it and its transactional id."""
+    """Begin a transaction with `records` records and leave it open; return the transaction and its transactional id."""
     name = f"{lk.topic}-{uuid.uuid4()}"
     producer = Producer(
         {
@@ -244,7 +245,7 @@ def test_the_warning_of_a_retention_by_time_comes_before_the_loss(lake: LakeMake
 
 
 def test_the_warning_of_a_retention_by_size_comes_before_the_loss(lake: LakeMaker) -> None:
-    """Segments have 1 MiB, the smallest size that brokers accept, and the topic keeps 4 MiB."""
+    """Segments are 1 MiB, the smallest size that brokers accept, and the topic keeps 4 MiB."""
     kept = 4 << 20
     lk = lake({"retention.bytes": str(kept), "segment.bytes": str(1 << 20), "file.delete.delay.ms": "100"})
     # Cut now, so that the rate covers only later records.
@@ -279,7 +280,7 @@ def test_the_warning_of_a_retention_by_size_comes_before_the_loss(lake: LakeMake
 
 @contextmanager
 def unverified(broker: Broker) -> Iterator[None]:
-    """Brokers that do not verify producers' transactions with coordinators, as before Kafka 3.6."""
+    """Brokers that do not verify a producer's transaction with the transaction coordinator, as before Kafka 3.6."""
 
     def change(operation: AlterConfigOpType) -> None:
         entry = ConfigEntry("transaction.partition.verification.enable", "false", incremental_operation=operation)
@@ -295,7 +296,7 @@ def unverified(broker: Broker) -> Iterator[None]:
 
 
 def write_in_no_transaction(lk: TopicLake, producer: int) -> None:
-    """Write a batch of a transaction that no coordinator knows."""
+    """Write a batch with a transaction that no coordinator knows."""
     batch = made_batch([Made(0, timestamp=round(time.time() * 1000))], producer=producer, transactional=True)
     of_topic = ProduceRequest.TopicProduceData
     data = of_topic(name=lk.topic, partition_data=[of_topic.PartitionProduceData(index=0, records=batch)])

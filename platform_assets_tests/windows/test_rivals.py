@@ -1,8 +1,8 @@
-"""Two concurrent first loads of one window, many times, by each pair of engines, never leave two sets of rows.
+"""Two concurrent first loads of one window, many times, with each pair of engines: they never leave two sets of rows.
 
-Both open the table before either commits, so that the later one commits from a handle that is out of date. A first load
-removes nothing, so nothing in Delta's own rules keeps the second out. A task that Spark runs twice, or that continues
-after its load's commit, leaves only files that no version refers to.
+Both loads open the table before either commits, so the later one commits from an outdated handle. A first load removes
+nothing, so Delta's own rules do not keep the second commit out. If Spark runs a task twice, or a task continues after
+its load's commit, it leaves only files that no version refers to.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ PAIRS: Final[tuple[tuple[EngineName, EngineName], ...]] = (
 
 
 class Rivals:
-    """Holds both loads of a round right before their first commit, then releases them at once."""
+    """Holds both loads of a round right before their first commits, then releases them at the same time."""
 
     def __init__(self) -> None:
         self._barrier = threading.Barrier(2)
         self._held = threading.local()
 
     def begin(self) -> None:
-        """Each of the two threads calls this before it loads."""
+        """Reset this thread; each of the two threads calls this before it loads."""
         self._held.at_commit = False
 
     @contextmanager
     def at_commit(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Within the block, commits wait for one another."""
+        """Make the commits of both threads wait for each other within the block."""
         replace = WindowCommit.replace
 
         def together(commit: WindowCommit, *arguments: Any) -> Any:
@@ -109,8 +109,8 @@ def test_of_two_first_loads_at_once_one_wins_each_time(
 def test_files_of_a_task_that_ran_twice_are_deleted_at_the_commit_and_later_ones_by_vacuum(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with speculation, or a worker wrongly thought dead: one copy writes before the commit, another one after
-    it."""
+    """A task runs twice, as with speculation or when a live worker is considered dead: one copy writes before the
+    commit, the other after it."""
     lk = lake(partitions=2)
     works: list[Work] = []
     reports_of = engine.reports_of
@@ -143,7 +143,7 @@ def test_files_of_a_task_that_ran_twice_are_deleted_at_the_commit_and_later_ones
 
 
 def done(work: Work) -> int:
-    """Do all shares of `work` like a task, without reports; return the number of files written."""
+    """Do all shares of `work` as a task would, without reports; return the number of files written."""
     found = list(task.reports(work, range(len(work.shares))))
     assert not [report.error for report in found if report.error]
     return sum(report.file is not None for report in found)

@@ -1,4 +1,4 @@
-"""Rows that no load writes, with another topic id or without a window: checks list them, and the remedies remove
+"""Rows that no load writes, with another topic id or without a window: checks report them, and the remedies remove
 them."""
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A ledger that is rebuilt after the loads have left the table's log: what its rows prove, what they do not, and each
-remedy. No Kafka, no Spark. The loaded rows are the topic's original records.
-"""
+"""A ledger that is rebuilt after the table's log has lost the loads: the tests show what the rows prove, what they do
+not prove, and each remedy. The loaded rows are the topic's original records. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def windows(topic: MadeTopic, kafka: MadeCluster) -> list[SealedWindow]:
 
 
 def delete_rows(topic: MadeTopic, partition: int, *offsets: int) -> None:
-    """Delete rows as someone outside the platform would."""
+    """Delete rows as another writer would."""
     named = ", ".join(map(str, offsets))
     assert table(topic).delete(f"kafka_partition = {partition} AND kafka_offset IN ({named})")["num_deleted_rows"]
 
@@ -74,7 +73,7 @@ def ranges(topic: MadeTopic) -> dict[str, tuple[tuple[int, int, int], ...]]:
 
 
 def accept_loss(topic: MadeTopic, kafka: MadeCluster, key: str, named_by: LoadError) -> list[str]:
-    """Follow the command that the error names."""
+    """Run the command that the error names."""
     assert f"platform-assets accept-loss raw/people {key} --reason" in str(named_by)
     said = list[str]()
     deciding_of(topic, kafka, said).loss(key)
@@ -86,7 +85,8 @@ def accept_loss(topic: MadeTopic, kafka: MadeCluster, key: str, named_by: LoadEr
 def test_a_row_at_a_cut_that_was_deleted_before_the_ledger_was_lost_is_named_and_comes_back(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], damaged: bool
 ) -> None:
-    """The cut follows from the remaining rows, so the next window has one more offset, for which Kafka has a record."""
+    """The cut is derived from the remaining rows, so the next window has one additional offset. Kafka has a record for
+    that offset."""
     values = topic.values()
     delete_rows(topic, 0, 2 * ROWS - 1)
     clean_log(table(topic))
@@ -114,7 +114,8 @@ def test_a_row_at_a_cut_that_was_deleted_before_the_ledger_was_lost_is_named_and
 def test_records_that_were_erased_before_the_ledger_was_lost_do_not_come_back(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The error names the command that keeps them erased, also for records deleted inside a window."""
+    """The error names the command that keeps the records erased. This includes records that were deleted inside a
+    window."""
     deciding_of(topic, kafka, []).erasure({1: (OffsetRange(24, 26), OffsetRange(28, 29))}, [])
     values = topic.values()
     clean_log(table(topic))
@@ -139,7 +140,7 @@ def test_records_that_were_erased_before_the_ledger_was_lost_do_not_come_back(
 def test_an_erased_record_is_not_named_as_one_that_the_table_lacks(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Kafka has lost another record in the meantime, which is the only difference."""
+    """Kafka has lost another record in the meantime; the error reports only that difference."""
     delete_rows(topic, 0, 25)
     clean_log(table(topic))
     lose_ledger(topic)
@@ -153,7 +154,7 @@ def test_an_erased_record_is_not_named_as_one_that_the_table_lacks(
 def test_an_erasure_does_not_take_what_others_have_left_for_what_was_loaded(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The window has no receipt, because the rows of its load are lost: it is loaded first, as the error says."""
+    """The window has no receipt, because the rows of its load are lost. It is loaded first, as the error says."""
     values = topic.values()
     delete_rows(topic, 0, 25)
     vacuum(table(topic))
@@ -171,7 +172,7 @@ def test_an_erasure_does_not_take_what_others_have_left_for_what_was_loaded(
 def test_found_rows_stay_found_when_a_damaged_window_is_healed_and_the_ledger_is_lost_again(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The load that repairs it does not prove that they are complete."""
+    """The load that repairs the window does not prove that the rows are complete."""
     values = topic.values()
     delete_rows(topic, 0, 25)
     clean_log(table(topic))
@@ -195,7 +196,8 @@ def test_found_rows_stay_found_when_a_damaged_window_is_healed_and_the_ledger_is
 def test_what_was_deleted_since_the_oldest_version_is_not_believed(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], expired: bool
 ) -> None:
-    """The log no longer has the loads, but has the commits that deleted rows, in one window all of them."""
+    """The log no longer has the loads, but still has the commits that deleted rows. In one window, they deleted all
+    rows."""
     values, before = topic.values(), ranges(topic)
     clean_log(table(topic))
     delete_rows(topic, 0, 25, 39)
@@ -216,9 +218,8 @@ def test_what_was_deleted_since_the_oldest_version_is_not_believed(
 def test_rows_that_are_left_of_a_window_which_was_changed_prove_nothing(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """Its earlier rows are lost, and the current ones are known to be incomplete: it has no receipt, and is loaded
-    again.
-    """
+    """The window's earlier rows are lost, and its current rows are known to be incomplete. It has no receipt, so it is
+    loaded again."""
     values = topic.values()
     clean_log(table(topic))
     delete_rows(topic, 0, 25)
@@ -235,8 +236,8 @@ def test_rows_that_are_left_of_a_window_which_was_changed_prove_nothing(
 def test_a_lost_file_without_statistics_holds_up_nothing(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow], number: int
 ) -> None:
-    """OPTIMIZE has put both Kafka partitions of a window into one file, and nothing shows its offsets: the next rows
-    bound them. In a flat table, it would put all windows into one file."""
+    """OPTIMIZE has put both Kafka partitions of a window into one file, and nothing shows the window's offsets; the
+    rows of the next window limit them. In a flat table, OPTIMIZE would put all windows into one file."""
     values = topic.values()
     compact(table(topic))
     vacuum(table(topic))
@@ -326,9 +327,8 @@ def test_an_older_ledger_keeps_its_cuts(topic: MadeTopic, kafka: MadeCluster, wi
 def test_an_older_ledger_gets_the_receipts_of_loads_since(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The receipt from before an erasure made a window look damaged, and lost once Kafka had lost another of its
-    records.
-    """
+    """The receipt was written before an erasure. It used to make a window look damaged, and even lost once Kafka had
+    lost another record of that window."""
     kept = shutil.copytree(topic.root / "_ledger", topic.root.parent / "backup of the ledger")
     deciding_of(topic, kafka, []).erasure({1: (OffsetRange(7, 8),)}, [])
     values = topic.values()
@@ -372,7 +372,7 @@ def test_a_first_window_that_begins_with_its_first_rows_is_named(topic: MadeTopi
 def test_a_window_whose_erasure_is_unfinished_is_healed_to_what_an_erasure_before_has_left(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """The window used to be reported as lost: its receipt lacks one of two erased records, and Kafka has both."""
+    """The window used to be reported as lost: its receipt lacks one of two erased records, but Kafka has both."""
     deciding_of(topic, kafka, []).erasure({0: (OffsetRange(25, 26),)}, [])
     lose_file(topic, windows[1].key)
     with pytest.raises(ErasureUnfinishedError):
@@ -398,7 +398,7 @@ def test_what_the_command_prints_counts_windows_whose_rows_were_found(
 def test_rows_of_a_version_that_only_an_older_checkpoint_has_are_restored(
     topic: MadeTopic, kafka: MadeCluster, windows: list[SealedWindow]
 ) -> None:
-    """A clean-up deletes commits first: the checkpoint outlives them, and is read without them."""
+    """A clean-up deletes commits first. The checkpoint is still there, and is read without those commits."""
     values = topic.values()
     delta = table(topic)
     delta.create_checkpoint()

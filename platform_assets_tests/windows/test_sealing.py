@@ -1,4 +1,5 @@
-"""Sealing windows against a real broker: whatever producers, brokers and rivals do, windows tile the log."""
+"""Sealing windows with a real broker: whatever producers, brokers and rivals do, the windows cover the log without gaps
+or overlaps."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def ms(number: float) -> int:
 
 @dataclass
 class Sealer(Stream):
-    """One topic with a ledger, sealed at any time that a test chooses."""
+    """One topic with a ledger; a test can seal it at any time."""
 
     root: Path
     schedule: str = "* * * * *"
@@ -106,9 +107,8 @@ class Sealer(Stream):
         return [set(c.taken.values()) for c in self.cuts]
 
     def held_once(self, starts: Mapping[int, int]) -> None:
-        """Check that every offset from the log starts to the stable ends is in exactly one window, and that windows
-        tile.
-        """
+        """Check that every offset from the log start to the last stable offset is in exactly one window, and that
+        windows neither overlap nor leave gaps."""
         assert tiling_faults([(w.key, w.ranges) for w in self.windows]) == ()
         held = [(p, o) for w in self.windows for p, r in w.ranges.items() for o in range(r.start, r.end)]
         assert len(set(held)) == len(held)
@@ -134,7 +134,7 @@ pytestmark = pytest.mark.broker
 
 
 def test_the_first_edge_is_cut_at_the_log_start_and_makes_no_window(sealer: Callable[..., Sealer]) -> None:
-    """Records older than the start are not left out: they are in the first window."""
+    """Records older than the start are not left out: the first window contains them."""
     s = sealer(partitions=2)
     s.send([LONG_AGO, ms(-5), ms(0.5)])
     assert s.seal(START - timedelta(microseconds=1)) == sealing.Sealing((), more=False)
@@ -158,7 +158,7 @@ def test_a_log_that_starts_late_is_cut_where_it_starts(sealer: Callable[..., Sea
 def test_the_newest_edge_is_cut_at_the_last_stable_offset_up_to_one_interval_late(
     sealer: Callable[..., Sealer],
 ) -> None:
-    """This does not depend on the records' clocks. A moment later the edge is looked up by timestamp."""
+    """The cut does not depend on the records' clocks. A moment later, the edge is looked up by timestamp."""
     for late, expected, how in (
         (timedelta(0), 4, "last stable offset"),
         (INTERVAL, 4, "last stable offset"),
@@ -172,7 +172,7 @@ def test_the_newest_edge_is_cut_at_the_last_stable_offset_up_to_one_interval_lat
 
 
 def test_an_edge_that_is_not_the_newest_closed_is_looked_up_however_recent(sealer: Callable[..., Sealer]) -> None:
-    """An interval of many windows, sealed manually or by a tick that ends before the newest edge."""
+    """An interval contains many windows, which are sealed manually or by a tick that ends before the newest edge."""
     s = sealer()
     s.declaration = replace(s.declaration, sensor_interval=9 * MINUTE, max_edges_per_tick=3)
     s.send([ms(n + 0.5) for n in range(4)])
@@ -225,7 +225,7 @@ def test_after_an_outage_of_several_windows_each_record_is_in_the_window_of_its_
 def test_clocks_off_by_years_both_ways_lose_and_double_nothing(
     sealer: Callable[..., Sealer], rng: random.Random
 ) -> None:
-    """Edges are sealed at various times, early and late, live and by look-up, a few at a time."""
+    """Edges are sealed a few at a time, early and late, live and by look-up."""
     s = sealer(partitions=3)
     s.declaration = replace(s.declaration, max_edges_per_tick=4)
     now = START + rng.random() * MINUTE
@@ -244,7 +244,7 @@ def test_clocks_off_by_years_both_ways_lose_and_double_nothing(
 
 
 def test_a_record_from_the_future_swells_the_window_that_is_cut_live_next(sealer: Callable[..., Sealer]) -> None:
-    """It is the first record at or after every later edge, and the cuts still grow."""
+    """That record is the first one at or after every later edge, but the cuts still grow."""
     s = sealer()
     s.send([ms(0.5), FAR_AHEAD, ms(1.5)])
     s.seal(minute(2.9))
@@ -297,7 +297,7 @@ class Counting(Cluster):
 def test_an_open_transaction_is_in_no_window_until_it_is_decided(
     sealer: Callable[..., Sealer], late: timedelta, commit: bool
 ) -> None:
-    """Records that others committed after it wait too, because the last stable offset is a single number."""
+    """Records that other producers committed later wait too, because the last stable offset is a single number."""
     s = sealer()
     s.send([ms(0.1)] * 2)
     transaction = s.open_transaction([ms(0.2)] * 3)
@@ -323,8 +323,7 @@ def test_a_backlog_in_transactions_is_cut_by_its_records_not_by_its_markers(
     sealer: Callable[..., Sealer], rng: random.Random
 ) -> None:
     """All markers are newer than all edges, so brokers answer each look-up with the first marker. Transactions have one
-    record or many, are committed or aborted, and their batches cross edges.
-    """
+    record or many, are committed or aborted, and have batches that span edges."""
     s = sealer(partitions=3)
     s.seal(START)
     sent: dict[tuple[int, int], int] = {}
@@ -348,7 +347,7 @@ def test_a_backlog_in_transactions_is_cut_by_its_records_not_by_its_markers(
 def test_markers_near_their_records_cost_no_search(
     sealer: Callable[..., Sealer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outage of a topic that was filled live: its markers are as old as its records."""
+    """The topic was filled live during an outage of the platform: its markers are as old as its records."""
     s = sealer()
     s.declaration = replace(s.declaration, schedule="*/5 * * * *", start=datetime.now(UTC) - 10 * MINUTE)
     monkeypatch.setattr(BatchSearch, "first_record_at", None)
@@ -393,7 +392,8 @@ def test_a_search_behind_markers_ends_with_the_budget_and_keeps_what_it_found(
 
 @pytest.mark.parametrize("late", [timedelta(0), 0.9 * MINUTE], ids=["live", "looked up"])
 def test_a_partition_added_later_starts_at_zero(sealer: Callable[..., Sealer], broker: Broker, late: timedelta) -> None:
-    """Also if its log start has advanced before the cut: that is a loss, and stays in the range."""
+    """This also holds if the partition's log start advances before the cut: the missing records are a loss, and their
+    offsets stay in the range."""
     s = sealer()
     s.send([ms(0.1)])
     s.seal(minute(1))
@@ -408,7 +408,7 @@ def test_a_partition_added_later_starts_at_zero(sealer: Callable[..., Sealer], b
 
 
 class Unreachable(Cluster):
-    """Leaves partitions out of every answer, as for a partition without a leader."""
+    """Leaves partitions out of every answer, as if they had no leader."""
 
     def __init__(self, behind: Cluster, partitions: set[int]) -> None:
         super().__init__(behind._admin, behind.settings, behind.timeout)
@@ -447,7 +447,7 @@ def test_a_partition_out_of_reach_carries_its_cut_forward_and_is_caught_up(
 
 
 def test_no_first_cut_is_taken_while_a_partition_is_out_of_reach(sealer: Callable[..., Sealer]) -> None:
-    """Its log start would be a guess."""
+    """Without an answer from the partition, its log start would be a guess."""
     s = sealer(partitions=2)
     with pytest.raises(BrokerUnreachableError, match=r"partitions \[1\] have no leader"):
         s.seal(minute(1), cluster=Unreachable(s.cluster, {1}))
@@ -508,9 +508,8 @@ def test_a_broker_out_of_reach_is_named_and_nothing_recorded(sealer: Callable[..
 
 
 def after_a_thaw(tick: Callable[[], sealing.Sealing]) -> sealing.Sealing:
-    """A broker that was frozen for a long time leads in a new epoch, and fences clients that do not know it; a later
-    tick does.
-    """
+    """Run ticks until one succeeds. After a long freeze, a broker leads in a new epoch and fences clients that do not
+    know this epoch; a later tick knows it."""
     done: list[sealing.Sealing] = []
 
     def ticked() -> bool:
@@ -523,7 +522,7 @@ def after_a_thaw(tick: Callable[[], sealing.Sealing]) -> sealing.Sealing:
 
 
 class Freezing(Cluster):
-    """Freezes the broker at the look-up number `at`."""
+    """Freezes the broker at look-up number `at`."""
 
     def __init__(self, behind: Cluster, broker: Broker, at: int) -> None:
         super().__init__(behind._admin, behind.settings, behind.timeout)
@@ -567,7 +566,7 @@ def test_a_budget_that_is_used_up_before_anything_was_found_is_an_error(sealer: 
 
 
 def test_edges_beyond_the_limit_of_a_tick_wait_for_the_next(sealer: Callable[..., Sealer]) -> None:
-    """None of them is treated as the newest edge, the only one that is cut live."""
+    """No edge in the tick is treated as the newest edge, which is the only one that is cut live."""
     s = sealer()
     s.send([ms(n + 0.5) for n in range(5)])
     s.declaration = replace(s.declaration, max_edges_per_tick=2)
@@ -643,7 +642,7 @@ def test_a_key_that_names_no_closed_window_is_an_error_and_nothing_is_recorded(
 def test_a_window_asked_for_by_hand_is_sealed_with_all_before_it_and_none_after(
     sealer: Callable[..., Sealer],
 ) -> None:
-    """The cuts are those that the sensor would take, and the sensor's later result does not change."""
+    """The cuts are the ones that the sensor would take, and the sensor's later result does not change."""
     s = sealer()
     s.send([ms(n + 0.5) for n in range(5)])
     found = s.window("2026-01-01-00:02", minute(5), max_edges_per_tick=2)
@@ -661,7 +660,8 @@ def test_the_newest_closed_window_asked_for_by_hand_is_cut_live(sealer: Callable
 
 
 def test_windows_whose_length_changed_keep_their_ends(sealer: Callable[..., Sealer]) -> None:
-    """Hourly up to 02:00, by the minute from then on; 00:30 is inside an hour, 02:30 is a minute of its own."""
+    """Windows are hourly until 02:00, and one minute long from then on. 00:30 is inside a window; 02:30 is the start of
+    a one-minute window."""
     s = sealer(schedule="0 * * * *")
     s.send([milliseconds(edge(h)) + 1 for h in (0, 0.5, 1.5, 2, 2.01, 2.02)])
     s.seal(edge(2.9))

@@ -1,6 +1,5 @@
-"""Three brokers with TLS, and a login or client certificates: all clients connect, also while a leader stops, and no
-secret leaks.
-"""
+"""Three brokers with TLS, and with a login or client certificates: all clients connect, also while a leader stops, and
+no secret leaks."""
 
 from __future__ import annotations
 
@@ -67,9 +66,8 @@ class Secured:
 def secured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark_remote: str
 ) -> Iterator[Secured]:
-    """Run such brokers, with their login or certificate in this process's environment; the session's Spark server was
-    started before, without it.
-    """
+    """Run such brokers with their login or certificate in this process's environment. The session's Spark server was
+    started earlier, without these settings."""
     kind: Secure = getattr(request, "param", "password")
     home = home_at(tmp_path_factory.mktemp("secured"))
     (ui,) = choose_ports(1, "KAFKA_PORT", environ={})
@@ -104,15 +102,14 @@ def secured(
 
 
 def files(*folders: Path) -> dict[str, str]:
-    """Return all files below the folders, as text."""
+    """Return the contents of all files below the folders, as text."""
     found = (path for folder in folders for path in folder.rglob("*"))
     return {str(path): path.read_bytes().decode(errors="replace") for path in found if path.is_file()}
 
 
 def assert_every_client_comes_in(lk: TopicLake) -> None:
-    """Check that librdkafka produces and looks up, an engine's client reads in Spark's workers, and the evidence reader
-    here.
-    """
+    """Check that librdkafka produces and looks up offsets, that an engine's client reads in Spark's workers, and that
+    the evidence reader reads in this process."""
     loaded = lk.load(lk.window_of(numbered(200)))
     assert (loaded.outcome, loaded.receipt.rows, loaded.receipt.engine) == ("loaded", 200, lk.engine_name)
     assert records(lk.rows()) == records(lk.committed())
@@ -188,7 +185,7 @@ def test_where_workers_lack_the_login_the_connector_loads_and_log_and_receipt_sa
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The session's own Spark server was started without the settings of these brokers' clients."""
+    """The session's shared Spark server was started without the client settings for these brokers."""
     lk = replace(secured.lake(tmp_path, "auto"), spark=connection)
     key = lk.window_of(numbered(50))
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""Dead letters are sent as the original records, with the reason in headers after their own."""
+"""Dead letters: they are sent as the original records, with the reason in additional headers after the original ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from platform_assets.windows.decode.sending import letters
 
 
 def row(window: str, offset: int, **given: Any) -> dict[str, Any]:
-    """Return a row of the table of dead letters."""
+    """Return a row of the dead-letter table."""
     return {
         "topic_id": "id", "kafka_partition": 1, "kafka_offset": offset,
         "kafka_timestamp": datetime(2026, 11, 22, 1, 2, 3, 4000, UTC), "kafka_timestamp_type": 0, "key": None, "value": b"\xff",

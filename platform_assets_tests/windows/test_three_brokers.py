@@ -44,20 +44,20 @@ pytestmark = [
 
 RECORDS = 60_000
 VALUE = 100
-"""Bytes of each value, so that a load takes long under the quota."""
+"""Bytes of each value, large enough that a load takes long under the quota."""
 QUOTA = 1_000_000
-"""Bytes per second and broker that a load gets until the leader is killed."""
+"""Bytes per second from each broker to a load, until the leader is killed."""
 
 
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
-    """Three brokers for all tests of this module; each leaves them running."""
+    """Three brokers for all tests of this module; each test leaves all of them running."""
     with three_brokers(tmp_path_factory.mktemp("three brokers")) as made:
         yield made
 
 
 def reported_and_proved(shell: Shell, lk: TopicLake) -> None:
-    """Report the loads made without Dagster, and check that every check passes."""
+    """Report the loads that were made without Dagster, and check that every check passes."""
     reported = shell.run("report-loads", lk.topic)
     assert reported.exit_code == 0, reported.output
     proved(shell, lk)
@@ -105,7 +105,8 @@ def test_a_load_outlives_the_leader_that_it_reads_from(
 
 
 def test_a_client_that_remembers_another_leader_finds_the_new_one(trio: Trio) -> None:
-    """Leaders change between the description of a topic and a look-up, so the admin client asks the previous leader."""
+    """The leader changes between the description of a topic and a look-up, so the admin client asks the previous
+    leader."""
     topic, cluster = "moved", Cluster.connect(ClientSettings(trio.bootstrap))
     trio.create(topic, [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     state = cluster.topic(topic)
@@ -149,7 +150,7 @@ def test_a_reader_with_a_rack_reads_from_the_replica_there_and_from_the_leader_w
         return found.records
 
     def by_the_engine() -> int:
-        """Read like a Spark worker, with settings from its environment."""
+        """Read as a Spark worker would, with settings from its environment."""
         table = tmp_path / "table"
         table.mkdir(exist_ok=True)
         source = Source(topic, lk.cluster.topic(topic).topic_id, str(table))
@@ -184,7 +185,7 @@ def no_spark() -> Any:
 
 
 class WithoutEpochs(Cluster):
-    """Brokers that do not report leader epochs of offsets, like very old ones."""
+    """Brokers that, like very old ones, do not report the leader epochs of offsets."""
 
     def with_deadline(self, deadline: float) -> Cluster:
         bounded = super().with_deadline(deadline)
@@ -199,8 +200,8 @@ class WithoutEpochs(Cluster):
 
 @dataclass(frozen=True)
 class Shorter:
-    """A topic whose first 6 records both replicas had; 4 more, two in each of two windows, only the previous leader
-    had."""
+    """A topic whose first 6 records were on both replicas. 4 more records, two in each of two windows, were only on the
+    previous leader."""
 
     lake: TopicLake
     windows: tuple[str, str, str]
@@ -214,9 +215,8 @@ def shorter(
     tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> Iterator[Shorter]:
-    """The third broker, which was stopped in the meantime, leads; of three windows two are loaded, and the last one is
-    sealed.
-    """
+    """Make the third broker, which was stopped in the meantime, the leader. Of three windows, two are loaded and the
+    last one is sealed."""
     with_epochs: bool = request.param
     topic = "epochs" if with_epochs else "digests"
     trio.create(topic, [[2, 3]], {"min.insync.replicas": "1"})
@@ -248,7 +248,7 @@ def shorter(
 
 
 def elect(trio: Trio, topic: str, node: int) -> None:
-    """Make a replica that is not in sync the leader."""
+    """Make an out-of-sync replica the leader."""
     admin = trio.admin()
 
     def elected() -> bool:

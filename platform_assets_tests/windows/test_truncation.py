@@ -1,7 +1,6 @@
-"""Logs that differ from their cuts: ends that move back temporarily or permanently, and logs that have grown back. A
-single broker has no followers, so a fake cluster that reports an earlier end plays a newly elected leader. Truncation
-and new growth happen to a real log, on disk.
-"""
+"""Logs that differ from their cuts: log ends that move back temporarily or permanently, and logs that have grown back.
+A single broker has no followers, so a fake cluster that reports an earlier end stands for a newly elected leader.
+Truncation and new growth happen in a real log, on disk."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ SMALL = UpOptions(broker=BrokerSettings(heap="384m"))
 
 
 class SteppingBack(Cluster):
-    """Reports an end of partition 0 that is `by` offsets too early, `times` times."""
+    """Reports the end of partition 0 `by` offsets too early, for the first `times` requests."""
 
     def __init__(self, cluster: Cluster, by: int, times: int) -> None:
         super().__init__(cluster._admin, cluster.settings)
@@ -67,7 +66,7 @@ class SteppingBack(Cluster):
 
 
 class Sealer(Stream):
-    """One topic with a ledger, and hourly windows."""
+    """One topic with a ledger and hourly windows."""
 
     def __init__(self, bootstrap: str, topic: str, root: Path) -> None:
         super().__init__(bootstrap, topic)
@@ -87,7 +86,7 @@ class Sealer(Stream):
 
 @pytest.fixture
 def sealer(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Sealer:
-    """A sealer of a topic with ten records, which are cut."""
+    """A sealer for a topic whose ten records are before the newest cut."""
     made = Sealer(broker.bootstrap, topic(config=ANY_TIME), tmp_path / "lake")
     made.send([milliseconds(START)] * 10)
     assert made.seal(1) == 10
@@ -127,7 +126,7 @@ def test_without_the_time_to_see_whether_it_passes_the_next_tick_asks_again(seal
 
 
 class Elected(Cluster):
-    """Once `elected` is set, another leader leads partition 0, in a later epoch."""
+    """A cluster in which another leader leads partition 0, in a later epoch, once `elected` is set."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster._admin, cluster.settings)
@@ -139,7 +138,7 @@ class Elected(Cluster):
 
 
 class ElectingEngine(LocalEngine):
-    """The leader changes while records are read."""
+    """An engine during whose reads the leader changes."""
 
     cluster: Elected
 
@@ -154,7 +153,7 @@ class ElectingEngine(LocalEngine):
 def test_a_log_that_is_cut_off_while_it_is_read_is_not_committed(
     sealer: Sealer, monkeypatch: pytest.MonkeyPatch, again: bool, ends: int
 ) -> None:
-    """A new leader whose log is shorter writes other records at the offsets that were read."""
+    """A new leader with a shorter log writes other records at the offsets that the load has read."""
     (window,) = [w for w in sealer.ledger.windows(sealer.topic) if w.ranges.size]
     cluster = Elected(sealer.cluster)
     engine = ElectingEngine(sealer.ledger.lake, [Kept(0, n, None, b"v", START) for n in range(10)])
@@ -190,7 +189,7 @@ def own_home(tmp_path: Path) -> Iterator[Home]:
 
 
 class OwnBroker:
-    """A broker that a test may kill."""
+    """A broker that a test can kill."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -206,7 +205,7 @@ class OwnBroker:
         psutil.Process(self.service.pid).wait(30)
 
     def cut_off(self, topic: str, offset: int) -> None:
-        """Make the log of partition 0 end at `offset`, at which a batch begins."""
+        """Cut off the log of partition 0 at `offset`, where a batch begins."""
         (segment,) = (self.home.kafka / f"{topic}-0").glob("*.log")
         content, at = segment.read_bytes(), 0
         while struct.unpack_from(">q", content, at)[0] < offset:
@@ -216,7 +215,7 @@ class OwnBroker:
 
 
 class NoEngine:
-    """An engine that must not be asked."""
+    """An engine that must not be called."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: pytest.fail(f"the engine was asked to {name}")

@@ -1,4 +1,4 @@
-"""A lake after an upgrade: tables of the release before stay partitioned, and new ones next to them are flat."""
+"""A lake after an upgrade: existing tables stay partitioned, and new tables next to them are flat."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_old_tables_stay_partitioned_and_new_ones_are_flat(old: MadeTopic, new: 
 
 
 def test_a_decoded_table_keeps_the_comment_of_its_columns_of_windows(old: MadeTopic) -> None:
-    """Two releases that load into one table would otherwise change it again and again."""
+    """If the comment were updated, two releases that load into one table would change it repeatedly."""
     folder = old.root / "decoded" / old.topic
     version = DeltaTable(folder).version()
     (comment,) = {f.metadata["comment"] for f in DeltaTable(folder).schema().fields if f.name == "window"}

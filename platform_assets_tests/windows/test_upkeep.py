@@ -1,4 +1,5 @@
-"""Upkeep merges small files of flat tables: rows stay exact and proved, readers see no change, and losers leave nothing behind."""
+"""Upkeep merges small files of flat tables: rows stay exact and proved, readers see no change, and a commit that loses
+a race leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ Rows = dict[tuple[str, int, int], bytes | None]
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """A topic with two partitions, with one file per window."""
+    """A topic with two partitions and one file per window."""
     made = MadeTopic(tmp_path / "lake")
     made.fill(
         made.seal(
@@ -65,7 +66,7 @@ def windows(topic: MadeTopic) -> list[SealedWindow]:
 
 
 def held(topic: MadeTopic) -> Rows:
-    """Return the rows that another reader finds. Fails if a place has two rows."""
+    """Return the rows that another reader finds. Fail if two rows have the same partition and offset."""
     columns = ["window", "kafka_partition", "kafka_offset", "value"]
     rows = pl.scan_delta(str(topic.root / "raw" / topic.topic)).select(columns).collect().rows()
     found = {(key, p, o): value for key, p, o, value in rows}
@@ -83,7 +84,7 @@ def sent(topic: MadeTopic) -> Rows:
 
 
 def unnamed(topic: MadeTopic) -> set[str]:
-    """Merged files on disk that the newest version does not have."""
+    """Return merged files on disk that the newest version does not have."""
     root = topic.root / "raw" / topic.topic
     named = {unquote(p) for p in pa.table(table(topic).get_add_actions(flatten=True))["path"].to_pylist()}
     return {str(p.relative_to(root)) for p in (root / "windows").rglob("*.parquet")} - named
@@ -103,7 +104,7 @@ def test_small_files_become_one_in_a_commit_that_changes_no_data(topic: MadeTopi
 
 
 def test_rows_are_in_order_and_known_to_be_those_of_the_receipts(topic: MadeTopic) -> None:
-    """So checks read nothing afterwards."""
+    """Checks therefore read no rows afterwards."""
     upkeep(topic)
     (path,) = (topic.root / "raw" / topic.topic / "windows").rglob("*.parquet")
     rows = pq.ParquetFile(path).read().select(["window", "kafka_partition", "kafka_offset"]).to_pylist()
@@ -147,7 +148,7 @@ def test_a_damaged_window_is_reported_and_its_group_left_alone(topic: MadeTopic)
 
 
 def test_a_window_without_a_receipt_stays_out(topic: MadeTopic) -> None:
-    """Nothing proves its content: its load may be about to be recorded."""
+    """Nothing proves the window's content: its load may be about to be recorded."""
     of = windows(topic)[2]
     ledger = DeltaTable(topic.root / "_ledger" / "commits")
     ledger.delete(f"\"window\" = '{of.key}'")
@@ -183,7 +184,7 @@ def optimize(topic: MadeTopic, of: SealedWindow) -> None:
 def test_upkeep_loses_to_whatever_commits_first_and_deletes_its_file(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile
 ) -> None:
-    """Another commit comes between reading the files and the upkeep's commit."""
+    """Another process commits after upkeep has read the files and before upkeep commits."""
     of, commit = windows(topic)[2], merging.commit
 
     def late(*arguments: Any) -> int | None:
@@ -206,7 +207,7 @@ def test_upkeep_loses_to_whatever_commits_first_and_deletes_its_file(
 def test_files_that_an_erasure_deletes_before_upkeep_reads_them_are_no_damage(
     topic: MadeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is told to repair anything."""
+    """No message asks an operator to repair anything."""
     merging_files = Upkeep(topic.declaration.raw_table, topic.ledger)
     plan = merging_files.plan(LATER)
     assert plan is not None
@@ -236,7 +237,7 @@ def test_a_commit_of_others_that_leaves_the_files_is_no_conflict(
 def test_a_window_is_replaced_while_upkeep_moves_it(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, what: Meanwhile
 ) -> None:
-    """Upkeep commits between a load's read and its commit, which starts again from the merged file."""
+    """Upkeep commits between a load's read and the load's commit; the load then starts again from the merged file."""
     of, version = windows(topic)[2], table(topic).version()
     opened = topic.replacer.open
     moved: list[int] = []
@@ -259,7 +260,7 @@ def test_a_window_is_replaced_while_upkeep_moves_it(
 
 
 def test_upkeep_races_loads_erasures_and_itself(topic: MadeTopic, rng: random.Random) -> None:
-    """Each loser ends with a clear outcome; nothing is lost or duplicated."""
+    """Each loser of a race ends with a clear outcome; nothing is lost or duplicated."""
     barrier, failed = threading.Barrier(4), list[Exception]()
     gone = windows(topic)[4]
 
@@ -301,7 +302,8 @@ def test_upkeep_races_loads_erasures_and_itself(topic: MadeTopic, rng: random.Ra
 
 
 def test_erasing_from_many_windows_of_one_file_divides_it_once(topic: MadeTopic) -> None:
-    """It is not divided once for each window, because the cost of copying would grow with the square of their number."""
+    """The file is not divided once for each window, because the cost of copying would then grow with the square of the
+    number of windows."""
     upkeep(topic)
     before = table(topic).version()
     erasure = topic.erasure
@@ -336,7 +338,7 @@ def test_what_is_separated_is_compared_first(topic: MadeTopic) -> None:
 def test_erased_bytes_leave_the_files_of_a_dead_upkeep_too(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    """No commit names these files, and only the folder of a half-written one shows its possible content."""
+    """No commit refers to these files, and only the folder of a half-written file shows its possible content."""
 
     def dies(*arguments: Any) -> int | None:
         raise SystemExit
@@ -355,7 +357,8 @@ def test_erased_bytes_leave_the_files_of_a_dead_upkeep_too(
 
 
 def big_window(topic: MadeTopic) -> SealedWindow:
-    """The third window has a file that is too large to be merged, so upkeep's files only span it."""
+    """Return the third window. Its file is too large to be merged, so merged files contain rows before and after it,
+    but none of it."""
     return windows(topic)[2]
 
 
@@ -380,7 +383,7 @@ def uneven(tmp_path: Path, rng: random.Random) -> MadeTopic:
 def test_an_erasure_deletes_no_file_that_upkeep_commits_meanwhile(
     uneven: MadeTopic, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """It cannot tell what a half-written file holds, only which windows it may hold."""
+    """The erasure cannot determine what a half-written file contains, only which windows it may contain."""
     half_written, goes_on = threading.Event(), threading.Event()
     row_group, done, calls = task._row_group, list[MergedFiles](), list[int]()
     made, erased = WindowCommit._made, Folder.erase
@@ -437,7 +440,7 @@ def test_a_partitioned_table_is_left_alone(tmp_path: Path) -> None:
 def test_a_window_whose_load_has_not_recorded_its_receipt_yet_is_no_damage(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are not those of the receipt before it."""
+    """The window's rows do not match its previous receipt."""
     record, done = Ledger.record_receipts, list[MergedFiles]()
 
     def late(self: Ledger, receipts: Any) -> Any:
@@ -455,7 +458,8 @@ def test_a_window_whose_load_has_not_recorded_its_receipt_yet_is_no_damage(
 def test_a_client_that_finds_its_own_commit_keeps_the_files_in_it(
     topic: MadeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It got no answer, tried again, and was told that another commit had come first: the store's clients do that."""
+    """The client got no answer, retried, and got the error that another commit came first. The clients of object stores
+    do that."""
     commit = DeltaTable.create_write_transaction
 
     def twice(self: DeltaTable, *arguments: Any, **options: Any) -> None:

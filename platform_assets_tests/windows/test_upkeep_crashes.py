@@ -1,5 +1,5 @@
-"""An upkeep that fails, loses an answer or is killed at any step leaves the table as it was or merged, and the next one ends
-it: rows stay proved, and an erasure still removes every byte."""
+"""An upkeep run that fails, loses an answer or is killed at any step: the table is unchanged or merged, and the next
+run completes the work. Rows stay proved, and an erasure still removes every byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ERASED = b"to-be-forgotten"
 
 @dataclass(frozen=True)
 class Kept:
-    """A lake that is copied for each crash, and its records."""
+    """A lake that is copied for each crash, and the lake's records."""
 
     root: Path
     records: list[Any]
@@ -54,7 +54,7 @@ def rows(topic: MadeTopic, kind: TableKind) -> list[tuple[Any, ...]]:
 
 
 def crash(topic: MadeTopic, kind: TableKind, number: int, deed: Deed) -> str:
-    """Strike an upkeep and judge what is left; return the step at which it was struck, '' if it has fewer steps."""
+    """Interrupt an upkeep run and check what is left; return the interrupted step, or '' if the run has fewer steps."""
     before = {k: rows(topic, k) for k in MERGED}
     steps: list[str] = []
     if deed == "kill":
@@ -93,7 +93,8 @@ def test_an_upkeep_that_is_struck_at_any_step_is_ended_by_the_next(
 
 
 def test_steps_are_those_of_the_commit_and_of_each_file(kept: Kept, tmp_path: Path) -> None:
-    """So the strikes above are between plan, files, proof, commit, records, checkpoint, log clean-up and vacuum."""
+    """The interruptions above therefore fall between plan, files, proof, commit, records, checkpoint, log clean-up and
+    vacuum."""
     topic = kept.copied(tmp_path / "steps")
     with struck(0, "fail") as steps:
         upkeep(topic.ledger, topic.topic, "raw")

@@ -1,4 +1,5 @@
-"""Flat tables that Spark's workers merge, strangers maintain, and a streaming reader follows: each row is there exactly once."""
+"""Flat tables that Spark's workers merge, other writers maintain, and a streaming reader follows: each row is there
+exactly once."""
 
 from __future__ import annotations
 
@@ -43,19 +44,19 @@ def batches(windows: range) -> list[dict[int, list[tuple[bytes | None, bytes | N
 
 @pytest.fixture
 def people(tmp_path: Path) -> MadeTopic:
-    """A topic whose tables have files of their own for each window."""
+    """A topic whose tables have separate files for each window."""
     made = MadeTopic(tmp_path / "lake")
     made.fill(made.seal(batches(range(WINDOWS + MORE)))[:WINDOWS])
     return made
 
 
 def windows(topic: MadeTopic) -> list[SealedWindow]:
-    """Those that are loaded at first."""
+    """The windows that are loaded at first."""
     return topic.ledger.windows(topic.topic)[:WINDOWS]
 
 
 def more(topic: MadeTopic) -> list[SealedWindow]:
-    """Those that are not."""
+    """The windows that are not loaded at first."""
     return topic.ledger.windows(topic.topic)[WINDOWS:]
 
 
@@ -64,7 +65,7 @@ def place(topic: MadeTopic, kind: TableKind) -> Path:
 
 
 def rows(topic: MadeTopic, kind: TableKind) -> list[tuple[Any, ...]]:
-    """What another reader finds."""
+    """Return the rows that another reader finds."""
     columns = ["window", "kafka_partition", "kafka_offset", "value"]
     return sorted(pl.scan_delta(str(place(topic, kind))).select(columns).collect().rows())
 
@@ -110,7 +111,7 @@ STRANGERS: dict[str, Maintenance] = {
 
 
 def vacuum(spark: SparkSession, table: Path) -> None:
-    """Delete at once what the newest version does not name."""
+    """Delete, without a retention period, all files that the newest version does not refer to."""
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     try:
         spark.sql(f"VACUUM delta.`{table}` RETAIN 0 HOURS")
@@ -121,8 +122,9 @@ def vacuum(spark: SparkSession, table: Path) -> None:
 def test_strangers_maintain_live_tables_and_a_deleted_decoded_row_is_found_and_healed(
     people: MadeTopic, spark: SparkSession
 ) -> None:
-    """After each has rewritten and vacuumed both tables, all checks pass, and the next load, decode and upkeep work. Then
-    one of them deletes a row: it is named, and the next load or decode restores it."""
+    """After each of the other writers has rewritten and vacuumed both tables, all checks pass, and the next load,
+    decode and upkeep work. Then one of them deletes a row: a check reports the row, and the next load or decode
+    restores it."""
     for (name, maintain), new in zip(STRANGERS.items(), more(people), strict=True):
         before = {kind: rows(people, kind) for kind in KINDS}
         for kind in KINDS:
@@ -189,7 +191,7 @@ def test_a_row_that_a_stranger_deletes_from_a_merged_file_is_named_and_healed(
 def test_a_streaming_reader_gets_each_row_once_through_loads_and_upkeep(
     people: MadeTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Without `skipChangeCommits`: neither a first load nor upkeep changes a row that is there."""
+    """The reader does not set `skipChangeCommits`: neither a first load nor upkeep changes an existing row."""
     sink, table = tmp_path / "sink", place(people, "decoded")
     query = (
         spark.readStream.format("delta")
@@ -217,7 +219,7 @@ Change = Callable[[MadeTopic], Any]
 
 
 def repair(topic: MadeTopic, rows_gone: str) -> None:
-    """Another writer deletes rows of a window, which is then decoded again."""
+    """Delete rows of a window as another writer, then decode the window again."""
     of = windows(topic)[1]
     DeltaTable(place(topic, "decoded")).delete(rows_gone.format(of.key))
     assert topic.decoder().decode(of.key).outcome == "healed"
@@ -249,7 +251,8 @@ OPTIONS: tuple[dict[str, str], ...] = ({}, {"skipChangeCommits": "true"}, {"igno
 
 @pytest.mark.long
 def test_what_a_streaming_reader_sees_of_each_change(people: MadeTopic, spark: SparkSession, tmp_path: Path) -> None:
-    """As the guide's table says. With ignoreChanges, rows come again: those of other windows in the same files too."""
+    """The results are those in the guide's table. With ignoreChanges, the reader gets rows again, including rows of
+    other windows in the same files."""
     table = place(people, "decoded")
 
     def streamed(checkpoint: Path, sink: Path, options: dict[str, str]) -> int | str:
