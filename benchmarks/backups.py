@@ -1,7 +1,7 @@
 """Duration of a backup, the next backup and a restore of a table with many windows.
 
-`python -m benchmarks.backups` runs it; it needs no services. A script makes the lake, with a data file of 2,000 bytes
-for each window, and with separate commits for the newest windows.
+Run it with `python -m benchmarks.backups`. It needs no services. A script makes the lake, with a data file of 2,000
+bytes for each window, and with separate commits for the newest windows.
 """
 
 from __future__ import annotations

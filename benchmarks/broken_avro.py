@@ -1,7 +1,8 @@
 """Avro with one broken record in 20, compared with intact records: the cost of each kind of fault for the decoder, on
 one thread.
 
-The scenario uses no service. It measures only the decoder's processor time, block by block as in Spark's tasks.
+The scenario uses no service. It measures only the decoder's processor time. Values are decoded block by block, as in
+Spark's tasks.
 """
 
 from __future__ import annotations

@@ -223,7 +223,8 @@ def _readers(path: str, names: Sequence[str], spark: SparkSession) -> Mapping[st
 
 
 def _seconds(read: Callable[[], int], clock: Callable[[], float], rows: int) -> float:
-    """Return the lowest of three timings, because other work affects it least. Raises if a reader returns wrong rows."""
+    """Return the lowest of three timings, which is the timing that other work has affected least. Raises if a reader
+    returns wrong rows."""
     taken = []
     for _ in range(3):
         began = clock()

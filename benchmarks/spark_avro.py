@@ -1,5 +1,5 @@
 """Spark's own Avro reader, which the platform does not use: one jar, which is fetched and verified like the jars in the
-lock. The jar is not on the class path of any server. It is sent to the one session that needs it."""
+lock. The jar is not on the class path of any server. The jar is sent to the one session that needs it."""
 
 from __future__ import annotations
 

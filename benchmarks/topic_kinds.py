@@ -25,8 +25,8 @@ KAFKA_DELTA_INGEST_MB: Final = 11.0
 """MB per second that kafka-delta-ingest loaded from a topic of JSON flights into a decoded table, on one core of a
 machine like this one."""
 _READ_COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
-"""Option that makes Spark's source skip aborted records. By default, it reads them too, which would be different work.
-"""
+"""Option that makes Spark's source skip aborted records. By default, the source also reads aborted records, which would
+be different work."""
 
 
 def run(bench: Bench) -> Measured:

@@ -1,8 +1,8 @@
 """A Spark cluster for a test: a standalone master and workers, each of which is a process with its own folders, and
 Connect servers on the cluster. Workers do not see each other's work folder, scratch folder, temporary files and
-compiled kernels. All of them have the package in the Python at the same path, as in an image. Settings with secrets are
-in the environment of each worker, which the worker's executors inherit. The master, the workers and the servers require
-their common secret."""
+compiled kernels. On all workers, the package is in the Python at the same path, as in an image. Settings with secrets
+are in the environment of each worker, which the worker's executors inherit. The master, the workers and the servers
+require their common secret."""
 
 from __future__ import annotations
 

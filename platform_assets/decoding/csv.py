@@ -124,7 +124,7 @@ class Dialect:
                 raise DecodeFault("malformed", f"{text[at + 1]!r} follows the closing quote, at character {at + 1}")
 
     def _plain(self, text: str, at: int) -> tuple[str, int]:
-        """Return the unquoted field that begins at `at`, and the position after it."""
+        """Return the unquoted field that begins at `at`, and the position after that field."""
         parts = []
         plain = _others(self.delimiter + self.escape + _LINE_ENDS)
         while True:

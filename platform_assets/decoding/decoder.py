@@ -19,12 +19,12 @@ Reason = Literal[
     "malformed", "wrong_type", "out_of_range", "missing", "too_deep", "too_large", "unmatched", "unknown_schema", "bad_schema",
     "not_admitted", "failed",
 ]  # fmt: skip
-"""Reason of a dead letter. malformed: the value is not in the format; wrong_type: it is in the format, but does not fit
-the schema; out_of_range: it has the right type, but is larger or more precise than its column allows; missing: a
-required field is absent or null; too_deep and too_large: the value exceeds the declared bounds; unmatched: no pattern
-fits; unknown_schema: the value names a schema that the registry has never had; bad_schema: the value names a schema
-that cannot be read, or cannot be read into the declared columns; not_admitted: the value does not match the schema that
-it names; failed: the decoder raised an error for the value, which is a defect."""
+"""Reason of a dead letter. malformed: the value is not in the format; wrong_type: the value is in the format, but does
+not fit the schema; out_of_range: the value has the right type, but is larger or more precise than its column allows;
+missing: a required field is absent or null; too_deep and too_large: the value exceeds the declared bounds; unmatched:
+no pattern fits; unknown_schema: the value names a schema that the registry has never had; bad_schema: the value names a
+schema that cannot be read, or cannot be read into the declared columns; not_admitted: the value does not match the
+schema that it names; failed: the decoder raised an error for the value, which is a defect."""
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 MOST_DETAIL: Final = 300
 """Maximum number of characters in a dead letter's detail. Longer details are cut."""
@@ -123,7 +123,7 @@ def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
 _OF_NO_VALUE: Final = (
     PlatformError, MemoryError, OSError, ImportError, KeyboardInterrupt, SystemExit, GeneratorExit,
 )  # fmt: skip
-"""Errors from the process, the machine or a service. A later run may not have them."""
+"""Errors from the process, the machine or a service. A later run might not have these errors."""
 
 
 def decode_each(fields: pa.Schema, decode: Callable[..., Decoded], values: pa.Array, *others: pa.Array) -> Decoded:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 _BATCH_WINDOWS: Final = 200
 _BATCH_ROWS: Final = 10_000_000
-"""Maximum rows per query. Reading them takes only some seconds, so callers soon regain control."""
+"""Maximum rows per query. Reading these rows takes only a few seconds, so callers soon regain control."""
 
 T = TypeVar("T")
 

@@ -107,8 +107,8 @@ def choose_engine(
     """Return the engine for tables of `lake`. `settings` and `session` are called when their results are first needed.
 
     `session` returns the caller's own session, in which Spark's connector loads windows and tables are read. If
-    `remote` is given, the columnar engine sends its jobs to that server's session that all processes share. Without
-    `remote`, it sends them to the caller's session too.
+    `remote` is given, the columnar engine sends its jobs to the session that all processes share on that server.
+    Without `remote`, these jobs go to the caller's session too.
     """
     connector = SparkEngine(lake, settings, session)
     if name == "connector":

@@ -62,8 +62,8 @@ _LAST_SHIFT = np.uint64(63)
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """Read a zigzag varint of 64 bits at `at`. Return the number and the position after it, or -1 as the position if no
-    number ends before `stop`."""
+    """Read a zigzag varint of 64 bits at `at`. Return the number and the position after the number. The position is -1
+    if no number ends before `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop:

@@ -23,8 +23,8 @@ import numpy as np
 from numba import types
 
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
-"""numba's own environment variable. If it is set, the folder for the kernels is created inside the folder that it
-names."""
+"""numba's own environment variable. If the variable is set, the folder for the kernels is created inside the folder
+that the variable names."""
 
 INT: Final = types.int64
 HASH: Final = types.uint64
@@ -48,8 +48,8 @@ def kernel(*arguments: Any) -> Callable[[F], F]:
     global lock.
 
     A kernel allocates nothing, because the caller provides outputs and scratch memory. numba's reference counting is
-    therefore off. It would count at each inlined call, with instructions that the processor cannot overlap, and took 40
-    % of the time for a record's digest.
+    therefore off. With it, numba counts at each inlined call, using instructions that the processor cannot overlap.
+    They took 40 % of the time for a record's digest.
     """
 
     def compiled(function: F) -> F:
@@ -109,7 +109,8 @@ def sources_digest() -> str:
 
 
 def _made_private(folder: Path) -> bool:
-    """Create `folder` if it is missing. Return True if this user owns it and is the only one who can write to it."""
+    """Create `folder` if it is missing. Return True if this user owns `folder` and is the only user who can write to
+    it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -129,8 +130,8 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _copy(filled: Path, folder: Path) -> None:
-    """Copy `filled` to `folder`, which appears completely or not at all. If it does not appear, kernels are compiled
-    into `folder`."""
+    """Copy `filled` to `folder`, which appears completely or not at all. If the copy fails, kernels are compiled into
+    `folder`."""
     try:
         own = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     except OSError:

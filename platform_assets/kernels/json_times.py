@@ -54,9 +54,9 @@ def read_instant(data: Bytes, at: Whole, end: Whole, form: Whole) -> tuple[Whole
     """Return the microseconds since 1970-01-01 UTC for the ISO 8601 timestamp at `at`, and the end of the timestamp, or
     BAD.
 
-    A timestamp without Z or an offset is in UTC, but is BAD if `form` is STRICT. A fraction beyond microseconds is
-    truncated if `form` is LENIENT. Otherwise it is BAD, unless it is zero. The offset of a timestamp can move the
-    result to a year outside 1 to 9999.
+    A timestamp without Z or an offset is in UTC, but is BAD if `form` is STRICT. If a fraction has more digits than
+    microseconds, these digits are dropped if `form` is LENIENT. For other forms, the timestamp is BAD unless these
+    digits are zero. The offset of a timestamp can move the result to a year outside 1 to 9999.
     """
     lenient = form == LENIENT
     days, at = read_day(data, at)

@@ -34,8 +34,8 @@ NULL = -1
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """Read a zigzag varint at `at`. Return the number and the position after it, or `stop + 1` as the position if the
-    number is not complete before `stop`."""
+    """Read a zigzag varint at `at`. Return the number and the position after the number. The position is `stop + 1` if
+    the number is not complete before `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop and shift < 64:

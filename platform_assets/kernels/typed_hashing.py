@@ -3,7 +3,7 @@
 Spark chains the columns of a row: the hash of a column is the seed for the next column, and a null leaves the seed
 unchanged. The fields of a struct and the elements of an array are chained too. Each value of a column is preceded by a
 mark of the column. A value in the wrong column therefore changes the digest. A column that was added later is null in
-older rows, and does not change their digest.
+older rows, and does not change the digest of these rows.
 
 A tree of columns is a flat array of `NODE` numbers per node, in which children follow their parent. Buffers are given
 by their addresses, relative to the lowest address, and are not copied.

@@ -17,8 +17,8 @@ LoadEngineName = Literal["columnar", "connector"]
 EngineName = Literal["auto", LoadEngineName]
 """auto: the columnar engine if it can load what is requested, or else the connector engine."""
 ENGINES: Final[tuple[LoadEngineName, ...]] = get_args(LoadEngineName)
-"""Engines that load windows; `auto` chooses one of them. `engines/choice` creates them, and decides which engine
-confirms the loads of which."""
+"""Engines that load windows; `auto` chooses one of them. `engines/choice` creates these engines, and decides which
+engine confirms the loads of the other."""
 DEFAULT_ENGINE: Final[EngineName] = "auto"
 DEFAULT_FILE_SIZE: Final = 128 << 20
 """Size in bytes to which upkeep merges files. Larger files do not help readers, and make it more expensive to replace a

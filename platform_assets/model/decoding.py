@@ -62,8 +62,8 @@ class DecodeDeclaration:
     `warn_share` and `fail_share` are shares of a window's records, from 0 to 1. If the share of dead letters is higher,
     the check reports a warning or an error. If `revision` is raised, windows are decoded again although nothing else
     has changed. `replaces` is the fingerprint of the columns of an existing table, which the columns declared here
-    replace. With `loses_rows`, they replace them even if rows of earlier windows are lost. `expect` does not affect the
-    rows. Upkeep sorts the rows in merged files by the columns `cluster_by`.
+    replace. With `loses_rows`, the existing columns are replaced even if rows of earlier windows are lost. `expect`
+    does not affect the rows. Upkeep sorts the rows in merged files by the columns `cluster_by`.
     """
 
     value: FormatSpec

@@ -17,10 +17,9 @@ MOST_SAMPLES: Final = 3
 """Maximum number of failing rows to keep for each expectation and window."""
 
 ExpectationKind = Literal["not_null", "in", "range", "pattern", "unique"]
-"""not_null: the column has a value; in: the value is one of a set; range: it lies between two bounds, both inclusive;
-pattern: an RE2 expression matches the whole value; unique: no two rows of a window have the same values in all of the
-columns.
-"""
+"""not_null: the column has a value; in: the value is one of a set; range: the value lies between two bounds, both
+inclusive; pattern: an RE2 expression matches the whole value; unique: no two rows of a window have the same values in
+all of the columns."""
 KINDS: Final[tuple[ExpectationKind, ...]] = get_args(ExpectationKind)
 Severity = Literal["warn", "error"]
 """`error` blocks downstream assets; `warn` does not."""

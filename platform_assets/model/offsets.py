@@ -184,7 +184,8 @@ class Cut:
     def grow(self, wanted: Mapping[int, int], ceiling: Mapping[int, int]) -> Cut:
         """Return the next cut: `wanted`, but never before this cut and never after `ceiling`. If the two bounds
         contradict each other (because an end offset went backwards), this cut takes precedence, because cuts only grow.
-        If `wanted` lacks a partition because it was unreachable, the partition keeps its offset in this cut."""
+        If `wanted` lacks a partition because the partition was unreachable, the partition keeps its offset in this cut.
+        """
         grown = dict(self.offsets)
         for partition, offset in wanted.items():
             bounded = min(offset, ceiling.get(partition, offset))

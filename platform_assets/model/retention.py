@@ -57,8 +57,8 @@ class Forecast:
 
     `lost` is the number of offsets that are already deleted. `by_time` and `by_size` are hours from now, or 0 if
     records can be deleted at any moment. They are None if the limit does not apply, if no records are waiting, or if
-    the time is not known. `share` is the share of the retention that is left for the limit that is reached first. It is
-    from 0 to 1, or more if a timestamp is ahead of the clock, and it can be None for the same reasons.
+    the time is not known. `share` is the share of the retention that is left for the limit that is reached first.
+    `share` is from 0 to 1, or more if a timestamp is ahead of the clock. It is None for the same reasons.
     """
 
     lost: int

@@ -56,8 +56,8 @@ _BLOCK: Final = re.compile(r"^(?:(?=[#>+=-])|\d+(?=[.)]))")
 """Characters that begin a heading, quotation, list or underline at the beginning of a paragraph."""
 _WORD: Final = re.compile(r"\S+")
 _LINKED: Final = re.compile(r"://|www\.|@", re.IGNORECASE)
-"""GitHub's Markdown turns words that contain one of these strings into links. It needs no Markdown characters to do so,
-and escaping such characters in the words does not prevent it."""
+"""GitHub's Markdown turns words that contain one of these strings into links. No Markdown characters are necessary for
+such a link, and escaping characters in the word does not prevent the link."""
 _MARK: Final = re.compile(r"\\([!-/:-@\[-`{-~])|(?<!`)(`+)(?!`).*?(?<!`)\2(?!`)")
 """Pattern for an escaped Markdown character, or for a code span."""
 
@@ -94,8 +94,8 @@ def code(text: object) -> str:
 
 def markdown(text: object) -> str:
     """Return `text` as one Markdown paragraph that shows the text literally: no image, no link, no HTML. Text in
-    backquotes stays a code span. Addresses also become code spans, because they would otherwise become links. So do
-    unmatched backquotes, because `without_marks` would misread them as escaped characters.
+    backquotes stays a code span. Addresses become code spans too, because they would be turned into links. Unmatched
+    backquotes become code spans because `without_marks` would misread them as escaped characters.
     `markdown(without_marks(markdown(text)))` is `markdown(text)`."""
     pieces: list[tuple[bool, str]] = []
     for is_code, piece in _spans(line(text).lstrip(" ")):

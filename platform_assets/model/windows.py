@@ -91,8 +91,8 @@ def edge_of(key: str) -> datetime:
 @functools.lru_cache(maxsize=_REMEMBERED)
 def is_cron(schedule: str) -> bool:
     """Return True if `schedule` is a cron schedule with five fields and ever ticks. A sixth field would be finer than a
-    key. croniter's R and H fields are refused, because they stand for random times that differ between processes. W is
-    refused because Dagster does not support it either."""
+    key. croniter's R and H fields are refused, because they stand for random times that differ between processes. The W
+    field is refused, as it is by Dagster."""
     drawn_or_nearest = _DRAWN.search(schedule) or _NEAREST.search(schedule)
     if len(schedule.split()) != 5 or drawn_or_nearest or not croniter.is_valid(schedule):
         return False

@@ -20,6 +20,6 @@ def requirements(extra: Extra) -> list[str]:
 
 
 def install_command(extra: Extra) -> str:
-    """Return the command that installs the packages by their own names, since an index may have another package
-    under this one's name."""
+    """Return the command that installs the packages by their own names, because an index can contain a different
+    package with the name of this package."""
     return f"pip install {shlex.join(requirements(extra))}"

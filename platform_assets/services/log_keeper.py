@@ -1,9 +1,10 @@
 """Write standard input to a log file, and start a new file when the file grows too large. Each service has such a
 process.
 
-The process reads until every process that holds the other end of the pipe has ended, so nothing has to stop it. It
-imports no code of the project, because each such process costs memory. A service may log text from records, brokers and
-registries, for example in a traceback. Control characters are therefore written as escapes, and colors are removed.
+The process reads until every process that holds the other end of the pipe has ended, so nothing has to stop it. The
+process imports no code of the project, because each such process costs memory. A service may log text from records,
+brokers and registries, for example in a traceback. Control characters are therefore written as escapes, and colors are
+removed.
 """
 
 from __future__ import annotations

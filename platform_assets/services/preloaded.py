@@ -1,7 +1,7 @@
-"""The platform's own code, loaded in the process from which runs are forked. A run reads the code again if it has
+"""The platform's own code, loaded in the process from which runs are forked. A run reads the code again if the code has
 changed.
 
-Importing this module loads the code. `multiprocessing`'s fork server imports it; nothing else does.
+Importing this module loads the code. Only `multiprocessing`'s fork server imports this module.
 """
 
 from __future__ import annotations

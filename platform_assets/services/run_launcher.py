@@ -69,8 +69,8 @@ PLATFORM: Final = "platform_assets.services.preloaded"
 """The module that loads the platform's code. It comes last, because that code needs the libraries."""
 
 SERVERS_SHARE_ENVIRONMENT: Final = "servers_share_environment"
-"""Launcher setting. It is true if code servers that Dagster itself did not start have the environment of this process.
-"""
+"""Launcher setting. The setting is true if code servers that Dagster itself did not start have the environment of this
+process."""
 
 _MOVED: Final = (ImportError, AttributeError, TypeError)
 """Errors that show that a name no longer exists, or that a call now takes other arguments."""
@@ -154,7 +154,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return _can_answer_monitoring()
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Check if the process of a run is alive. For runs that the code server started, the code server checks it."""
+        """Check if the process of a run is alive. The code server checks the runs that it started itself."""
         if PROCESS_TAG not in run.tags or _of_run(run) is not None:
             return _health(alive=True)
         named = run.tags[PROCESS_TAG]

@@ -149,8 +149,8 @@ class Security:
         }
 
     def format_arguments(self) -> tuple[str, ...]:
-        """Return the arguments with which Kafka's format tool sets up logins. They name a file with the logins, because
-        every user can see arguments."""
+        """Return the arguments with which Kafka's format tool sets up logins. The arguments name a file with the
+        logins, because every user can see arguments."""
         if self.kind == "certificate":
             return ()
         lines = (

@@ -29,7 +29,7 @@ from platform_assets.services.process import (
 Reporter = Callable[[str], None]
 
 GRACE_SECONDS: Final = 30.0
-"""Seconds within which a service must end after a request. If a broker is killed, it checks its logs at the next start.
+"""Seconds within which a service must end after a request. A broker that is killed checks its logs at the next start.
 """
 
 
@@ -121,9 +121,10 @@ def signals_end_in_order() -> Iterator[None]:
     too.
 
     Without this, SIGTERM and SIGHUP end Python immediately. Some signals are ignored because the shell made this
-    program ignore them (SIGINT in the background of a script, SIGHUP under nohup). They are still ignored here, but not
-    by the programs that this program starts. Those programs would inherit ignored signals, and Dagster's programs would
-    then ignore SIGTERM as well. Only the main thread can set handlers; in other threads, nothing is changed.
+    program ignore them (SIGINT in the background of a script, SIGHUP under nohup). This program still ignores these
+    signals, but the programs that it starts do not. Those programs would inherit ignored signals, and Dagster's
+    programs would then ignore SIGTERM as well. Only the main thread can set handlers; in other threads, nothing is
+    changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

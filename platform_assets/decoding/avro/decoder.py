@@ -115,9 +115,9 @@ def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int
     """Return dead letters, in ascending order of rows, and marks of the values to decode from the beginning.
 
     The kernel reads the parts of a value in the same order as the exact path, and stops at the first part that it
-    cannot read. The exact path would reach the same part at the same byte, so its fault for that part is the fault of
-    the value. If the exact path can read the part (for example a branch that the kernel does not follow, or a decimal
-    of many bytes), it decodes the whole value.
+    cannot read. The exact path would reach the same part at the same byte, so the exact path's fault for that part is
+    the fault of the value. If the exact path can read the part (for example a branch that the kernel does not follow,
+    or a decimal of many bytes), the exact path decodes the whole value.
     """
     dead: list[DeadLetter] = []
     undecided = np.zeros(len(values), np.bool_)

@@ -115,8 +115,8 @@ class _Compiler:
         return len(self.steps) - 1
 
     def node(self, node: Node, level: int, column: Column | None = None) -> Column | None:
-        """Add the steps of a node, which fill `column` if it is given. Return the column that they fill, or None if
-        they fill none."""
+        """Add the steps of a node, which fill `column` if it is given. Return the column that these steps fill, or None
+        if there is no such column."""
         if isinstance(node, Empty):
             return None
         self.part = self._outermost or Part(node, "".join(self._place))

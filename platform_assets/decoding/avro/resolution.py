@@ -156,8 +156,8 @@ class _Resolver:
         return Leaf(wire, kind, size)
 
     def _either(self, writer: Union, reader: AvroType, place: str) -> Node:
-        """Read each branch as the reader declares it. A value is a dead letter if it has a branch that the reader does
-        not accept."""
+        """Read each branch as the reader declares it. If the reader does not accept the branch of a value, the value
+        becomes a dead letter."""
         wanted, with_null = nullable(reader, place)
         branches: list[Node | Refused | None] = []
         found: Node | None = None

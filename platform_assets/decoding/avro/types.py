@@ -133,8 +133,8 @@ AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record | Around
 def parsed(
     document: Any, references: Sequence[Any] = (), *, writes: bool = False, map_columns: bool = False
 ) -> AvroType:
-    """Parse a schema from its JSON. Raises BadSchema, also for recursive types, because columns cannot be recursive.
-    Recursive types are allowed if the schema is only used for writing (`writes`).
+    """Parse a schema that is given as JSON. Raises BadSchema, also for recursive types, because columns cannot be
+    recursive. Recursive types are allowed if the schema is only used for writing (`writes`).
 
     `references` are the schemas whose names this schema can use, in dependency order. With `map_columns`, maps become
     MAP columns.

@@ -37,7 +37,7 @@ def _step(part: str | int) -> str:
 
 
 def brief(value: object) -> str:
-    """Return a short description of a value, in ASCII if it cannot be encoded."""
+    """Return a short description of a value. If the description cannot be encoded, return it in ASCII."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

@@ -227,8 +227,8 @@ def symbol_of(field: FieldDescriptor, number: int) -> str:
 
 
 def text_of(value: str | bytes) -> str:
-    """Return a string. Raises DecodeFault if it is not UTF-8. The older syntax allows that, and the library then
-    returns bytes."""
+    """Return a string. Raises DecodeFault if the string is not UTF-8. The older syntax allows that, and the library
+    then returns bytes."""
     if isinstance(value, bytes):
         raise DecodeFault("malformed", "a string is not UTF-8")
     return value

@@ -2,7 +2,7 @@
 unavailable.
 
 An id belongs to one registry. Each registry has a folder, in which the registry's address is recorded. If a registry
-returns another schema for a known id, it is refused (`decoder`) until `forget` removes the known schema.
+returns another schema for a known id, the registry is refused (`decoder`) until `forget` removes the known schema.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class RegistryDecoder:
     `schemas` returns the files in which schemas are stored; if it is None, schemas are not stored. Each decoder object
     queries the registry once for each id, even if the schema is stored. If the registry returns another schema, nothing
     is decoded (RegistryChangedError). If the registry does not answer, the stored schema is used. Settings come from
-    the environment of the decoding process. Only `url` is part of this object; it is used if that environment has no
-    address.
+    the environment of the decoding process. Only `url` is part of this object. The decoder uses `url` if that
+    environment has no address.
     """
 
     reader: Reader

@@ -145,8 +145,8 @@ class ColumnarEngine:
     ) -> Generator[StagedFiles | PlatformError, None, None]:
         """See `LoadEngine`. Uses one Spark job, in which small windows share a task.
 
-        If a job dies, another job loads the windows that were not yet yielded. In that job each window has tasks of its
-        own, which shows the window whose task dies. That window then fails.
+        If a job dies, another job loads the windows that were not yet yielded. In that job, windows do not share tasks,
+        so a task that dies identifies its window. That window then fails.
         """
         left, failed, apart = deque(orders), dict[str, PlatformError](), len(orders) == 1
         renewed = False

@@ -87,8 +87,8 @@ class _Rows:
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Run the shares with these numbers. Yield a report for each file of a share, or a report of its error. After
-    success, also yield a final report.
+    """Run the shares with these numbers. Yield a report for each file of a share or, after a failure, one report with
+    the share's error. After success, also yield a final report.
 
     If no broker answers, the brokers are not contacted again for the remaining shares.
     """

@@ -1,4 +1,5 @@
-"""The connector engine: Spark reads Kafka with its own connector and writes the files, over Spark Connect."""
+"""The connector engine, which works over Spark Connect: Spark reads Kafka with Spark's own connector and writes the
+files."""
 
 from __future__ import annotations
 

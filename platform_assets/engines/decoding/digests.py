@@ -16,7 +16,7 @@ from platform_assets.kernels.hashing import ROWS_AT_A_TIME
 from platform_assets.model.digest import SPARK_SEED, Digest, Measured, mark_of
 
 LEFT_OUT: Final = frozenset({"topic_id", "window"})
-"""Columns that no digest covers, because they are the same in each row of a window."""
+"""Columns that no digest covers, because their values are the same in each row of a window."""
 _IDENTITY: Final = ("kafka_partition", "kafka_offset")
 _KINDS: Final = {
     pa.bool_(): kernels.BOOLEAN,

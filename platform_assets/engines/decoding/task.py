@@ -73,8 +73,8 @@ BLOCK_ROWS: Final = 32_768
 
 
 def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
-    """Run the shares with these numbers. Yield a report for each file of a share, or a report of its error. After
-    success, also yield a final report."""
+    """Run the shares with these numbers. Yield a report for each file of a share or, after a failure, one report with
+    the share's error. After success, also yield a final report."""
     decoders: tuple[Decoder, Decoder | None] | None = None
     window = ""
     for number in numbers:

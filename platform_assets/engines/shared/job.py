@@ -27,8 +27,8 @@ _NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error fro
 
 
 class JobLost(Exception):
-    """Raised if a job ended without the reports of all its shares. `task` is the task in which a worker died, if it is
-    known."""
+    """Raised if a job ended without the reports of all its shares. `task` is the task in which a worker died, if that
+    task is known."""
 
     def __init__(self, cause: Exception) -> None:
         self.cause = cause

@@ -114,7 +114,8 @@ def set_up_client(spark: SparkSession) -> None:
 
 
 def end(spark: SparkSession) -> None:
-    """Stop `spark`. Prevent it from closing its client a second time when its memory is freed: see `set_up_client`."""
+    """Stop `spark`, and prevent the session from closing its client a second time when the session's memory is freed:
+    see `set_up_client`."""
     vars(spark.client).pop("close", None)
     spark.stop()
     spark.client.close = _not_now
@@ -169,8 +170,8 @@ def _is_at(spark: SparkSession, remote: str) -> bool:
 def configure_codegen(spark: SparkSession, records: int) -> None:
     """Make Spark interpret the following queries if there are few `records`, and compile the queries if there are many.
 
-    Spark compiles code for each new session and does not reuse it in the next session. Compiling takes longer than
-    reading and writing a small window.
+    Spark compiles code for each new session and does not reuse that code in the next session. Compiling takes longer
+    than reading and writing a small window.
     """
     for name, value in _INTERPRETED.items():
         if records < COMPILED_FROM:
@@ -193,7 +194,7 @@ def without_token(text: str) -> str:
 # with.
 
 _ENDED: Final = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
-"""A server's responses for a session that was idle for too long (the server refuses its id from then on) or that
+"""A server's responses for a session that was idle for too long (the server then refuses the session's id) or that
 belonged to another server, and pyspark's own error after the second of these responses."""
 _MOST_REFUSED: Final = 1_000
 """Number of closed session ids that a server remembers by default."""
@@ -226,7 +227,7 @@ class SharedSession:
 
     def forget(self) -> None:
         """Leave the session, which continues to exist for other processes. The next call of `session` joins this
-        session again, or the one that replaced it."""
+        session again, or the session that replaced it."""
         if self._joined is not None:
             session, self._joined = self._joined, None
             end(session)
