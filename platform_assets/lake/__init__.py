@@ -1,1 +1,1 @@
-"""The tables' Delta logs and files, read without Spark."""
+"""Access to the tables' Delta logs and files without Spark."""

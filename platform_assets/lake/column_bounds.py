@@ -1,8 +1,8 @@
-"""The bounds of a declared column in a file, from its footer, in the form of Delta's log.
+"""The bounds of a declared column in a file, taken from the file's footer, in the form of Delta's log.
 
-Readers skip files by these bounds, so a bound that some reader would misread is omitted: bounds of fractions,
-because NaN has no place among them, of decimals, which JSON readers round, and of long texts, which writers
-truncate.
+Readers skip files by these bounds, so a bound that some reader would misread is omitted. These are bounds of fractions,
+because NaN has no place between them; of decimals, because JSON readers round them; and of long strings, because
+writers truncate them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONGEST_TEXT: Final = 64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_MICROS: Final = -62_135_596_800_000_000
 _LAST_MICROS: Final = 253_402_300_799_999_000
-"""The years 1 to 9999, less a millisecond: readers interpret texts of other years differently."""
+"""The years 1 to 9999, less a millisecond. Readers differ in how they interpret other years in text form."""
 _DAY_MICROS: Final = 86_400_000_000
 
 
@@ -34,7 +34,7 @@ def can_cluster(kind: pa.DataType) -> bool:
 
 
 def of(footer: pq.FileMetaData, name: str) -> tuple[Any, Any, int] | None:
-    """Return the least and the greatest value, and the number of nulls; None if they are unknown or cannot be
+    """Return the smallest and the largest value, and the number of nulls; None if they are unknown or cannot be
     expressed."""
     schema = footer.schema.to_arrow_schema()
     if name not in schema.names:
@@ -64,7 +64,8 @@ def _with_nulls(bounds: tuple[str, str] | None, nulls: int) -> tuple[Any, Any, i
 
 
 def _moments(kind: pa.DataType, low: int, high: int) -> tuple[str, str] | None:
-    """Return times to the millisecond, as in Delta's log, rounded so that they stay bounds; or dates."""
+    """Return times with millisecond precision, as in Delta's log, rounded so that they remain valid bounds; or dates.
+    """
     if pa.types.is_date32(kind):
         low, high = low * _DAY_MICROS, high * _DAY_MICROS
     elif kind.unit != "us":

@@ -1,7 +1,8 @@
-"""The only module that commits to lake tables: it replaces the files of a window, in a commit that names its offsets.
+"""The only module that commits to lake tables. It replaces the files of a window in a commit that contains the window's
+offsets.
 
-delta-rs's own retries are off: an overwrite that removes nothing conflicts with nothing, so a retried first load
-would be added to the rows of the load that was faster. Instead, the commits in between are read here.
+delta-rs's own retries are off. An overwrite that removes nothing does not conflict with anything, so a retried first
+load would add its rows to those of a faster load. Instead, this module reads the commits in between.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ from platform_assets.model.tables import TableRef
 _log = logger(__name__)
 
 _ATTEMPTS: Final = 100
-"""Attempts when commits of other windows come first."""
+"""Maximum number of attempts if commits of other windows come first."""
 
 
 @dataclass
 class _Shared:
-    """The newest handle of a table, and the part of its log that was read since it was first opened.
+    """The newest handle of a table, and the part of its log that was read since the table was first opened.
 
-    `commits` are those since then, each with the window and id of its load.
+    `commits` has the commits since then, each with the window and the id of its load.
     """
 
     handle: DeltaTable
@@ -75,15 +76,15 @@ class _Shared:
 
 
 class WindowCommit:
-    """A table as it was when this was opened, and the single commit that replaces a window of it.
+    """A table as it was when this object was opened, and the single commit that replaces a window of the table.
 
-    Open it before reading anything on which the commit depends: later changes to the window by others are a
+    Open it before you read anything on which the commit depends: if others change the window after that, it is a
     conflict.
     """
 
     def __init__(self, lake: Lake, table: TableRef, measure: Measure | None = None) -> None:
-        """Open `table`. `measure` takes the digests of its rows; a flat table needs it to replace a window that shares
-        files."""
+        """Open `table`. `measure` computes the digests of the table's rows; a flat table needs it to replace a window
+        that shares files."""
         self._table, self._measure = table, measure
         self._folder: Folder = lake.table(table)
         self._shared = _Shared(self._open(), Leftovers(self._folder))
@@ -115,7 +116,8 @@ class WindowCommit:
         return holdings.files_among(self._actions((window,)), window)
 
     def files_now(self, window: str) -> WindowFiles:
-        """Return the data files of one window in the newest version, because other commits may have moved its rows."""
+        """Return the data files of one window in the newest version, which differ if other commits have moved the
+        window's rows."""
         self._catch_up()
         return holdings.files_among(self._of_handle(self._shared.handle, (window,)), window)
 
@@ -141,12 +143,12 @@ class WindowCommit:
     def of_new_window(self) -> WindowCommit:
         """Return the commit for a window that is not in `held`, based on what was read since this was opened.
 
-        The two share one handle, so that commits of many windows do not open the table again for each.
+        Both share one handle, so the table is not opened again for each of many commits.
         """
         return self.of_window(holdings.NO_FILES)
 
     def of_window(self, files: WindowFiles) -> WindowCommit:
-        """Return the commit for a window whose files were `files` when this was opened."""
+        """Return the commit for a window that had the files `files` when this was opened."""
         other = copy.copy(self)
         other._own, other._is_one_of_many = set(files.paths), True
         return other
@@ -154,11 +156,11 @@ class WindowCommit:
     def replace(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
         """Commit `files` as the whole content of the window of `metadata`, even if there are none.
 
-        Then delete files left by dead loads of the window, and by tasks of this load that Spark ran twice.
+        Then delete files that dead loads of the window left, and files from tasks of this load that Spark ran twice.
 
-        Raises ConcurrentLoadError if another commit touched the window, or changed the columns, since this was opened;
+        Raises ConcurrentLoadError if, since this was opened, another commit touched the window or changed the columns;
         CommitOutcomeUnknownError if it is unknown whether the commit was made; TableRefusedError if delta-rs cannot
-        write the table; and LakeNotWritableError. After the last two, nothing was committed.
+        write the table; and LakeNotWritableError. After either of the last two errors, nothing was committed.
         """
         begun, own = begun_loads(self._folder, metadata.window.key), load_folder(metadata.window.key, metadata.load_id)
         made = replace(_load_of(self._made(metadata, files)), table_id=self.table_id)
@@ -168,11 +170,12 @@ class WindowCommit:
         return made
 
     def replace_for_good(self, metadata: LoadMetadata, files: Sequence[NewFile]) -> LoadCommit:
-        """Commit like `replace`, and delete every other file of the window, including those of past versions. Cannot be
-        undone.
+        """Commit like `replace`, and delete every other file of the window, including files of past versions. This
+        cannot be undone.
 
-        Files written from now on are kept, as they may belong to a load in progress; a load that began before can no
-        longer commit. Raises LakeNotWritableError also if a file could not be deleted; the commit was then made.
+        Files written from now on are kept, because they may belong to a load in progress; a load that began before this
+        commit can no longer commit. LakeNotWritableError is also raised if a file could not be deleted, although the
+        commit was made.
         """
         window, new = metadata.window.key, {file.path for file in files}
         places = flat.Places(metadata.topic_id, metadata.ranges)
@@ -187,17 +190,18 @@ class WindowCommit:
         return made
 
     def _named(self, version: int) -> set[str]:
-        """Return the names of all data files of a version."""
+        """Return the names of all data files in a version."""
         handle = self._shared.handle
         handle = handle if handle.version() == version else self._folder.delta(version)
         with self._folder.reading():
             return {unquote(path) for path in pa.table(handle.get_add_actions())["path"].to_pylist()}
 
     def fence(self, fence: Fence) -> None:
-        """Commit without a change to a window, and delete the files there that the table does not name.
+        """Make a commit that does not change a window, and delete the files in the window's folders that the table does
+        not refer to.
 
-        A load that began before can no longer commit, and all deleted files belong to such loads. Raises what
-        `replace` raises.
+        A load that began before this commit can no longer commit, and all deleted files belong to such loads. Raises
+        whatever `replace` raises.
         """
         window = fence.window.key
         named = {unquote(path) for path in self._files_of(window)}
@@ -206,16 +210,16 @@ class WindowCommit:
         self._folder.erase(sorted(before - named))
 
     def has_old_files(self, window: str, files: WindowFiles, places: flat.Places | None = None) -> bool:
-        """Return true if a window has files other than `files`, which are those that the table holds.
+        """Return true if a window has files other than `files`, which are the files in the table.
 
-        `places` belong to the window; without them, some files of a table that was partitioned before are not
+        `places` are the window's places. Without them, some files of a table that used to be partitioned are not
         recognized.
         """
         found = self._on_disk(window, places) - {unquote(path) for path in files.paths}
         return bool(found - self._named(load_log.version(self._folder)) if found and self.is_flat else found)
 
     def _on_disk(self, window: str, places: flat.Places | None) -> set[str]:
-        """Return the names of all files on disk that hold rows of a window, or that its loads have left."""
+        """Return the names of all files on disk that hold rows of a window, or that loads of the window have left."""
         found = {name for below in window_folders(window) for name in self._folder.written_before(FOREVER, below)}
         # A partitioned table has shared files only while it is migrated: no version refers to them.
         below = "" if self.is_flat else SHARED
@@ -223,7 +227,8 @@ class WindowCommit:
         return found | set(flat.files_on_disk(self._folder, others, window, places))
 
     def _removed_since(self, made: Commit, window: str, places: flat.Places) -> set[str]:
-        """Return the names of files with rows of a window that commits since this was opened, up to `made`, removed."""
+        """Return the names of files with rows of a window that were removed by commits after this was opened, up to
+        `made`."""
         if not self.is_flat:
             return set()
         commits = [known[0] for known in self._commits_to(made.version) if known is not None]
@@ -234,18 +239,18 @@ class WindowCommit:
         return own | set(flat.files_on_disk(self._folder, others, window, places))
 
     def is_made(self, metadata: LoadMetadata | Fence) -> bool:
-        """Return True if the log has received this load's commit since this was opened."""
+        """Return True if the log has received the commit of this load since this was opened."""
         return self._made_since(metadata, self._since) is not None
 
     def is_overtaken(self, window: str) -> bool:
-        """Return True if another commit touched `window` since this was opened, so that `replace` would raise."""
+        """Return True if another commit has touched `window` since this was opened, so that `replace` would raise."""
         is_touched = self._toucher(window)
         newest = load_log.version(self._folder)
         return any(known is None or is_touched(*known) for known in self._commits_to(newest))
 
     def _toucher(self, window: str) -> Callable[[Commit, tuple[str, str] | None], bool]:
-        """Return a function that receives the commits since this was opened, ascending, each with the window and id
-        of its load, and returns True for one that touches `window`."""
+        """Return a function that returns True for a commit that touches `window`. It must receive all commits since
+        this was opened, in ascending order, each with the window and the id of its load."""
         own = self._files_of(window)
         if not self.is_flat:
             return lambda commit, of: _touches(commit, of, window, own)
@@ -304,8 +309,8 @@ class WindowCommit:
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
 
     def _change(self, metadata: LoadMetadata | Fence) -> flat.Change:
-        """Return the changes to a flat table, other than added files, that replace the window; none if it is
-        partitioned."""
+        """Return the changes to a flat table, other than added files, that replace the window; none for a partitioned
+        table."""
         if not self.is_flat or isinstance(metadata, Fence):
             return flat.Change(self._folder)
         return flat.change_of(self._folder, self._shared.handle, metadata.window.key, self._measure)
@@ -341,11 +346,11 @@ class WindowCommit:
         )
 
     def _made_or_conflict(self, metadata: LoadMetadata | Fence) -> Commit | None:
-        """Raise ConcurrentLoadError if a commit since this was opened, up to the handle's version, touched the window
+        """Raise ConcurrentLoadError if a commit after this was opened, up to the handle's version, touched the window
         or changed the table's columns.
 
-        Return this load's own commit if the load conflicts with itself: the store's answer was lost, and the write
-        was sent twice.
+        If the load conflicts with itself, because the store's answer was lost and the write was sent twice, return this
+        load's own commit.
         """
         newest = self._shared.handle.version()
         if newest == self._since:
@@ -362,10 +367,10 @@ class WindowCommit:
         return None
 
     def _check_layout(self, window: str, files: Sequence[NewFile]) -> None:
-        """Raise ConcurrentLoadError unless files have a column with this window if the table is flat, and none if it
-        is not.
+        """Raise ConcurrentLoadError unless the files match the table's layout: in a flat table, they must have a column
+        with this window; in a partitioned table, they must not have the column.
 
-        The table's layout may have changed since they were written.
+        The table's layout may have changed since the files were written.
         """
         for file in files:
             bounds = {file.statistics.get(name, {}).get(holdings.WINDOW) for name in ("minValues", "maxValues")}
@@ -382,8 +387,8 @@ class WindowCommit:
         return self._own
 
     def _commits_to(self, newest: int) -> Iterator[tuple[Commit, tuple[str, str] | None] | None]:
-        """Yield the commits since this was opened, each with the window and id of its load; None if a commit's file no
-        longer exists."""
+        """Yield the commits since this was opened, each with the window and the id of its load; None if the file of a
+        commit no longer exists."""
         known = self._shared.commits
         for version in range(self._since + 1, newest + 1):
             if version not in known:
@@ -393,7 +398,7 @@ class WindowCommit:
 
     @contextmanager
     def _known(self, metadata: LoadMetadata | Fence) -> Iterator[None]:
-        """Wrap a block that determines if a commit was made. Raises CommitOutcomeUnknownError if the log cannot be
+        """Wrap a block that determines whether a commit was made. Raises CommitOutcomeUnknownError if the log cannot be
         read."""
         try:
             yield
@@ -401,14 +406,14 @@ class WindowCommit:
             raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, str(e)) from e
 
     def _error_of(self, metadata: LoadMetadata | Fence, error: Exception) -> PlatformError:
-        """Return the error for a commit that ended with `error` and is not in the log."""
+        """Return the error for a commit that failed with `error` and is not in the log."""
         named = failures.to_platform_error(error, str(self._folder), writes=True)
         if isinstance(named, LakeNotWritableError):
             return named
         return CommitOutcomeUnknownError(self._table.name, metadata.window.key, failures.reason_of(error))
 
     def _made_since(self, metadata: LoadMetadata | Fence, version: int) -> Commit | None:
-        """Return the commit of this load, if the log has it after `version`."""
+        """Return the commit of this load if it is in the log after `version`."""
         seen: Anchor | None = delta_log.anchor(self._folder, version)
         commits = (None if seen is None else delta_log.commits_after(self._folder, seen)) or ()
         return next((commit for commit in commits if _is_of(commit, metadata)), None)
@@ -432,8 +437,8 @@ def _is_of(commit: Commit, metadata: LoadMetadata | Fence) -> bool:
 
 
 def _touches(commit: Commit, of: tuple[str, str] | None, window: str, own: set[str]) -> bool:
-    """Return True if `commit`, made for the window and load `of`, changes or fences `window`, whose files in the
-    table were `own`."""
+    """Return True if `commit`, made for the window and the load in `of`, changes or fences `window`. In the table,
+    `window` had the files `own`."""
     return (
         (of is not None and of[0] == window)
         or any(holdings.may_hold(add, window) for add in commit.adds)

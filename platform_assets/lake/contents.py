@@ -1,11 +1,12 @@
-"""Contents of the data files that windows share: the number of rows and both digests of each window in a file, recorded
-once.
+"""Contents of the data files that several windows share: the number of rows and both digests of each window in a file,
+recorded once.
 
-There is one small Parquet file for each data file, in `_ledger/files/<kind>/<topic>`. These are a cache: without it,
-data files are read again. No entry can become wrong: a data file never changes, so every measurement has the same
-result; the path, the size and the table's id are part of the entry; an entry is written completely or not at all;
-and it can only confirm the rows of a receipt, since a difference is always looked up in the data file itself. So
-entries need no commits and no order, unlike a table of the ledger, and unneeded ones are deleted one by one.
+For each data file, there is one small Parquet file in `_ledger/files/<kind>/<topic>`. These files are a cache: if they
+are missing, the data files are read again. No entry can become wrong, for four reasons. A data file never changes, so
+every measurement has the same result. The entry contains the path, the size and the table's id. The entry is written
+completely or not at all. And an entry can only confirm the rows of a receipt, because a difference is always verified
+in the data file itself. So, unlike a table of the ledger, entries need no commits and no particular order, and entries
+that are no longer needed are deleted one by one.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from platform_assets.model.logs import logger
 _log = logger(__name__)
 
 Digests = dict[tuple[str, str], Measured]
-"""Measures by window and topic id, since no digest covers these two columns. A row with a null in one of them is
-counted under ''."""
+"""Measures by window and topic id, because no digest covers these two columns. A row with a null in one of the two
+columns is counted under ''."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -37,16 +38,17 @@ SCHEMA: Final = pa.schema(
         ("content_digest", pa.string()),
     ]
 )
-"""Columns of an entry, named as in the ledger of loads. Its file metadata are `table_id`, and `path` and `size` of the data file."""
+"""Columns of an entry, with the names that the ledger of loads uses. The entry's file metadata has `table_id`, and
+`path` and `size` of the data file."""
 _MOST_BYTES: Final = 64 << 20
-"""Maximum size of an entry, for about a million windows; a larger one is neither written nor read."""
+"""Maximum size of an entry, enough for about a million windows. Larger entries are neither written nor read."""
 _MOST_UNPACKED: Final = 256 << 20
 
 
 def record(table: Folder, table_id: str, path: str, size: int, rows: Digests) -> None:
     """Record the contents of a data file. `path` is its path in the log. Raises LakeNotWritableError.
 
-    The file need not be committed yet. If it never is, `prune` deletes the entry.
+    The file need not be committed yet. If it is never committed, `prune` deletes the entry.
     """
     keys = sorted(rows)
     found = [rows[key] for key in keys]
@@ -72,7 +74,8 @@ def recorded(table: Folder, table_id: str, path: str, size: int) -> Digests | No
 
 
 def rows_by_window(table: Folder, table_id: str, path: str, size: int) -> dict[str, int] | None:
-    """Return the windows in a data file, with their numbers of rows; None as in `recorded`."""
+    """Return the windows in a data file, each with its number of rows; None if there is no valid entry, as in
+    `recorded`."""
     entry = _read(table, table_id, path, size)
     if entry is None:
         return None
@@ -83,9 +86,10 @@ def rows_by_window(table: Folder, table_id: str, path: str, size: int) -> dict[s
 
 
 def prune(table: Folder, table_id: str, files: Collection[tuple[str, int]]) -> int:
-    """Delete the entries of all data files except `files`, given by path and size; return their number.
+    """Delete the entries of all data files except `files`, which are given by path and size; return the number of
+    deleted entries.
 
-    If a file was committed after `files` were listed, its entry is lost too, and the file is read once more. Raises
+    If a file was committed after `files` were listed, its entry is also deleted, and the file is read once more. Raises
     LakeNotWritableError.
     """
     kept = {_name(table_id, path, size) for path, size in files}
@@ -117,7 +121,7 @@ def _read(table: Folder, table_id: str, path: str, size: int) -> Digests | None:
 
 
 def _measured(rows: int, offsets: str, content: str) -> Measured:
-    """Return a measure from the columns of an entry. Raises ValueError or TypeError if they are not numbers."""
+    """Return a measure from the columns of an entry. Raises ValueError or TypeError if the values are not numbers."""
     return Measured(Digest(_whole(rows), int(offsets)), Digest(_whole(rows), int(content)))
 
 

@@ -1,4 +1,4 @@
-"""Data files that a load has written, described by their Parquet footers."""
+"""Data files written by a load, described by their Parquet footers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _lacking: Remembered[tuple[Folder, str], bool] = Remembered(1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A data file that was written but that no commit refers to yet.
+    """A data file that was written but to which no commit refers yet.
 
-    `path` is relative to the table's folder and not percent-encoded, `statistics` are Delta's (`minValues`,
+    `path` is relative to the table's folder and not percent-encoded; `statistics` are in Delta's form (`minValues`,
     `maxValues`, `nullCount`).
     """
 
@@ -45,15 +45,15 @@ class NewFile:
 
 
 def written_files(table: Folder, below: str) -> tuple[NewFile, ...]:
-    """Return the Parquet files with rows in the folder `below` of `table`, in order of their names."""
+    """Return the Parquet files with rows in the folder `below` of `table`, in the order of their names."""
     names = sorted(name for name in table.files(below) if name.endswith(".parquet") and name[0] not in "._")
     found = (_described(table, f"{below}/{name}") for name in names)
     return tuple(file for file in found if file.rows)
 
 
 def oldest_moment(table: Folder, below: str) -> int | None:
-    """Return the oldest timestamp, in ms, of the rows in the folder `below` of `table`, by file statistics; None
-    without rows."""
+    """Return the oldest timestamp, in ms, of the rows in the folder `below` of `table`, from file statistics; None if
+    there are no rows."""
     oldest = []
     for name in table.files(below):
         if name.endswith(".parquet"):
@@ -65,12 +65,12 @@ def oldest_moment(table: Folder, below: str) -> int | None:
 
 
 def past_files(table: Folder, window: str, version: int, below: str, *, flat: bool) -> tuple[NewFile, ...]:
-    """Return the files of a window at a past version, so that a commit can name them again. Raises FilesLostError if
-    one no longer exists.
+    """Return the files of a window in a past version, so that a commit can refer to them again. Raises FilesLostError
+    if one of them no longer exists.
 
-    A file that the newest version still lists is copied into the folder `below`: a commit that replaces the window
-    removes it, and may not add the same path. If a file also contains other windows, only the rows of this one are
-    copied. `flat` is the table's present layout, which determines if files have a window column.
+    A file that the newest version still lists is copied into the folder `below`, because a commit that replaces the
+    window removes the file, and must not add the same path. If a file also contains other windows, only the rows of
+    this window are copied. `flat` is true if the table is flat now, so that its files have a window column.
     """
     named = set(holdings.files_of(table, window).paths)
     past = holdings.files_of(table, window, version)
@@ -98,8 +98,8 @@ def _has_windows(table: Folder, name: str) -> bool:
 def blocks_by_window(
     table: Folder, path: str, windows: Sequence[str], rows_at_once: int, columns: list[str]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of a data file by window, in blocks; `windows` are those that it contains. Raises
-    FilesLostError."""
+    """Yield the rows of a data file by window, in blocks; `windows` are the windows in the file. Raises FilesLostError.
+    """
     if len(windows) == 1:
         yield from ((windows[0], block) for block in blocks(table, path, windows[0], rows_at_once, columns))
         return
@@ -113,7 +113,7 @@ def blocks_by_window(
 
 
 def _rows(table: Folder, name: str, window: str) -> pa.Table:
-    """Return the rows of a window in a data file, whose name is not percent-encoded."""
+    """Return the rows of a window in a data file, given by its name, which is not percent-encoded."""
     with table.open(name) as opened:
         file = parquet.opened(opened)
         found = list(parquet.blocks(file, _BLOCK_ROWS, window=window))
@@ -123,15 +123,16 @@ def _rows(table: Folder, name: str, window: str) -> pa.Table:
 def blocks(
     table: Folder, path: str, window: str, rows_at_once: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a window in a data file, in blocks. `path` is in the form of the log. Raises FilesLostError."""
+    """Yield the rows of a window in a data file, in blocks. `path` is in the form that the log uses. Raises
+    FilesLostError."""
     with failures.reading_files(table, window), table.open(unquote(path)) as opened:
         yield from parquet.blocks(parquet.opened(opened), rows_at_once, columns, window=window)
 
 
 def readable_rows(table: Folder, path: str, window: str) -> pa.Table | None:
-    """Return the rows of a window in a data file; None, with a log line, if it is missing or damaged.
+    """Return the rows of a window in a data file. If the file is missing or damaged, log this and return None.
 
-    `path` is in the form of the log.
+    `path` is in the form that the log uses.
     """
     try:
         with table.reading():
@@ -151,7 +152,7 @@ def columns_of(table: Folder) -> pa.Schema:
 def lacks_field_ids(table: Folder, path: str, ids: FieldIds) -> bool:
     """Return True if a column in a file lacks its field id; False if the file cannot be read.
 
-    `path` is in the form of the log. A process reads each file only once.
+    `path` is in the form that the log uses. A process reads each file only once.
     """
     known = _lacking.get((table, path), str(ids))
     if known is None:
@@ -168,7 +169,8 @@ def lacks_field_ids(table: Folder, path: str, ids: FieldIds) -> bool:
 def write_rows(table: Folder, path: str, found: pa.Table, window: str | None = None) -> None:
     """Write rows to a new data file; create its folder if needed. Raises LakeNotWritableError.
 
-    With `window`, the file gets a window column and field ids, as files of a flat table do; without it, neither.
+    With `window`, the file gets a window column and field ids, like the files of a flat table; without `window`, it
+    gets neither.
     """
     if parquet.WINDOW in found.column_names:
         found = found.drop_columns([parquet.WINDOW])
@@ -189,9 +191,9 @@ def delta_statistics(file: NewFile) -> str:
 
 
 def described(table: Folder, path: str, columns: Sequence[str] = ()) -> NewFile:
-    """Describe a data file that no commit refers to yet, from its footer. `path` is relative to the table's folder.
+    """Describe a data file, to which no commit refers yet, from its footer. `path` is relative to the table's folder.
 
-    Its statistics include the bounds of `columns`, as far as `column_bounds` can express them.
+    The file's statistics include the bounds of `columns`, as far as `column_bounds` can express them.
     """
     return _described(table, path, columns)
 
@@ -209,13 +211,13 @@ def _described(table: Folder, path: str, columns: Sequence[str] = ()) -> NewFile
 
 
 def _columns(footer: pq.FileMetaData, name: str) -> list[pq.ColumnChunkMetaData]:
-    """Return a column's chunk in each row group."""
+    """Return a column's chunks, one from each row group."""
     (index,) = (i for i in range(footer.num_columns) if footer.schema.column(i).path == name)
     return [footer.row_group(g).column(index) for g in range(footer.num_row_groups)]
 
 
 def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
-    """Return the bounds of the rows' places and times over all row groups, in the form of Delta's log."""
+    """Return the bounds of the rows' places and times across all row groups, in the form of Delta's log."""
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     for name in (*_NUMBERS, _TIMESTAMP):
@@ -241,13 +243,13 @@ def _statistics(footer: pq.FileMetaData) -> dict[str, Any]:
 
 
 _LAST_TEXT_MICROS: Final = 253_402_300_800_000_000
-"""The year 10000: from then on, texts of times have years with more than four digits, which readers interpret
+"""The year 10000. From then on, times in text form have years with more than four digits, which readers interpret
 differently."""
 
 
 def _timestamps(lows: list[int], highs: list[int]) -> tuple[str, str] | None:
-    """Return bounds in Delta's text form, which has milliseconds, like Kafka's timestamps; None if a text cannot
-    express them."""
+    """Return bounds as Delta's text, which has milliseconds, like Kafka's timestamps; None if text cannot express them.
+    """
     low, high = min(lows), max(highs)
     if low < 0 or high >= _LAST_TEXT_MICROS:
         return None

@@ -1,4 +1,4 @@
-"""Delta tables as datasets of Arrow."""
+"""Delta tables as Arrow datasets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _LOCAL: Final = LocalFileSystem()
 
 
 def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Dataset:
-    """Return the rows of a table; with `column`, only of files whose rows may have `value` in it, by partition or statistics.
+    """Return the rows of a table. With `column`, only read files whose rows may have `value` in this column, according
+    to partition or statistics.
 
-    Arrow itself reads a local table's files. With delta-rs's file system, which is in Python, one of Arrow's threads may
-    still need Python while the process ends, which then aborts although everything was read: delta-io/delta-rs#2184,
-    pola-rs/polars#24169.
+    Arrow itself reads the files of a local table. delta-rs's file system is written in Python: one of Arrow's threads
+    may still need Python while the process ends, and the process then aborts although everything was read:
+    delta-io/delta-rs#2184, pola-rs/polars#24169.
     """
     is_local = urlsplit(table.table_uri).scheme in ("", "file")
     local = SubTreeFileSystem(path_of(table), _LOCAL) if is_local else None
@@ -37,7 +38,8 @@ def of(table: DeltaTable, column: str | None = None, value: str = "") -> ds.Data
 
 
 def _of_plain_files(table: DeltaTable, local: FileSystem | None, column: str | None, value: str) -> ds.Dataset:
-    """Return the rows of a table that has the deletion-vector feature but no vectors, which delta-rs refuses."""
+    """Return the rows of a table that has the deletion-vector feature but no deletion vectors. delta-rs refuses such a
+    table."""
     files = local or PyFileSystem(DeltaStorageHandler(table.table_uri, object_files.for_delta()))
     schema, kind = pa.schema(table.schema().to_arrow()), ds.ParquetFileFormat(read_options=parquet.READ_OPTIONS)
     actions = pa.table(table.get_add_actions(flatten=True))

@@ -1,4 +1,5 @@
-"""The table of dead letters and its creation. It stores complete records that could not be decoded, with the reason."""
+"""The table of dead letters, and its creation. The table stores complete records that could not be decoded, with the
+reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summary of the dead letters of some windows: counts by reason and place, with samples. Read without Spark."""
+"""Summary of the dead letters in some windows: counts by reason and place, with samples. It is read without Spark."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from platform_assets.lake.rows import batches_of
 from platform_assets.model.untrusted import MOST_PLACE, shown
 
 MOST_GROUPS: Final = 100
-"""Maximum number of listed groups; the dead letters of all others are counted together."""
+"""Maximum number of groups to list. The dead letters of all other groups are counted together."""
 _MOST_KINDS: Final = 8192
 _COLUMNS: Final = ["window", "kafka_partition", "kafka_offset", "side", "reason", "place", "detail", "key", "value"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One dead letter; `key` and `value` are shortened and escaped, None if they are null."""
+    """One dead letter. `key` and `value` are shortened and escaped, or None if they are null."""
 
     window: str
     partition: int
@@ -35,7 +35,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Dead letters with one reason at one place of the key or value: their number, and the first of them."""
+    """Dead letters with the same reason at the same place in the key or value: their number, and the first of them."""
 
     side: str
     reason: str
@@ -46,15 +46,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The most frequent groups of some windows' dead letters, and the number of dead letters in other groups."""
+    """The most frequent groups of dead letters in some windows, and the number of dead letters in other groups."""
 
     listed: tuple[Group, ...] = ()
     others: int = 0
 
 
 def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> Groups:
-    """Return the groups of the windows `keys`, the most frequent first. Memory does not depend on the number of
-    letters and places."""
+    """Return the groups of dead letters in the windows `keys`, the most frequent group first. Memory does not depend on
+    the number of dead letters and places."""
     found = _KindCounts(samples)
     for key in keys:
         for batch in batches_of(table, key, None, _COLUMNS, rows_at_once=4096):
@@ -63,9 +63,9 @@ def groups(table: Folder, keys: Sequence[str], samples: int = 3) -> Groups:
 
 
 def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
-    """Yield each whole dead letter of one window, by the table's column names. Raises FilesLostError.
+    """Yield each complete dead letter of one window, by the table's column names. Raises FilesLostError.
 
-    A timestamp that Python cannot represent is a number of microseconds.
+    A timestamp that Python cannot represent is given as a number of microseconds.
     """
     for batch in batches_of(table, key, version, rows_at_once=1024):
         columns = [python_values(column) for column in batch.columns]
@@ -73,11 +73,11 @@ def rows(table: Folder, key: str, version: int) -> Iterator[dict[str, Any]]:
 
 
 _Kind = tuple[str, str, str | None]
-"""Side, reason and place."""
+"""Side (key or value), reason and place."""
 
 
 class _KindCounts:
-    """Counts by kind. Rarer kinds may end up in `_others`: a producer can cause any number of kinds."""
+    """Counts by kind. Rare kinds may be counted in `_others`, because a producer can cause any number of kinds."""
 
     def __init__(self, samples: int) -> None:
         self._most_samples = samples
@@ -114,7 +114,7 @@ class _KindCounts:
             self._samples[kind].append(_sample(row))
 
     def groups(self) -> Groups:
-        """The most frequent kinds, with their samples."""
+        """Return the most frequent kinds, with their samples."""
         self._drop_rarest(MOST_GROUPS)
         return Groups(
             tuple(Group(*kind, self._counts[kind], tuple(self._samples[kind])) for kind in self._by_count()),
@@ -131,7 +131,7 @@ class _KindCounts:
 
 
 def _cut(places: pa.Array) -> pa.Array:
-    """Shorten places as this release writes them: an earlier release has written them whole."""
+    """Shorten places as this release writes them, because an earlier release wrote them in full."""
     whole = places.cast(pa.string())
     shortened = pc.binary_join_element_wise(pc.utf8_slice_codeunits(whole, 0, MOST_PLACE - 1), "…", "")
     return pc.if_else(pc.greater(pc.utf8_length(whole), MOST_PLACE), shortened, whole)

@@ -1,6 +1,6 @@
-"""The decoded table: its columns, which follow from the declaration, and its creation or change before a load.
+"""The decoded table: its columns, which follow from the declaration, and how it is created or changed before a load.
 
-All columns are nullable, since a tombstone has no values; their metadata says which are required.
+All columns are nullable, because a tombstone has no values. The metadata of a column says whether it is required.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from platform_assets.lake.parquet import check_apart
 # Pure. Old files stay as they are, so a column keeps its place, its name and its type for as long as the table exists.
 
 REQUIRED: Final = "platform_assets.required"
-"""Metadata of a column with a value in each row except tombstones, which Delta's own constraint would refuse."""
+"""Metadata of a column that has a value in each row except in tombstones. Delta's own constraint would refuse
+tombstones."""
 
 _NAMES: Final = {
     pa.bool_(): "BOOLEAN",
@@ -42,7 +43,7 @@ Fields = dict[str, pa.Field]
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return a type in Spark's DDL."""
+    """Return a type in the syntax of Spark's DDL."""
     if pa.types.is_struct(kind):
         return f"STRUCT<{', '.join(f'{f.name}: {type_name(f.type)}' for f in kind)}>"
     if pa.types.is_list(kind):
@@ -55,8 +56,8 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def fingerprint(schema: pa.Schema) -> str:
-    """Return a fingerprint of a table's columns: their names, their types and which are required; comments do not
-    count."""
+    """Return a fingerprint of a table's columns: their names, their types and which columns are required. Comments do
+    not matter."""
     text = "\n".join(f"{f.name} {type_name(f.type)} {is_required(f)}" for f in schema)
     return sha256(text.encode()).hexdigest()[:12]
 
@@ -67,14 +68,16 @@ def is_required(field: pa.Field) -> bool:
 
 
 def breaking(table: pa.Schema, declared: pa.Schema) -> tuple[str, ...]:
-    """Return the changes of `declared` to the columns of `table` other than additions, one sentence each, in table order."""
+    """Return the changes, other than additions, that `declared` makes to the columns of `table`: one sentence each, in
+    the order of the table."""
     return tuple(_breaking({f.name: f for f in table}, {f.name: f for f in declared}, ""))
 
 
 def merged(table: pa.Schema, declared: pa.Schema, last: tuple[str, ...] = ()) -> pa.Schema:
-    """Return the columns of `table` in their order, then those that `declared` adds, then `last`; comments as declared.
+    """Return the columns of `table` in their order, then the columns that `declared` adds, then `last`. Comments are as
+    declared.
 
-    No change may be `breaking`.
+    None of the changes may be `breaking`.
     """
     fields = _merged(list(table), list(declared))
     return pa.schema([f for f in fields if f.name not in last] + [f for name in last for f in fields if f.name == name])
@@ -143,10 +146,11 @@ _CHANGE: Final = "platform_assets_schema"
 
 
 def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
-    """Return the table's columns for the columns of the key and value decoders.
+    """Return the table's columns, given the columns of the key and value decoders.
 
-    A key of one column named `value`, as in the formats of single values, becomes the column `key`; any other is a struct.
-    Raises ConfigurationError if a column has a name that the platform reserves, or two columns have the same path.
+    If a key has one column named `value`, as in the formats of single values, it becomes the column `key`; any other
+    key becomes a struct. Raises ConfigurationError if a column has a name that the platform reserves, or if two columns
+    have the same path.
     """
     taken = [f.name for f in value if f.name.lower() in _OWN]
     if taken:
@@ -163,7 +167,7 @@ def columns(key: pa.Schema | None, value: pa.Schema) -> pa.Schema:
 
 
 def is_single(fields: pa.Schema) -> bool:
-    """Return True if a decoder's columns are a single value without its own name."""
+    """Return True if a decoder's columns are a single value that has no name of its own."""
     return list(fields.names) == [VALUE]
 
 
@@ -172,8 +176,8 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
     have.
 
     Creates the table if it is missing, and adds new columns. Raises SchemaChangeError for any other change, unless
-    `replaces` is the fingerprint of the table's columns: then the table begins again without rows, and past versions
-    keep the old ones.
+    `replaces` is the fingerprint of the table's columns. In that case, the table starts over without rows, and its past
+    versions keep the previous rows.
     """
     name = f"decoded/{topic}"
     if not load_log.exists(path):
@@ -226,7 +230,7 @@ def prepare(path: Folder, topic: str, declared: pa.Schema, replaces: str | None)
 
 
 def is_begun_again(path: Folder, declared: pa.Schema, replaces: str | None) -> bool:
-    """Return True if `prepare` would begin the table again without its rows."""
+    """Return True if `prepare` would start the table over without its rows."""
     if replaces is None or not load_log.exists(path):
         return False
     now = held(path)
@@ -246,7 +250,8 @@ def _key_field(key: pa.Schema) -> pa.Field:
 
 
 def _nullable(field: pa.Field, comment: str) -> pa.Field:
-    """Return the field in the form of a table: nullable at every depth, and marked required in its metadata if it was."""
+    """Return the field in the form that a table uses: nullable at every depth and, if it was required, marked as
+    required in its metadata."""
     given = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
     kept = {"comment": given.get("comment") or comment} if given.get("comment") or comment else {}
     if not field.nullable:

@@ -1,8 +1,8 @@
-"""Single commits of a Delta table's log, read from their JSON files.
+"""Single commits in a Delta table's log, read from their JSON files.
 
-Reading the commits since a known commit costs one small file per commit, however large the table is. A process reads a
-file again only if the file has changed. The format is that of the Delta transaction log protocol: a version's file
-holds one action per line.
+Reading the commits after a known commit takes one small file per commit, however large the table is. A process reads a
+file again only if the file has changed. The format is that of the Delta transaction log protocol: the file of a version
+has one action per line.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from platform_assets.lake.location import Folder
 from platform_assets.lake.remembered import Remembered
 
 _REMEMBERED_BYTES: Final = 32 << 20
-"""Limit for remembered log files, counted by their size on disk; in memory they take about three times as much."""
+"""Memory limit for remembered log files, counted by their size on disk; in memory, they take about three times as much.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A commit that was read. `digest` is its file's digest, so that the replacement of a table by another one is
-    detected."""
+    """A commit that was read. `digest` is the digest of its file, with which the replacement of a table by another one
+    is detected."""
 
     version: int
     digest: str
@@ -32,7 +33,8 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file that a commit adds. `path` is percent-encoded as in the log; `statistics` is None if it has none."""
+    """A data file that a commit adds. `path` is percent-encoded, as in the log; `statistics` is None if the file has no
+    statistics."""
 
     path: str
     partition: Mapping[str, str | None]
@@ -49,9 +51,9 @@ class DataFile:
 class Commit:
     """One version of a table: files added and paths removed.
 
-    `rearranges` is true if every file action declares that it changes no data, like those of OPTIMIZE. `transactions`
-    are the versions of application transactions by their ids. `reshapes` is true if the commit sets columns, settings
-    or features of the table.
+    `rearranges` is true if every file action declares that it changes no data, as the file actions of OPTIMIZE do.
+    `transactions` has the versions of application transactions by their ids. `reshapes` is true if the commit sets
+    columns, settings or features of the table.
     """
 
     anchor: Anchor
@@ -69,7 +71,8 @@ class Commit:
 
 
 def anchor(table: Folder, version: int) -> Anchor | None:
-    """Return the commit of this version, as a starting point for reading later ones; None if its file was deleted."""
+    """Return the commit of this version, as a starting point for reading later commits; None if its file was deleted.
+    """
     file = _read(table, version)
     return None if file is None else file.anchor
 
@@ -77,7 +80,8 @@ def anchor(table: Folder, version: int) -> Anchor | None:
 def newest_version(table: Folder, at_least: int | None = None) -> int | None:
     """Return the newest version of the table; None if there is no table.
 
-    Starts from `at_least`, a version known to exist, or from the newest checkpoint; without either, lists the log.
+    The search starts from `at_least`, a version known to exist, or from the newest checkpoint; without either, it lists
+    the log.
     """
     start = at_least if at_least is not None else newest_checkpoint(table)
     if start is None or (at_least is None and not table.has(name_of(start))):
@@ -97,7 +101,8 @@ def version(table: Folder) -> int:
 
 
 def exists(table: Folder) -> bool:
-    """Return True if there is a Delta table. Lists the log, which may be long, only if neither end of it is found."""
+    """Return True if there is a Delta table. The log, which may be long, is only listed if neither its first nor its
+    newest commit is found."""
     return table.has(name_of(0)) or newest_version(table) is not None or table.has_delta_log()
 
 
@@ -113,7 +118,8 @@ def commit(table: Folder, version: int) -> Commit | None:
 
 
 def commits_after(table: Folder, seen: Anchor) -> list[Commit] | None:
-    """Return all commits after `seen`, ascending; None if `seen` is not, or no longer, in the log."""
+    """Return all commits after `seen`, in ascending order; None if `seen` is not in the log, or no longer in the log.
+    """
     if anchor(table, seen.version) != seen:
         return None
     found: list[Commit] = []
@@ -129,7 +135,7 @@ def newest_anchor(table: Folder) -> Anchor | None:
 
 
 def newest_checkpoint(table: Folder) -> int | None:
-    """Return the version of the newest checkpoint named by the log; None if there is none."""
+    """Return the version of the newest checkpoint according to the log; None if there is no checkpoint."""
     content = table.read("_delta_log/_last_checkpoint")
     try:
         version: int | None = None if content is None else int(json.loads(content)["version"])
@@ -140,14 +146,15 @@ def newest_checkpoint(table: Folder) -> int | None:
 
 
 class _File:
-    """A log file that was read. Its commit is parsed when first needed."""
+    """A log file that was read. Its commit is parsed when it is first needed."""
 
     def __init__(self, version: int, content: bytes) -> None:
         self.anchor = Anchor(version, sha256(content).hexdigest()[:32])
         self._made: bytes | Commit = content
 
     def commit(self) -> Commit:
-        """Return its commit. Raises ValueError, KeyError, TypeError and AttributeError if it is not a commit."""
+        """Return the commit in the file. Raises ValueError, KeyError, TypeError or AttributeError if the file does not
+        contain a commit."""
         if isinstance(self._made, bytes):
             self._made = _parsed(self.anchor, self._made)
         return self._made
@@ -188,12 +195,12 @@ def _parsed(anchor: Anchor, content: bytes) -> Commit:
 
 
 def name_of(version: int) -> str:
-    """Return the file name of a commit, below the table's folder."""
+    """Return the file name of a commit, relative to the table's folder."""
     return f"_delta_log/{version:020}.json"
 
 
 def checkpoint_name(version: int) -> str:
-    """Return the file name of a single-file checkpoint, as delta-rs writes them."""
+    """Return the file name of a single-file checkpoint, in the form that delta-rs uses."""
     return f"_delta_log/{version:020}.checkpoint.parquet"
 
 

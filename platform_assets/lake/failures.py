@@ -1,8 +1,8 @@
-"""Translation of lake failures into the platform's errors: the only module that knows the errors of delta-rs, pyarrow
-and the file system.
+"""Translation of lake failures into the platform's errors. Only this module knows the errors of delta-rs, pyarrow and
+the file system.
 
-Every function of `lake` and of the ledger that reads or writes does so inside `reading` or `writing`. Errors are
-distinguished by the system's error number, which may be inside a text, or otherwise by delta-rs's text.
+Every function in `lake` and in the ledger that reads or writes does so inside `reading` or `writing`. Errors are
+distinguished by the system's error number, which may be part of the error's text, or otherwise by delta-rs's text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from platform_assets.errors import (
 from platform_assets.lake.files import answer_of, has_no_bucket, is_denied, is_in_store
 
 RAISED: Final = (DeltaError, OSError, pa.ArrowInvalid)
-"""Errors of delta-rs, pyarrow and the file system; `files` raises an object store's errors as the file system's."""
+"""Errors of delta-rs, pyarrow and the file system. `files` raises the errors of an object store as errors of the file
+system."""
 
 _NO_ACCESS: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST}
@@ -88,7 +89,7 @@ class VersionGoneError(Terminal):
 
 
 class TableDamagedError(Terminal):
-    """The log of a table cannot be read, or a file named in it is missing or is not Parquet."""
+    """A table's log cannot be read, or a file that the log lists is missing or is not Parquet."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
@@ -108,13 +109,14 @@ class TableUnsupportedError(Terminal):
 
 
 READER_FEATURES: Final = frozenset({"timestampNtz", "deletionVectors"})
-"""Delta reader features that do not change how files are read; for deletion vectors, as long as no file has one."""
+"""Delta reader features that do not change how files are read. For deletion vectors, this is only true while no file
+has one."""
 
 
 def check_supported(table: DeltaTable, place: str) -> None:
-    """Raise TableUnsupportedError for a table whose files alone do not determine its rows or its column names.
+    """Raise TableUnsupportedError for a table whose rows or column names cannot be determined from its files alone.
 
-    delta-rs opens tables with deletion vectors, and lists their files as if they still had all rows.
+    delta-rs opens tables with deletion vectors, and lists their files as if these still had all rows.
     """
     features = set(table.protocol().reader_features or ())
     if unknown := sorted(features - READER_FEATURES):
@@ -152,7 +154,7 @@ def _way_back(place: str) -> str:
 
 @contextmanager
 def reading(place: object) -> Iterator[None]:
-    """Raise the platform's errors for failures in the block, which reads at `place` and writes nothing."""
+    """Raise the platform's errors for failures in the block, which reads from `place` and does not write."""
     try:
         yield
     except RAISED as e:
@@ -161,7 +163,8 @@ def reading(place: object) -> Iterator[None]:
 
 @contextmanager
 def reading_files(table: object, key: str) -> Iterator[None]:
-    """Wrap a block that reads a window's data files. Raises FilesLostError if one in the log is missing or is not Parquet."""
+    """Wrap a block that reads a window's data files. Raises FilesLostError if a file that the log lists is missing or
+    is not Parquet."""
     try:
         with reading(table):
             yield
@@ -171,7 +174,8 @@ def reading_files(table: object, key: str) -> Iterator[None]:
 
 @contextmanager
 def writing(place: object) -> Iterator[None]:
-    """Raise the platform's errors for failures in the block, which writes to `place`; WriteOutcomeUnknownError if unclear."""
+    """Raise the platform's errors for failures in the block, which writes to `place`. Raises WriteOutcomeUnknownError
+    if it is unclear whether the write succeeded."""
     try:
         yield
     except RAISED as e:
@@ -182,8 +186,8 @@ def writing(place: object) -> Iterator[None]:
 
 
 def to_platform_error(error: Exception, place: str, *, writes: bool = False) -> PlatformError:
-    """Return the platform's error for one of `RAISED`, raised at `place`. `writes` is true if it was raised while
-    writing there."""
+    """Return the platform's error for an error of the types in `RAISED`, raised at `place`. `writes` is true if it was
+    raised during a write to `place`."""
     number, reason = _number_of(error), reason_of(error)
     if isinstance(error, OSError) and isinstance(error.filename, str):
         place = error.filename
@@ -207,7 +211,7 @@ def to_platform_error(error: Exception, place: str, *, writes: bool = False) -> 
 
 
 def reason_of(error: Exception) -> str:
-    """Return the text of `error` in one line, without the colors, arrows and stacks in delta-rs's texts."""
+    """Return the text of `error` on one line, without the colors, arrows and stack traces in delta-rs's texts."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if (answer := answer_of(str(error))) is not None:
@@ -223,7 +227,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _number_of(error: Exception) -> int | None:
-    """Return the system's error number, which Rust errors have only in their texts."""
+    """Return the system's error number. In errors from Rust, it is only in the text."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     text = str(error)

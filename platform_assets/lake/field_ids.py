@@ -1,11 +1,12 @@
-"""Field ids of a table's columns, nested ones too, which readers of Iceberg need to find a column in a data file.
+"""Field ids of a table's columns, including nested columns. Readers of Iceberg need them to find a column in a data
+file.
 
-A flat table stores them in the metadata of its columns, so that they survive OPTIMIZE by other programs: delta-rs and
-Spark write a column's `parquet.field.id` into each file. Delta has no place for the ids of elements, keys and values,
-so these are in the metadata of the surrounding column. An id never changes, and the id of a dropped column is never
-used again.
+A flat table stores the ids in the metadata of its columns, so that they survive an OPTIMIZE by other programs: delta-rs
+and Spark write a column's `parquet.field.id` into each file. Delta has no place for the ids of elements, keys and
+values, so these ids are in the metadata of the surrounding column. An id never changes, and the id of a dropped column
+is never used again.
 
-This module imports neither Delta nor Spark, so that Spark's Python workers load it quickly.
+This module imports neither Delta nor Spark, so that Spark's Python workers can load it quickly.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import pyarrow as pa
 FIELD_ID: Final = b"PARQUET:field_id"
 """Metadata of an Arrow field; delta-rs translates it to and from `parquet.field.id`."""
 NESTED: Final = b"platform_assets.nested_ids"
-"""Metadata of a column of lists or maps: a JSON object of ids, by paths below the column, for example `element` and
-`key.element`."""
+"""Metadata of a column of lists or maps: a JSON object with ids by their paths below the column, for example `element`
+and `key.element`."""
 LAST: Final = b"platform_assets.last_field_id"
-"""Metadata of the column `window`: the largest id that a column of the table ever had."""
+"""Metadata of the column `window`: the largest id that any column of the table has ever had."""
 _WINDOW: Final = "window"
 _MOST: Final = (1 << 31) - 1
 
@@ -32,12 +33,13 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class FieldIds:
-    """The ids of a table's columns, by their paths: names, and `element`, `key` or `value`. Empty for a partitioned table."""
+    """The ids of a table's columns by their paths, which consist of names, and of `element`, `key` or `value`. Empty
+    for a partitioned table."""
 
     pairs: tuple[tuple[Path, int], ...] = ()
 
     def in_file(self, schema: pa.Schema) -> pa.Schema:
-        """Return the columns of a file with their ids, in the form that Parquet's writer expects."""
+        """Return the columns of a file with their ids, in the form that the Parquet writer expects."""
         known = dict(self.pairs)
         return pa.schema([_in_file(field, (field.name,), known) for field in schema])
 
@@ -51,15 +53,15 @@ def ids_of(schema: pa.Schema) -> FieldIds:
 
 
 def has_ids(file: pa.Schema, ids: FieldIds) -> bool:
-    """Return True if the columns of a file have these ids. Nested fields are ignored, since some writers omit their
+    """Return True if the columns of a file have these ids. Nested fields are ignored, because some writers omit their
     ids."""
     known = dict(ids.pairs)
     return all(_number((f.metadata or {}).get(FIELD_ID)) == known.get((f.name,)) for f in file)
 
 
 def assigned(columns: pa.Schema, now: pa.Schema | None = None) -> pa.Schema:
-    """Return the columns of a flat table with an id for each: its id among the columns `now`, or otherwise a new one.
-    Pure.
+    """Return the columns of a flat table with an id for each column: the id that it has among the columns `now`, or
+    otherwise a new id. Pure.
 
     A column whose type changes counts as new.
     """
@@ -113,7 +115,7 @@ def _is_like(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def _number(text: bytes | None) -> int | None:
-    """Return an id; None for any other text, which another writer may have stored there."""
+    """Return an id; None for a value that is not an id, which another writer may have stored there."""
     if text is None or not text.isdigit() or len(text) > len(str(_MOST)):
         return None
     number = int(text)
@@ -137,7 +139,7 @@ def _last(columns: pa.Schema | None) -> int:
 
 
 def _with_ids(field: pa.Field, path: Path, given: dict[Path, int], last: int) -> pa.Field:
-    """Return a table's column with ids in its metadata."""
+    """Return a column of a table with ids in its metadata."""
     nested = {".".join(p[len(path) :]): given[p] for p in _nested_paths(field.type, path)}
     metadata = {k: v for k, v in (field.metadata or {}).items() if k not in (FIELD_ID, NESTED, LAST)}
     metadata[FIELD_ID] = str(given[path]).encode()

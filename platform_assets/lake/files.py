@@ -151,27 +151,27 @@ class LocalFiles:
     folder: str
 
     def read(self, name: str) -> bytes:
-        """As in Files."""
+        """Implement `Files.read`."""
         return Path(self.folder, name).read_bytes()
 
     def size(self, name: str) -> int:
-        """As in Files."""
+        """Implement `Files.size`."""
         return Path(self.folder, name).stat().st_size
 
     def stamp(self, name: str) -> str:
-        """As in Files."""
+        """Implement `Files.stamp`."""
         found = os.stat(f"{self.folder}/{name}")
         return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
 
     def stamps(self, below: str) -> dict[str, str]:
-        """As in Files."""
+        """Implement `Files.stamps`."""
         paths = (
             path.relative_to(self.folder).as_posix() for path in Path(self.folder, below).rglob("*") if path.is_file()
         )
         return {name: self.stamp(name) for name in paths}
 
     def files(self, below: str) -> list[str]:
-        """As in Files."""
+        """Implement `Files.files`."""
         try:
             with os.scandir(Path(self.folder, below)) as entries:
                 return [entry.name for entry in entries if entry.is_file()]
@@ -179,7 +179,7 @@ class LocalFiles:
             return []
 
     def folders(self, below: str) -> list[str]:
-        """As in Files."""
+        """Implement `Files.folders`."""
         try:
             with os.scandir(Path(self.folder, below)) as entries:
                 # Follows links too: what is read there is also backed up and cleaned up.
@@ -188,17 +188,17 @@ class LocalFiles:
             return []
 
     def open(self, name: str) -> pa.NativeFile:
-        """As in Files."""
+        """Implement `Files.open`."""
         return pa.OSFile(str(Path(self.folder, name)), "rb")
 
     def create(self, name: str) -> pa.NativeFile:
-        """As in Files, but the file is visible before it is closed."""
+        """Implement `Files.create`, but the file is visible before it is closed."""
         path = Path(self.folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         return pa.OSFile(str(path), "wb")
 
     def send(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        """As in Files."""
+        """Implement `Files.send`."""
         path = Path(self.folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         # Only for this thread: others may be writing the same file.
@@ -211,15 +211,15 @@ class LocalFiles:
             beside.unlink(missing_ok=True)
 
     def make(self) -> None:
-        """As in Files."""
+        """Implement `Files.make`."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)
 
     def write(self, name: str, content: bytes) -> None:
-        """As in Files."""
+        """Implement `Files.write`."""
         self.send(name, [content], len(content))
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """As in Files. The file system must have hard links, as delta-rs's commits need them too."""
+        """Implement `Files.write_new`. The file system must have hard links, as delta-rs's commits need them too."""
         path = Path(self.folder, name)
         beside = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
@@ -235,21 +235,21 @@ class LocalFiles:
         return True
 
     def time(self) -> datetime:
-        """As in Files."""
+        """Implement `Files.time`."""
         with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".time.") as file:
             return datetime.fromtimestamp(os.stat(file.name).st_mtime, UTC)
 
     def is_case_sensitive(self) -> bool:
-        """As in Files."""
+        """Implement `Files.is_case_sensitive`."""
         with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".case.") as file:
             return not Path(file.name).with_name(Path(file.name).name.replace(".case.", ".CASE.")).exists()
 
     def copy(self, name: str, to: str) -> None:
-        """As in Files."""
+        """Implement `Files.copy`."""
         shutil.copyfile(Path(self.folder, name), Path(self.folder, to))
 
     def written_before(self, moment: datetime, below: str) -> list[str]:
-        """As in Files."""
+        """Implement `Files.written_before`."""
         found: list[str] = []
         for root, _, names in os.walk(Path(self.folder, below)):
             for name in names:
@@ -263,11 +263,11 @@ class LocalFiles:
         return sorted(found)
 
     def keeps_versions(self) -> bool:
-        """As in Files."""
+        """Implement `Files.keeps_versions`."""
         return False
 
     def remove(self, names: Iterable[str]) -> None:
-        """As in Files."""
+        """Implement `Files.remove`."""
         folder, parents = Path(self.folder), set[Path]()
         for name in names:
             (folder / name).unlink(missing_ok=True)
@@ -277,10 +277,10 @@ class LocalFiles:
                 parent.rmdir()
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """As in Files."""
+        """Implement `Files.remove_files`."""
         for name in names:
             Path(self.folder, name).unlink(missing_ok=True)
 
     def delete(self) -> None:
-        """As in Files."""
+        """Implement `Files.delete`."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -127,23 +127,23 @@ class ObjectFiles:
     uri: str
 
     def read(self, name: str) -> bytes:
-        """As in Files."""
+        """Implement `Files.read`."""
         with self._asking(name) as key:
             return bytes(obstore.get(self._store, key).bytes())
 
     def size(self, name: str) -> int:
-        """As in Files."""
+        """Implement `Files.size`."""
         with self._asking(name) as key:
             return obstore.head(self._store, key)["size"]
 
     def stamp(self, name: str) -> str:
-        """As in Files."""
+        """Implement `Files.stamp`."""
         with self._asking(name) as key:
             found = obstore.head(self._store, key)
         return f"{found['e_tag']}-{found['size']}-{found['last_modified'].timestamp()}"
 
     def stamps(self, below: str) -> dict[str, str]:
-        """Like Files.stamps, with one listing. The time counts only without an entity tag, which changes with the
+        """Implement `Files.stamps`, with one listing. The time counts only without an entity tag, which changes with the
         content."""
         inside = len(self._key("")) + 1
         return {
@@ -152,32 +152,32 @@ class ObjectFiles:
         }
 
     def files(self, below: str) -> list[str]:
-        """As in Files."""
+        """Implement `Files.files`."""
         with self._asking(below) as key:
             found = obstore.list_with_delimiter(self._store, key)["objects"]
             return [_last(item["path"]) for item in found if self._is_file(item)]
 
     def folders(self, below: str) -> list[str]:
-        """As in Files."""
+        """Implement `Files.folders`."""
         with self._asking(below) as key:
             found = obstore.list_with_delimiter(self._store, key)["common_prefixes"]
         return [_last(path) for path in found]
 
     def open(self, name: str) -> pa.NativeFile:
-        """As in Files. Each read from a position is one request."""
+        """Implement `Files.open`. Each read from a position is one request."""
         with self._asking(name) as key:
             found = obstore.head(self._store, key)
         return pa.PythonFile(_Download(self, name, found["size"], found["e_tag"]), "r")
 
     def create(self, name: str) -> pa.NativeFile:
-        """As in Files."""
+        """Implement `Files.create`."""
         with self._asking(name) as key:
             return pa.PythonFile(
                 _Upload(self, name, obstore.open_writer(self._store, key, buffer_size=PART_BYTES)), "w"
             )
 
     def send(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        """As in Files."""
+        """Implement `Files.send`."""
         if size <= PART_BYTES:
             self.write(name, b"".join(pieces))
             return
@@ -188,15 +188,15 @@ class ObjectFiles:
             )  # fmt: skip
 
     def make(self) -> None:
-        """As in Files: nothing to do."""
+        """Implement `Files.make`: nothing to do."""
 
     def write(self, name: str, content: bytes) -> None:
-        """As in Files."""
+        """Implement `Files.write`."""
         with self._asking(name) as key:
             obstore.put(self._store, key, content)
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """As in Files, by a conditional `PUT`."""
+        """Implement `Files.write_new`, by a conditional `PUT`."""
         with self._asking(name) as key:
             try:
                 obstore.put(self._store, key, content, mode="create")
@@ -205,7 +205,7 @@ class ObjectFiles:
         return True
 
     def time(self) -> datetime:
-        """As in Files, to the second."""
+        """Implement `Files.time`, to the second."""
         name = f".time.{uuid4().hex}"
         self.write(name, b"")
         try:
@@ -215,21 +215,21 @@ class ObjectFiles:
             self.remove([name])
 
     def is_case_sensitive(self) -> bool:
-        """As in Files."""
+        """Implement `Files.is_case_sensitive`."""
         return True
 
     def copy(self, name: str, to: str) -> None:
-        """As in Files."""
+        """Implement `Files.copy`."""
         with self._asking(name) as key:
             obstore.copy(self._store, key, self._key(to))
 
     def written_before(self, moment: datetime, below: str) -> list[str]:
-        """As in Files."""
+        """Implement `Files.written_before`."""
         inside = len(self._key("")) + 1
         return sorted(item["path"][inside:] for item in self._all(below) if item["last_modified"] < moment)
 
     def keeps_versions(self) -> bool:
-        """As in Files. A bucket with versioning names the version that a `PUT` created. A bucket with suspended
+        """Implement `Files.keeps_versions`. A bucket with versioning names the version that a `PUT` created. A bucket with suspended
         versioning names the version `null` when the file is requested, and may have others."""
         name = f".versions.{uuid4().hex}"
         with self._asking(name) as key:
@@ -242,20 +242,20 @@ class ObjectFiles:
         return made is not None or found is not None
 
     def remove(self, names: Iterable[str]) -> None:
-        """As in Files."""
+        """Implement `Files.remove`."""
         for name in names:
             with self._asking(name) as key, suppress(NotFoundError):
                 obstore.delete(self._store, key)
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """As in Files."""
+        """Implement `Files.remove_files`."""
         left = iter(names)
         while some := [self._key(name) for name in islice(left, _DELETED_AT_ONCE)]:
             with self._asking(""), suppress(NotFoundError):
                 obstore.delete(self._store, some)
 
     def delete(self) -> None:
-        """As in Files."""
+        """Implement `Files.delete`."""
         with suppress(OSError):
             inside = len(self._key("")) + 1
             self.remove_files([item["path"][inside:] for item in self._all("")])
