@@ -64,8 +64,7 @@ def _with_nulls(bounds: tuple[str, str] | None, nulls: int) -> tuple[Any, Any, i
 
 
 def _moments(kind: pa.DataType, low: int, high: int) -> tuple[str, str] | None:
-    """Return times with millisecond precision, as in Delta's log, rounded so that they remain valid bounds; or dates.
-    """
+    """Return times with millisecond precision, as in Delta's log, rounded so that they remain valid bounds; or dates."""
     if pa.types.is_date32(kind):
         low, high = low * _DAY_MICROS, high * _DAY_MICROS
     elif kind.unit != "us":

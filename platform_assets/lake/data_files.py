@@ -98,8 +98,7 @@ def _has_windows(table: Folder, name: str) -> bool:
 def blocks_by_window(
     table: Folder, path: str, windows: Sequence[str], rows_at_once: int, columns: list[str]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of a data file by window, in blocks; `windows` are the windows in the file. Raises FilesLostError.
-    """
+    """Yield the rows of a data file by window, in blocks; `windows` are the windows in the file. Raises FilesLostError."""
     if len(windows) == 1:
         yield from ((windows[0], block) for block in blocks(table, path, windows[0], rows_at_once, columns))
         return
@@ -248,8 +247,7 @@ differently."""
 
 
 def _timestamps(lows: list[int], highs: list[int]) -> tuple[str, str] | None:
-    """Return bounds as Delta's text, which has milliseconds, like Kafka's timestamps; None if text cannot express them.
-    """
+    """Return bounds as Delta's text, which has milliseconds, like Kafka's timestamps; None if text cannot express them."""
     low, high = min(lows), max(highs)
     if low < 0 or high >= _LAST_TEXT_MICROS:
         return None

@@ -71,8 +71,7 @@ class Commit:
 
 
 def anchor(table: Folder, version: int) -> Anchor | None:
-    """Return the commit of this version, as a starting point for reading later commits; None if its file was deleted.
-    """
+    """Return the commit of this version, as a starting point for reading later commits; None if its file was deleted."""
     file = _read(table, version)
     return None if file is None else file.anchor
 
@@ -118,8 +117,7 @@ def commit(table: Folder, version: int) -> Commit | None:
 
 
 def commits_after(table: Folder, seen: Anchor) -> list[Commit] | None:
-    """Return all commits after `seen`, in ascending order; None if `seen` is not in the log, or no longer in the log.
-    """
+    """Return all commits after `seen`, in ascending order; None if `seen` is not in the log, or no longer in the log."""
     if anchor(table, seen.version) != seen:
         return None
     found: list[Commit] = []

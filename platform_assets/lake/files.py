@@ -1,7 +1,8 @@
-"""Files below a folder of the lake, on a file system or in an object store: all file access of a lake uses these calls.
+"""Files below a folder of the lake, on a file system or in an object store. All file access to a lake goes through
+these calls.
 
-This module imports neither Delta nor Spark, so that Spark's Python workers, which write and read data files, load it
-quickly. All errors are those of the operating system, for any store: FileNotFoundError, PermissionError and other
+This module imports neither Delta nor Spark, so that Spark's Python workers, which write and read data files, can load
+it quickly. For any store, all errors are those of the operating system: FileNotFoundError, PermissionError and other
 OSErrors.
 """
 
@@ -33,7 +34,7 @@ _DENIED: Final = re.compile(r"lacked the necessary privileges|valid authenticati
 
 
 class Files(Protocol):
-    """The files of one folder, which need not exist. Names are relative, with `/` between their parts."""
+    """The files in one folder, which need not exist. Names are relative, with `/` between the parts."""
 
     def read(self, name: str) -> bytes:
         """Return a file's content. Raises FileNotFoundError."""
@@ -45,41 +46,44 @@ class Files(Protocol):
         """Return a stamp that changes when the content under this name changes. Raises FileNotFoundError."""
 
     def stamps(self, below: str) -> dict[str, str]:
-        """Return the stamps of all files below the folder `below`, by name; the same content may have the same
-        stamp."""
+        """Return the stamps of all files below the folder `below`, by name. Files with the same content may have the
+        same stamp."""
 
     def files(self, below: str) -> list[str]:
-        """Return the names of the files directly in the folder `below`, in no order; none if it does not exist."""
+        """Return the names of the files directly in the folder `below`, in no particular order; none if the folder does
+        not exist."""
 
     def folders(self, below: str) -> list[str]:
-        """Return the names of the folders directly in the folder `below`, in no order; none if it does not exist."""
+        """Return the names of the folders directly in the folder `below`, in no particular order; none if the folder
+        does not exist."""
 
     def open(self, name: str) -> pa.NativeFile:
         """Open a file for reading with random access. Raises FileNotFoundError."""
 
     def create(self, name: str) -> pa.NativeFile:
-        """Open a new file for writing, and create its folder if needed. The file exists once it is closed."""
+        """Open a new file for writing, and create its folder if needed. The file exists only after it is closed."""
 
     def send(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        """Write a file of `size` bytes from its pieces. If they raise an error, the previous content stays."""
+        """Write a file of `size` bytes from `pieces`. If reading the pieces raises an error, the previous content
+        stays."""
 
     def make(self) -> None:
         """Create the folder, if the store has real folders."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically in an existing folder: a reader sees either the previous content or this one."""
+        """Write a file atomically in an existing folder: a reader sees either the previous content or the new content."""
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """Write a file atomically in an existing folder unless it exists; return True if it was written.
+        """Write a file atomically in an existing folder, unless the file exists; return True if it was written.
 
-        After a lost answer of an object store, False may mean that this call has written the file.
+        If an object store's answer was lost, False may mean that this call wrote the file.
         """
 
     def time(self) -> datetime:
         """Read the store's clock: the modification time of a file written now."""
 
     def is_case_sensitive(self) -> bool:
-        """Return True if names that differ only in case are different names. Writes a file to find out."""
+        """Return True if names that differ only in case are different names. This writes a file to find out."""
 
     def copy(self, name: str, to: str) -> None:
         """Copy a file to a new name in an existing folder."""
@@ -88,20 +92,20 @@ class Files(Protocol):
         """Return the names of all files below the folder `below` that were last written before `moment`."""
 
     def keeps_versions(self) -> bool:
-        """Return True if the store keeps overwritten or deleted files as past versions. Writes a file to find out."""
+        """Return True if the store keeps past versions of overwritten or deleted files. This writes a file to find out."""
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files, if they exist, and the folders that are empty then."""
+        """Delete files, if they exist, and any folders that are then empty."""
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """Delete files, if they exist; their folders stay."""
+        """Delete files, if they exist, but keep their folders."""
 
     def delete(self) -> None:
-        """Delete the folder with all its content; what cannot be deleted stays."""
+        """Delete the folder with all its content. Anything that cannot be deleted stays."""
 
 
 def files_at(uri: str) -> Files:
-    """Return the files of the folder at a path of the file system or at an object store address."""
+    """Return the files of the folder at a file system path or at an object store address."""
     if is_in_store(uri):
         # Imported here because few lakes are in an object store.
         from platform_assets.lake.object_files import ObjectFiles
@@ -111,8 +115,8 @@ def files_at(uri: str) -> Files:
 
 
 def files_below(uri: str | Path) -> Callable[[str], Files]:
-    """Return a picklable function that returns the files of a subfolder by its name, or those of the folder itself
-    for an empty name."""
+    """Return a picklable function that returns the files of a subfolder, given its name. For an empty name, it returns
+    the files of the folder itself."""
     return partial(_files_in, str(uri))
 
 
@@ -121,8 +125,8 @@ def _files_in(uri: str, name: str) -> Files:
 
 
 def answer_of(text: str) -> str | None:
-    """Summarize an object store's answer, or its silence, from an error's text; None if the text does not come from
-    a store."""
+    """Summarize the answer of an object store, or the lack of an answer, from the text of an error; None if the text
+    does not come from a store."""
     status, code = _STATUS.search(text), _CODE.search(text)
     if status or code:
         return "the store answers " + ", ".join(m[1] for m in (status, code) if m)
@@ -130,23 +134,23 @@ def answer_of(text: str) -> str | None:
 
 
 def has_no_bucket(text: str) -> bool:
-    """Return True if an error's text is an object store's report that the bucket does not exist."""
+    """Return True if the text of an error is an object store's report that the bucket does not exist."""
     return _NO_BUCKET.search(text) is not None
 
 
 def is_denied(text: str) -> bool:
-    """Return True if an error's text is an object store's refusal of the credentials."""
+    """Return True if the text of an error is an object store's refusal of the credentials."""
     return _DENIED.search(text) is not None
 
 
 def is_in_store(uri: str) -> bool:
-    """Return True if an address of the lake is an object store's, not a path."""
+    """Return True if an address of the lake is an address in an object store, not a path."""
     return uri.startswith(STORES)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """Files of a local or mounted folder."""
+    """Files in a local or mounted folder."""
 
     folder: str
 
@@ -219,7 +223,7 @@ class LocalFiles:
         self.send(name, [content], len(content))
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """Implement `Files.write_new`. The file system must have hard links, as delta-rs's commits need them too."""
+        """Implement `Files.write_new`. The file system must support hard links, which delta-rs's commits also need."""
         path = Path(self.folder, name)
         beside = path.with_name(f".{path.name}.{uuid4().hex}")
         try:

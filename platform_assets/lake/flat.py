@@ -1,9 +1,9 @@
-"""Replacing a window of a flat table: the files that a commit removes, and the rows of other windows that it has to
-keep.
+"""Replacing a window of a flat table: the files that a commit removes, and the rows of other windows that the commit
+must keep.
 
-Files that contain only the window are removed. Files that it shares with other windows are removed too, and the rows
-of the others are added in new files, in the same commit. delta-rs would not notice a removed path that the table
-does not have, so the paths come from exactly the version on which the commit is based; its overwrite with a filter
+Files that contain only the window are removed. Files that the window shares with other windows are also removed; in the
+same commit, new files add the rows of the other windows again. delta-rs would not notice if a removed path were not in
+the table, so the paths come from exactly the version on which the commit is based. delta-rs's overwrite with a filter
 is not used, because it would remove files without statistics.
 """
 
@@ -36,25 +36,25 @@ _places: Remembered[tuple[Folder, str], _BoundsByPlace] = Remembered(16 << 20)
 
 
 def is_removable(path: str) -> bool:
-    """Return True if delta-rs, which encodes the path in the log again, removes the file with it.
+    """Return True if delta-rs, which encodes the path in the log again, would remove the file with that path.
 
-    Another writer may have encoded other characters: then delta-rs would remove nothing and raise no error.
+    Another writer may have encoded other characters. In that case, delta-rs would remove nothing and raise no error.
     """
     return holdings.in_log(unquote(path)) == path
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The files of a window that a commit removes, and the copies of other windows' rows that it adds."""
+    """The files of a window that a commit removes, and the copies that it adds with the rows of other windows."""
 
     folder: Folder
     removed: tuple[DataFile, ...] = ()
     kept: Kept = NOTHING_KEPT
 
     def actions(self, new: Iterable[NewFile], now: int) -> list[AddAction | RemoveAction]:
-        """Return the actions of the commit that also adds the window's `new` files; `now` is in ms.
+        """Return the actions of the commit, which also adds the `new` files of the window; `now` is in ms.
 
-        All of them change data: otherwise a change feed would report the kept rows as deleted.
+        All actions declare that they change data: otherwise a change feed would report the kept rows as deleted.
         """
         removes = [RemoveAction(unquote(f.path), True, now, f.bytes, {}) for f in self.removed]
         adds = [AddAction(f.path, f.bytes, {}, now, True, delta_statistics(f)) for f in (*new, *self.kept.files)]
@@ -67,7 +67,7 @@ class Change:
 
 def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure | None) -> Change:
     """Return the change that replaces a window in the version of `handle`, after copying the rows of other windows that
-    it keeps.
+    the change keeps.
 
     Raises TableRefusedError if delta-rs cannot remove a file.
     """
@@ -100,7 +100,8 @@ class Following:
     files: set[str]
 
     def is_changed_by(self, commit: Commit) -> bool:
-        """Return True if a commit changed the rows of the window, or may have; if it only moved them, follow them."""
+        """Return True if a commit changed the rows of the window, or may have changed them. If the commit only moved
+        the rows, follow them to their new files."""
         if load_log.moves_only(commit, self.window):
             if not self.files.isdisjoint(commit.removes):
                 held = {add.path for add in commit.adds if self._holds(add)}
@@ -114,18 +115,19 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The offsets of a window, by partition of the topic with this id."""
+    """The offsets of a window, by partition, in the topic with this id."""
 
     topic_id: str
     ranges: TopicRanges
 
 
 def files_on_disk(folder: Folder, names: Iterable[str], window: str, places: Places | None) -> list[str]:
-    """Return the `names`, files on disk outside of loads' folders, that hold rows of a window or may hold some.
+    """Return those of `names`, which are files on disk outside the folders of loads, that hold or may hold rows of a
+    window.
 
-    Names are not percent-encoded. Files that are not Parquet may be half-written ones: only their folder shows what
-    they may hold. A file without a column of windows is one of a partitioned table, in a folder of another writer's
-    choice: it counts if it has rows at `places`; without these, it never does.
+    Names are not percent-encoded. Files that are not Parquet may be half-written: only their folder shows which windows
+    they may hold. A file without a window column belongs to a partitioned table, and another writer chose its folder.
+    Such a file counts if it has rows at `places`; without `places`, it never counts.
     """
     found = []
     for name in names:
@@ -145,7 +147,7 @@ def files_on_disk(folder: Folder, names: Iterable[str], window: str, places: Pla
 
 
 def _is_at(folder: Folder, name: str, size: int, places: Places) -> bool:
-    """Return true if a file without a column of windows has rows at `places`, or between such offsets."""
+    """Return true if a file without a window column has rows at `places`, or between such offsets."""
     known = _places.get((folder, name), str(size))
     if known is None:
         with failures.reading_files(folder, ""), folder.open(name) as opened:
@@ -159,7 +161,7 @@ def _is_at(folder: Folder, name: str, size: int, places: Places) -> bool:
 
 
 def _bounds(file: pq.ParquetFile) -> _BoundsByPlace:
-    """Return the least and the greatest offset of each topic id and partition in a file without a column of windows."""
+    """Return, for a file without a window column, the smallest and the largest offset of each topic id and partition."""
     columns = ["topic_id", "kafka_partition", "kafka_offset"]
     found: _BoundsByPlace = {}
     if parquet.WINDOW in file.schema_arrow.names or not set(columns) <= set(file.schema_arrow.names):

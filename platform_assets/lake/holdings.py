@@ -1,9 +1,9 @@
 """The data files that contain each window of a table, and the windows in each data file.
 
-Only this module knows a table's layout. In a partitioned table, a file contains one window, which the log names. In
-a flat table, without partition columns, `window` is an ordinary column: a file may contain many windows, and is then
-shared. The log's statistics show which windows a file may contain; if they do not determine which it does contain,
-the file's `window` column is read, once.
+Only this module knows the layout of a table. In a partitioned table, a file contains one window, and the log says
+which. In a flat table, which has no partition columns, `window` is an ordinary column: a file may contain many windows,
+and is then called shared. The log's statistics show which windows a file may contain. If they do not determine which
+windows it does contain, the file's `window` column is read, once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ WINDOW: Final = parquet.WINDOW
 _PARTITION: Final = f"partition.{WINDOW}"
 _KEY: Final = re.compile(r"\d{4}-\d\d-\d\d-\d\d:\d\d")
 _AS_THEY_ARE: Final = "/=_.-~!$&'()+,:;@"
-"""Characters of names, in addition to letters and digits, that delta-rs does not percent-encode in the log."""
+"""Characters in names, in addition to letters and digits, that delta-rs does not percent-encode in the log."""
 _FIRST, _LAST = "0001-01-01-00:00", "9999-12-31-23:59"
 _PLACES: Final = ("kafka_partition", "kafka_offset")
 _REMEMBERED_BYTES: Final = 64 << 20
-"""Limit for all files together; a sixteenth is enough for one file of 30,000 windows."""
+"""Memory limit for all files together. A sixteenth of it is enough for one file of 30,000 windows."""
 _BYTES_A_WINDOW: Final = 128
 _remembered: Remembered[tuple[Folder, str], Mapping[str, int]] = Remembered(_REMEMBERED_BYTES)
 
@@ -47,9 +47,9 @@ _remembered: Remembered[tuple[Folder, str], Mapping[str, int]] = Remembered(_REM
 class WindowFiles:
     """The data files of one window at one version of the table, and the digest that identifies them.
 
-    `bytes` is their size, with a shared file counted by its share of rows. `shared` are the paths of files that
-    contain other windows too. `proved_as` is the digest of a receipt's files whose rows these files are proved to
-    contain; None if they were not compared.
+    `bytes` is the size of the files; a shared file counts in proportion to the window's share of its rows. `shared` has
+    the paths of files that also contain other windows. If the files are proved to contain the same rows as the files of
+    a receipt, `proved_as` is the digest of the receipt's files; it is None if they were not compared.
     """
 
     paths: tuple[str, ...]
@@ -60,11 +60,12 @@ class WindowFiles:
     proved_as: str | None = None
 
     def are(self, digest: str) -> bool:
-        """Return True if these are the files with this digest, or proved to hold the same rows of the window."""
+        """Return True if these files have this digest, or are proved to hold the same rows of the window as files with
+        this digest."""
         return digest in (self.digest, self.proved_as)
 
     def match(self, digest: str, rows: int) -> bool:
-        """Return True if they `are` those with this digest and, as far as statistics show, have this many rows."""
+        """Return True if `are` is true for this digest and the files have, as far as statistics show, this many rows."""
         return self.are(digest) and self.rows in (None, rows)
 
 
@@ -74,13 +75,13 @@ def is_flat(table: DeltaTable) -> bool:
 
 
 def actions(table: Folder, version: int | None = None, *, among: Collection[str] | None = None) -> pa.Table:
-    """Return one row for each data file and window of the table, by default of its newest version; with `among`, only
-    of these windows.
+    """Return one row for each combination of a data file and a window in it, by default for the newest version of the
+    table. With `among`, return only rows for these windows.
 
-    It has the columns of delta-rs's flattened actions, `window`, and `share_bytes`; `num_records` is the number of
-    the window's rows. Rows without a window belong to the window ''. A shared file has no bounds of partition and
-    offset, because these would cover all its windows. A shared file that cannot be read counts for each window of
-    `among` that it may contain or, without `among`, for the first and the last window that it may contain.
+    The rows have the columns of delta-rs's flattened actions, `window`, and `share_bytes`; `num_records` is the number
+    of the window's rows. Rows of the table without a window belong to the window ''. A shared file has no bounds of
+    partition and offset, because these would cover all its windows. A shared file that cannot be read counts for each
+    window in `among` that it may contain or, without `among`, for the first and the last window that it may contain.
     """
     with table.reading():
         delta = table.delta(version)
@@ -89,7 +90,7 @@ def actions(table: Folder, version: int | None = None, *, among: Collection[str]
 
 
 def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[str] | None = None) -> pa.Table:
-    """Return the result of `actions`, from delta-rs's flattened actions `files`."""
+    """Return the result of `actions`, given `files`, which are delta-rs's flattened actions."""
     if not flat:
         keys = files[_PARTITION] if _PARTITION in files.column_names else pa.nulls(files.num_rows, pa.string())
         found = _with(_without(files, _PARTITION), WINDOW, pc.fill_null(keys, ""))
@@ -126,7 +127,7 @@ def by_window(table: Folder, files: pa.Table, *, flat: bool, among: Collection[s
 
 
 def _may_hold_some(files: pa.Table, first: str, last: str) -> Any:
-    """Mark the files of a flat table that may contain a window from `first` to `last`."""
+    """Return a mask that is true for the files of a flat table that may contain a window from `first` to `last`."""
     if f"min.{WINDOW}" not in files.column_names or f"max.{WINDOW}" not in files.column_names:
         return pa.repeat(pa.scalar(True), files.num_rows)
     low, high = files[f"min.{WINDOW}"], files[f"max.{WINDOW}"]
@@ -145,7 +146,8 @@ def _held(table: Folder, file: DataFile, among: Collection[str] | None) -> Mappi
 
 
 def _in_log(files: pa.Table) -> Iterator[DataFile]:
-    """Yield a flat table's files in the form of the commits that added them, with only the statistics of `window`."""
+    """Yield the files of a flat table in the form of the commits that added them, but only with the statistics of
+    `window`."""
     columns = [
         files[name].to_pylist() if name in files.column_names else [None] * files.num_rows
         for name in ("path", "size_bytes", "num_records", f"min.{WINDOW}", f"max.{WINDOW}", f"null_count.{WINDOW}")
@@ -161,20 +163,21 @@ def _in_log(files: pa.Table) -> Iterator[DataFile]:
 
 
 def _bounds(file: DataFile) -> tuple[str, str] | None:
-    """Return the first and the last window that a file may contain, by its statistics; None if it may contain any."""
+    """Return the first and the last window that a file may contain according to its statistics; None if it may contain
+    any window."""
     known = file.statistics or {}
     low, high = ((known.get(name) or {}).get(WINDOW) for name in ("minValues", "maxValues"))
     return None if low is None or high is None else (str(low), str(high))
 
 
 def span_in_log(file: DataFile) -> tuple[str, str] | None:
-    """Return the first and the last window that a flat table's file may contain, by the log; None if the log does
-    not show it."""
+    """Return the first and the last window that a file of a flat table may contain according to the log; None if the
+    log does not show it."""
     return _bounds(file)
 
 
 def may_hold(file: DataFile, window: str) -> bool:
-    """Return False if the log shows that a file has no row of a window."""
+    """Return False if the log shows that a file has no rows of a window."""
     if WINDOW in file.partition:
         return (file.partition[WINDOW] or "") == window
     if not window:
@@ -184,7 +187,7 @@ def may_hold(file: DataFile, window: str) -> bool:
 
 
 def newest_in(file: DataFile) -> str | None:
-    """Return the newest window that a file may contain, according to the log; None if the log does not show it."""
+    """Return the newest window that a file may contain according to the log; None if the log does not show it."""
     if WINDOW in file.partition:
         return file.partition[WINDOW] or ""
     bounds = _bounds(file)
@@ -192,7 +195,7 @@ def newest_in(file: DataFile) -> str | None:
 
 
 def only_window(file: DataFile) -> str | None:
-    """Return the only window that a file contains, according to the log; None if it may be shared."""
+    """Return the only window that a file contains according to the log; None if the file may be shared."""
     if WINDOW in file.partition:
         return file.partition[WINDOW] or ""
     bounds, nulls = _bounds(file), ((file.statistics or {}).get("nullCount") or {}).get(WINDOW)
@@ -201,9 +204,10 @@ def only_window(file: DataFile) -> str | None:
 
 
 def as_held(table: Folder, file: DataFile, window: str) -> DataFile | None:
-    """Return a file with the rows and statistics of one window in it; None if it contains no row of the window.
+    """Return a file with the rows and statistics that it has of one window; None if the file contains no rows of the
+    window.
 
-    If the file cannot be read, it may still be returned without containing a row of the window.
+    If the file cannot be read, it may be returned although it contains no rows of the window.
     """
     if not may_hold(file, window):
         return None
@@ -221,7 +225,8 @@ def as_held(table: Folder, file: DataFile, window: str) -> DataFile | None:
 
 
 def span_of(table: Folder, file: DataFile) -> tuple[str, str]:
-    """Return the first and the last window that a file contains or, if it cannot be read, may contain."""
+    """Return the first and the last window that a file contains. If the file cannot be read, return the first and the
+    last window that it may contain."""
     try:
         held = sorted(key for key in held_by(table, file) if _KEY.fullmatch(key))
     except FilesLostError:
@@ -230,10 +235,12 @@ def span_of(table: Folder, file: DataFile) -> tuple[str, str]:
 
 
 def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
-    """Return the windows in a file, with their numbers of rows; a number is None if neither log nor file shows it.
+    """Return the windows in a file, each with its number of rows; a number is None if neither the log nor the file
+    shows it.
 
-    Reads the file's `window` column if it may be shared; the result is remembered. Rows without a window count under
-    the window ''. Raises FilesLostError if the file is missing or damaged, and its contents were not recorded.
+    If the file may be shared, this reads the file's `window` column and remembers the result. Rows without a window
+    count under the window ''. Raises FilesLostError if the file is missing or damaged, and its contents were not
+    recorded.
     """
     only = only_window(file)
     if only is not None:
@@ -249,7 +256,7 @@ def held_by(table: Folder, file: DataFile) -> Mapping[str, int | None]:
 
 
 def in_log(name: str) -> str:
-    """Return a file's name as delta-rs writes it into the log."""
+    """Return the name of a file in the form in which delta-rs writes it into the log."""
     return quote(name, safe=_AS_THEY_ARE)
 
 
@@ -259,7 +266,7 @@ def remember(table: Folder, path: str, size: int, held: Mapping[str, int]) -> No
 
 
 def _read_or_recorded(table: Folder, file: DataFile) -> dict[str, int]:
-    """Return the windows in a file. If it cannot be read, they are the ones recorded earlier."""
+    """Return the windows in a file. If the file cannot be read, return the windows that were recorded earlier."""
     try:
         return _read(table, file.path)
     except FilesLostError:
@@ -291,7 +298,7 @@ def window_files(found: pa.Table) -> dict[str, WindowFiles]:
 
 
 def windows_by_path(found: pa.Table) -> dict[str, list[str]]:
-    """Return the windows of each data file, by its path in the form of the log, from `actions`."""
+    """Return the windows in each data file, by the file's path in the form that the log uses, from `actions`."""
     by_path: dict[str, list[str]] = {}
     for path, window in zip(found["path"].to_pylist(), found[WINDOW].to_pylist(), strict=True):
         by_path.setdefault(path, []).append(window)
@@ -299,14 +306,15 @@ def windows_by_path(found: pa.Table) -> dict[str, list[str]]:
 
 
 def is_key(window: str | None) -> bool:
-    """Return True for a window's key; rows that other programs have added may have none."""
+    """Return True for the key of a window. Rows that other programs have added may not have such a key."""
     return window is not None and _KEY.fullmatch(window) is not None
 
 
 def data_files(found: pa.Table) -> dict[str, tuple[DataFile, ...]]:
     """Return the data files of each window in the form of the commits that added them, from `actions`.
 
-    Each names its window like a partition; a shared file is listed for each of its windows, with their rows.
+    Each file states its window as a partition. A shared file is listed for each of its windows, with the rows of that
+    window.
     """
     by_key: dict[str, list[DataFile]] = {}
     for row in found.to_pylist():
@@ -319,29 +327,29 @@ def data_files(found: pa.Table) -> dict[str, tuple[DataFile, ...]]:
 
 
 def files_in(found: pa.Table) -> Iterator[tuple[DataFile, bool]]:
-    """Yield the files of a flat table, from `actions`, in the form of the log, and True for each shared one."""
+    """Yield the files of a flat table, from `actions`, in the form that the log uses, each with True if it is shared."""
     yield from zip(_in_log(found), found["shared"].to_pylist(), strict=True)
 
 
 def files_of(table: Folder, key: str, version: int | None = None) -> WindowFiles:
-    """Return the data files of one window; no files if it has no rows."""
+    """Return the data files of one window; no files if the window has no rows."""
     return files_at(table, key, version)[0]
 
 
 def files_if_any(table: Folder, key: str) -> WindowFiles:
-    """Return the data files of one window; NO_FILES also if there is no table."""
+    """Return the data files of one window; NO_FILES if it has none or if there is no table."""
     return files_of(table, key) if delta_log.exists(table) else NO_FILES
 
 
 def files_if_kept(table: Folder, key: str, version: int) -> WindowFiles | None:
-    """Return the data files of one window at a past version; None if the log no longer has that version or is
-    damaged there, or if files alone do not determine the version's rows."""
+    """Return the data files of one window at a past version. Return None if the log no longer has that version or is
+    damaged there, or if files alone do not determine the rows of that version."""
     found = actions_if_kept(table, version, among=(key,))
     return None if found is None else files_among(found, key)
 
 
 def actions_if_kept(table: Folder, version: int, *, among: Collection[str] | None = None) -> pa.Table | None:
-    """Return `actions` at a past version; None as in `files_if_kept`."""
+    """Return `actions` at a past version; None in the same cases as `files_if_kept`."""
     try:
         return actions(table, version, among=among)
     except (TableDamagedError, TableUnsupportedError, VersionGoneError) as e:
@@ -350,16 +358,17 @@ def actions_if_kept(table: Folder, version: int, *, among: Collection[str] | Non
 
 
 def version_with(table: Folder, key: str, digest: str, past: int) -> int:
-    """Return a version of the table in which a window's files have this digest: the newest if possible, since it does
-    not expire.
+    """Return a version of the table in which a window's files have this digest: if possible the newest version, because
+    it does not expire.
 
-    Otherwise `past`, which had them, if its files still exist, or else the newest.
+    Otherwise, return `past`, in which the files had this digest, if the files of that version still exist. If they do
+    not, return the newest version.
     """
     return version_and_match(table, key, digest, past)[0]
 
 
 def version_and_match(table: Folder, key: str, digest: str, past: int) -> tuple[int, bool]:
-    """Return the version of `version_with`, and true if the window's files in it have this digest."""
+    """Return the version that `version_with` returns, and true if the window's files in that version have this digest."""
     newest = delta_log.version(table)
     if files_of(table, key, newest).digest == digest:
         return newest, True
@@ -370,23 +379,23 @@ def version_and_match(table: Folder, key: str, digest: str, past: int) -> tuple[
 
 
 def files_at(table: Folder, key: str, version: int | None = None) -> tuple[WindowFiles, list[dict[str, Any]]]:
-    """Return the data files of one window at a version, by default the newest, and the statistics of each."""
+    """Return the data files of one window at a version, by default the newest, and the statistics of each file."""
     of_window = actions(table, version, among=(key,))
     return window_files(of_window).get(key, NO_FILES), of_window.to_pylist()
 
 
 def files_among(found: pa.Table, key: str) -> WindowFiles:
-    """Return the data files of one window, from `actions`; NO_FILES if it has no rows."""
+    """Return the data files of one window, from `actions`; NO_FILES if the window has no rows."""
     return window_files(found.filter(pc.equal(found[WINDOW], key))).get(key, NO_FILES)
 
 
 def files_of_adds(adds: Sequence[DataFile]) -> WindowFiles:
-    """Return data files that contain only one window, all of its files."""
+    """Return data files that contain only one window, as all files of that window."""
     return _window_files([(f.path, f.bytes, f.rows, f.bytes, False) for f in adds])
 
 
 def statistics_of_adds(adds: Sequence[DataFile]) -> list[dict[str, Any]]:
-    """Return the statistics of data files that contain one window, with the names used in `actions`."""
+    """Return the statistics of data files that contain one window, under the names that `actions` uses."""
     return [_flat(f) for f in adds]
 
 
@@ -400,7 +409,7 @@ def _flat(file: DataFile) -> dict[str, Any]:
 
 
 _File = tuple[str, int, int | None, int, bool]
-"""Path, size, rows of the window, its share of the size, and True if the file is shared."""
+"""Path, size, the window's number of rows, the window's share of the size, and True if the file is shared."""
 
 
 def _window_files(files: list[_File]) -> WindowFiles:

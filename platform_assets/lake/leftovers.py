@@ -1,32 +1,33 @@
-"""Files that no commit refers to and none can name any more.
+"""Files to which no commit refers, and to which no later commit can refer.
 
 **Files in the folder of a window's loads** are deleted once a load of the window has committed.
 
-**Files in shared folders** have rows of many windows: those of upkeep, copies of a migration, separated windows, and
-rows of other windows that a load keeps. An erasure deletes those that it finds. But a worker that has read the rows
-before may create its file after that, and then be killed. So the name of a shared folder says what a later run has to
-know to delete the file: the first and the last window that it may hold, and a version `since` of the table, which was
-the newest at some time before its first row was read. So there is no record that could be missing or late, and no
-clock.
+**Files in shared folders** have rows of many windows. Upkeep and migrations write them, separating windows writes them,
+and a load writes them to keep the rows of other windows. An erasure deletes the files that it finds. But a worker that
+has read the rows before the erasure may create its file after it, and then be killed. So the name of a shared folder
+contains what a later run must know to delete the file: the first and the last window that the file may hold, and a
+version `since` of the table that was the newest at some time before the file's first row was read. This needs no
+record, which could be missing or late, and no clock.
 
-Let c be the first commit after `since` that loads or fences a window of the folder's span. No commit after c names a
+Let c be the first commit after `since` that loads or fences a window in the folder's span. No commit after c names a
 file of the folder for the first time:
 
-* Upkeep, separating and the migration look at all commits after `since` up to the version v that they are based on,
-and give up if c
-  is one of them. So v < c, and their commit is v + 1, which is c or before it.
-* A load's copy of other windows' rows is named by the commit `since` + 1 or by none: the load copies again for each
-attempt.
-* A restore of a past version names only files that a commit has named before.
+* Upkeep, separation and migrations read all commits after `since` up to the version v on which they are based, and give
+  up if c is one of these commits. So v < c, and their commit is v + 1, which is c or comes before c.
+* A load's copy of the rows of other windows is named by the commit `since` + 1 or by no commit, because the load copies
+  again for each attempt.
+* A restore of a past version names only files that an earlier commit has named.
 
-So a file that no commit after `since`, up to c, has named is never named, and `delete_overtaken` deletes it, whether
-its worker still runs or not: that worker finds its group overtaken. A worker that is not overtaken has no such c, so
-its file stays. It has no erased rows either: an erasure makes a commit that loads or fences the window, which overtakes
-each worker that read an earlier version. Files that some commit has named stay, for past versions: an erasure deletes
-those that hold rows of its window. If the log lacks a commit that would have to be read, the file is left to `vacuum`.
+So if no commit after `since`, up to c, has named a file, no commit ever will. `delete_overtaken` deletes such a file,
+even if its worker is still running: that worker will find that its group is overtaken. For a worker that is not
+overtaken there is no such c, so its file stays. This file has no erased rows either: an erasure makes a commit that
+loads or fences the window, and this commit overtakes each worker that read an earlier version. Files that some commit
+has named stay, because past versions need them; an erasure deletes the files that hold rows of its window. If the log
+lacks a commit that must be read, the file is left to `vacuum`.
 
-Upkeep and migrations do this when they begin, and an erasure before it reports success. A worker that creates its file
-after that deletes it itself, since it is overtaken; if it is killed, the next of these runs does.
+Upkeep and migrations call `delete_overtaken` when they begin, and an erasure calls it before it reports success. If a
+worker creates its file after that, the worker finds that it is overtaken, and deletes the file itself. If the worker is
+killed first, the next of these runs deletes the file.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 _Known = dict[int, tuple[str | None, frozenset[str]] | None]
-"""The window that the commit of a version loads or fences, and the shared files that it names; None if its file no
-longer exists."""
+"""The window that the commit of a version loads or fences, and the shared files that the commit names; None if the
+commit's file no longer exists."""
 
 
 def delete_overtaken(table: Folder) -> list[str]:
-    """Delete the files in shared folders that no commit refers to or can name, because their rows are overtaken;
-    return their names.
+    """Delete the files in shared folders to which no commit refers or can refer, because their rows are overtaken;
+    return the names of these files.
 
-    Raises LakeNotWritableError if one cannot be deleted.
+    Raises LakeNotWritableError if a file cannot be deleted.
     """
     found = table.written_before(FOREVER, SHARED)
     if not found:
@@ -91,7 +92,7 @@ def _is_overtaken(table: Folder, name: str, newest: int, known: _Known) -> bool:
 
 
 def noted(commit: delta_log.Commit) -> tuple[str | None, frozenset[str]]:
-    """Return the window that a commit loads or fences, if any, and the shared files that it names."""
+    """Return the window that a commit loads or fences, if there is one, and the shared files that the commit names."""
     of = load_log.identity_in(commit)
     names = (unquote(add.path) for add in commit.adds if add.path.startswith(f"{SHARED}/"))
     return None if of is None else of[0], frozenset(names)
@@ -101,8 +102,8 @@ def noted(commit: delta_log.Commit) -> tuple[str | None, frozenset[str]]:
 class Leftovers:
     """Files left by dead loads of windows of `table`, and by tasks that ran twice.
 
-    `folders` are those that the commits from version `oldest` to `newest` name: loads of many windows would otherwise
-    read the same commits for each window.
+    `folders` has the folders that the commits from version `oldest` to `newest` name. Without it, loads of many windows
+    would read the same commits for each window.
     """
 
     table: Folder
@@ -111,10 +112,11 @@ class Leftovers:
     newest: int | None = None
 
     def delete_dead(self, begun: Set[str]) -> None:
-        """Delete the folders in `begun` that no commit refers to; they belong to the window that was just replaced.
+        """Delete the folders in `begun` to which no commit refers; they belong to the window that was just replaced.
 
-        Each folder existed before that commit, so its load opened the table earlier and can no longer commit: its
-        commit would be a conflict. A load that is still running has lost, and notices when its write fails.
+        Each folder existed before the commit that replaced the window. So the load of the folder opened the table
+        earlier and can no longer commit: its commit would be a conflict. If that load is still running, it has lost,
+        and notices this when its write fails.
         """
         left = begun - self.folders
         for folder in sorted(self._unnamed(left) if left else left):
@@ -122,8 +124,8 @@ class Leftovers:
             (self.table / folder).delete()
 
     def _unnamed(self, folders: Set[str]) -> Set[str]:
-        """Return the `folders` that no commit refers to: read new commits, then older ones until each folder is
-        found."""
+        """Return those of `folders` to which no commit refers. Read new commits, then older commits until each folder
+        is found."""
         newest = delta_log.version(self.table)
         if self.newest is None or self.oldest is None:
             self.newest, self.oldest = newest, newest + 1
@@ -144,10 +146,10 @@ class Leftovers:
         return True
 
     def delete_unnamed(self, own: str, named: Set[str]) -> None:
-        """Delete the files in the folder `own` of a load that its commit does not name.
+        """Delete the files in the folder `own` of a load that the load's commit does not name.
 
-        They come from a copy of a task that Spark has abandoned, because its executor was lost or another copy was
-        faster. Files that such a copy writes later, and files that cannot be deleted, are left to `vacuum`.
+        They come from copies of a task that Spark abandoned, because an executor was lost or another copy of the task
+        was faster. Files that such a copy writes later, and files that cannot be deleted, are left to `vacuum`.
         """
         content = self.table.content
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A table's Delta log, read without Spark: load commits, data files and their statistics."""
+"""A table's Delta log, read without Spark: commits of loads, data files and their statistics."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ FENCE_KEY = "platform_assets_fence"
 class LoadMetadata:
     """The `userMetadata` that a load writes into its Delta commit: a JSON object with a version number.
 
-    `first_cut` is the topic's first edge and its offsets: with it, a rebuilt ledger knows about windows before the first
-    load, which were sealed and never loaded. `made_from` is None if the rows were read from Kafka: then they come from
-    `ranges` of `topic_id`, read by `engine`. `figures` are the results of the declared expectations, if any. `erased` are
-    offsets of `ranges` whose records were erased, by partition: a rebuilt ledger knows about them too. `found` is true for rows
-    that a rebuilt ledger found, so nothing proves that they are all that was loaded.
+    `first_cut` is the topic's first edge, with the offsets there. From it, a rebuilt ledger can restore windows before
+    the first load that were sealed but never loaded. `made_from` is None if the rows were read from Kafka; in that
+    case, `engine` read them from `ranges` of `topic_id`. `figures` has the results of the declared expectations, if
+    any. `erased` has, by partition, the offsets in `ranges` whose records were erased; a rebuilt ledger also restores
+    these. `found` is true for rows that a rebuilt ledger found, so nothing proves that they are all the rows that were
+    loaded.
 
-    `kept` are paths of data files of the commit with rows of other windows, which shared files with this window before; they are not
-    percent-encoded. `lost` are shared files, in the form of the log, with rows of other windows that could not be read and kept.
+    `kept` has the paths, not percent-encoded, of data files that the commit adds with rows of other windows, because
+    these windows shared files with this window before. `lost` has the paths, in the form that the log uses, of shared
+    files with rows of other windows that could not be read and kept.
     """
 
     topic: str
@@ -130,9 +132,11 @@ class LoadMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The `userMetadata` of a commit that changes no row of a window, but makes loads that began before it fail.
+    """The `userMetadata` of a commit that changes no rows of a window, but makes loads that began before the commit
+    fail.
 
-    It is not a load: for everything except the conflict rule of commits it counts as another writer's commit.
+    Such a commit is not a load. For everything except the conflict rule of commits, it counts as a commit of another
+    writer.
     """
 
     window: Window
@@ -158,7 +162,7 @@ class Fence:
 
 
 def identity_in(commit: delta_log.Commit) -> tuple[str, str] | None:
-    """Return the window and id of a commit's load or fence; None for other writers' commits."""
+    """Return the window and the id of the load or the fence that made a commit; None for commits of other writers."""
     found = LoadMetadata.from_json(commit.user_metadata) or Fence.from_json(commit.user_metadata)
     return None if found is None else (found.window.key, found.load_id)
 
@@ -174,8 +178,8 @@ def _by_partition(triples: Iterable[tuple[int, int, int]]) -> dict[int, tuple[Of
 class LoadCommit:
     """A commit of the platform in a table's log.
 
-    `adds` are the data files that it added for its window, which are all files of the window; None if the commit's own file is gone.
-    `table_id` is Delta's id of the table, if it was looked up.
+    `adds` are the data files that the commit added for its window, which are all files of the window; None if the file
+    of the commit no longer exists. `table_id` is Delta's id of the table, if it was looked up.
     """
 
     version: int
@@ -202,7 +206,8 @@ def table_id(path: Folder) -> str:
 
 
 def load_commits(path: Folder, limit: int | None = None) -> Iterator[LoadCommit]:
-    """Yield the platform's commits among the newest `limit` commits of the table, newest first; each is read on demand."""
+    """Yield the platform's commits among the newest `limit` commits to the table, newest first. Each commit is read
+    only when it is needed."""
     newest = version(path)
     for number in range(newest, -1 if limit is None else max(newest - limit, -1), -1):
         commit = delta_log.commit(path, number)
@@ -213,7 +218,8 @@ def load_commits(path: Folder, limit: int | None = None) -> Iterator[LoadCommit]
 
 
 def newest_loads(path: Folder, limit: int | None = None) -> dict[str, LoadCommit]:
-    """Return the newest load of each window, by key, among the newest `limit` commits of the table, newest first."""
+    """Return the newest load of each window, by window key, among the newest `limit` commits to the table, newest
+    first."""
     found: dict[str, LoadCommit] = {}
     for load in load_commits(path, limit):
         found.setdefault(load.metadata.window.key, load)
@@ -221,7 +227,8 @@ def newest_loads(path: Folder, limit: int | None = None) -> dict[str, LoadCommit
 
 
 def load_in(commit: delta_log.Commit) -> LoadCommit | None:
-    """Return the load of a commit of the platform; None for other writers' commits. Raises LedgerCorruptError as `from_json` does."""
+    """Return the load that made a commit; None for commits of other writers. Raises LedgerCorruptError in the same case
+    as `from_json`."""
     metadata = LoadMetadata.from_json(commit.user_metadata)
     if metadata is None:
         return None
@@ -230,10 +237,10 @@ def load_in(commit: delta_log.Commit) -> LoadCommit | None:
 
 
 def moves_only(commit: delta_log.Commit, window: str) -> bool:
-    """Return True if a commit leaves the rows of a window unchanged, although it may have put them into other files.
+    """Return True if a commit leaves the rows of a window unchanged, although it may have moved them to other files.
 
-    These are commits that only rearrange, like OPTIMIZE, and loads of other windows, which keep the rows of shared
-    files.
+    This is true of commits that only rearrange, such as those of OPTIMIZE, and of loads of other windows, which keep
+    the rows in shared files.
     """
     if commit.rearranges:
         return True
@@ -249,10 +256,11 @@ def newest_load(path: Folder) -> LoadCommit | None:
 
 
 def load_beyond(path: Folder, edge: datetime | None) -> LoadCommit | None:
-    """Return a load of a window that ends after `edge`, or of any window if `edge` is None; None if there is none.
+    """Return a load of a window that ends after `edge`, or a load of any window if `edge` is None; None if there is no
+    such load.
 
-    The newest commit may be a re-load of an old window, so the files count too. Rows of a later window that no load wrote
-    do not count: they come from another writer, which a check reports.
+    The newest commit may be a re-load of an old window, so the table's files are also considered. Rows of a later
+    window that no load wrote are ignored: they come from another writer, which a check reports.
     """
     newest = newest_load(path)
     if newest is None or edge is None or newest.metadata.window.end > edge:
@@ -263,11 +271,11 @@ def load_beyond(path: Folder, edge: datetime | None) -> LoadCommit | None:
 
 
 def expired_beyond(path: Folder, edge: datetime | None) -> str | None:
-    """Return the newest window from `edge` on, or of all if `edge` is None, that is in the table and whose load has
-    left its log.
+    """Return the newest window in the table whose load is no longer in the table's log. With `edge`, consider only
+    windows from `edge` on.
 
-    Only for a table whose log no longer has any load; otherwise `load_beyond` applies. Rows that other writers'
-    commits in the log have added do not count.
+    Call this only for a table whose log no longer has any load; for other tables, use `load_beyond`. Rows that commits
+    of other writers in the log have added are ignored.
     """
     if not exists(path) or (edge is not None and _horizon(path).newest_window() < key_of(edge)):
         return None
@@ -288,7 +296,7 @@ def _newest_held(path: Folder, file: DataFile) -> tuple[str, ...]:
 
 
 def _held_if_there(path: Folder, file: DataFile) -> Collection[str]:
-    """Return the windows in a file of a past commit; none if only the file itself could show them, and it was
+    """Return the windows in a file of a past commit; none if only the file itself could show them and the file was
     deleted."""
     try:
         return holdings.held_by(path, file)
@@ -297,9 +305,9 @@ def _held_if_there(path: Folder, file: DataFile) -> Collection[str]:
 
 
 class Horizon:
-    """The newest window for which a table ever had a file, followed from commit to commit.
+    """The newest window for which a table has ever had a file, followed from commit to commit.
 
-    Only the first call, and one after the table was replaced by another, reads the whole log.
+    Only the first call, and the first call after the table was replaced by another one, reads the whole log.
     """
 
     def __init__(self, path: Folder) -> None:
@@ -307,7 +315,7 @@ class Horizon:
         self._seen: tuple[Anchor, str] | None = None
 
     def newest_window(self) -> str:
-        """The window's key; empty if the table has no files."""
+        """The key of the window; empty if the table has no files."""
         commits = delta_log.commits_after(self._path, self._seen[0]) if self._seen is not None else None
         if self._seen is None or commits is None:
             at = delta_log.newest_anchor(self._path)
@@ -323,13 +331,14 @@ class Horizon:
 
 @lru_cache(maxsize=1024)
 def _horizon(path: Folder) -> Horizon:
-    """Return the single object for each table and process, because a sensor calls this at each tick."""
+    """Return the one object for this table in this process. There is only one, because a sensor calls this at each
+    tick."""
     return Horizon(path)
 
 
 def file_actions(path: Folder, version: int | None = None) -> pa.Table:
-    """Return one row for each data file of the table, with its size, number of records and column statistics,
-    flattened.
+    """Return one flat row for each data file of the table, with the file's size, number of records and column
+    statistics.
 
     For the files of each window, see `holdings.actions`.
     """
@@ -338,7 +347,8 @@ def file_actions(path: Folder, version: int | None = None) -> pa.Table:
 
 
 def added_files(commit: LoadCommit) -> tuple[holdings.WindowFiles, list[dict[str, Any]]] | None:
-    """Return the data files that a load added, and their statistics named as in `file_actions`, from the commit alone."""
+    """Return the data files that a load added, with statistics under the names that `file_actions` uses, from the
+    commit alone."""
     if commit.adds is None:
         return None
     return holdings.files_of_adds(commit.adds), holdings.statistics_of_adds(commit.adds)

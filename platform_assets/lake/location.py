@@ -1,6 +1,6 @@
-"""The lake's location: the only module that knows its paths and accesses its files.
+"""The lake's location: the only module that knows the paths in the lake and accesses its files.
 
-A lake is a local or mounted folder, or in an object store; `files` has the calls that differ.
+A lake is in a local or mounted folder, or in an object store. `files` has the calls that differ between the two.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ _REPLAY_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Folder:
-    """A folder of the lake, which need not exist: a table's, or another one.
+    """A folder of the lake: the folder of a table, or another one. It need not exist.
 
-    Names below it are relative paths with `/` between the parts. It is a value, so it can be a dictionary key.
+    Names below the folder are relative paths with `/` between the parts. The object is a value, so it can be a
+    dictionary key.
     """
 
     uri: str
 
     @classmethod
     def at(cls, path: str | Path) -> Folder:
-        """Return the folder at a path of the file system."""
+        """Return the folder at a file system path."""
         return cls(str(path))
 
     def __truediv__(self, name: str) -> Folder:
@@ -58,32 +59,32 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of the folder's path."""
         return self.uri.rpartition("/")[2]
 
     @property
     def is_in_store(self) -> bool:
-        """True if it is in an object store."""
+        """True if the folder is in an object store."""
         return is_in_store(self.uri)
 
     @property
     def path(self) -> Path:
-        """Its path on the file system. Raises ConfigurationError if it is in an object store."""
+        """The folder's path on the file system. Raises ConfigurationError if the folder is in an object store."""
         if self.is_in_store:
             raise ConfigurationError(f"{self} is in an object store, but this needs a local or mounted folder")
         return Path(self.uri)
 
     @property
     def content(self) -> Files:
-        """Its files; errors are translated inside `reading` and `writing`."""
+        """The files in the folder. Errors are translated inside `reading` and `writing`."""
         return files_at(self.uri)
 
     def delta(self, version: int | None = None) -> DeltaTable:
-        """Open the Delta table in it, at its newest version or at `version`.
+        """Open the Delta table in the folder, at the table's newest version or at `version`.
 
         Raises the errors of `failures`: TableUnsupportedError for a table with a feature that the platform does not
-        support, VersionGoneError if the log no longer has `version`. Later calls on the table must be inside `reading`
-        or `writing`.
+        support, and VersionGoneError if the log no longer has `version`. Later calls on the table must be inside
+        `reading` or `writing`.
         """
         with self.reading():
             try:
@@ -97,11 +98,11 @@ class Folder:
             return table
 
     def reading(self) -> AbstractContextManager[None]:
-        """Wrap a block that reads from it."""
+        """Wrap a block that reads from the folder."""
         return failures.reading(self)
 
     def writing(self) -> AbstractContextManager[None]:
-        """Wrap a block that writes to it."""
+        """Wrap a block that writes to the folder."""
         return failures.writing(self)
 
     def create_delta(
@@ -113,7 +114,7 @@ class Folder:
         description: str,
         configuration: Mapping[str, str],
     ) -> None:
-        """Create a Delta table in it, unless there is one by now. Raises LakeNotWritableError."""
+        """Create a Delta table in the folder, unless one exists by now. Raises LakeNotWritableError."""
         self.make()
         with self.writing():
             try:
@@ -134,7 +135,7 @@ class Folder:
                     raise
 
     def parquet_files(self) -> ds.Dataset:
-        """Return the Parquet files in it, including those that no table names."""
+        """Return the Parquet files in the folder, including files to which no table refers."""
         if not self.is_in_store:
             return ds.dataset(self.uri, format="parquet", exclude_invalid_files=False)
         kind = ds.ParquetFileFormat()
@@ -143,7 +144,7 @@ class Folder:
 
     @property
     def spark_path(self) -> str:
-        """The address of the folder in Spark's form."""
+        """The address of the folder in the form that Spark uses."""
         return self.uri.replace("s3://", "s3a://", 1) if self.is_in_store else self.uri
 
     @property
@@ -151,12 +152,12 @@ class Folder:
         return object_files.for_delta() if self.is_in_store else None
 
     def has_delta_log(self) -> bool:
-        """Return True if delta-rs finds a table in it, which may lack log files."""
+        """Return True if delta-rs finds a table in the folder. The table may lack log files."""
         with self.reading():
             return DeltaTable.is_deltatable(self.uri, self._options)
 
     def has(self, name: str) -> bool:
-        """Return True if there is a file of this name. Raises what `read` raises."""
+        """Return True if there is a file with this name. Raises whatever `read` raises."""
         return self.size(name) is not None
 
     def read(self, name: str) -> bytes | None:
@@ -169,12 +170,14 @@ class Folder:
                 return None
 
     def files(self, below: str = "") -> list[str]:
-        """Return the names of the files directly in the folder `below`, in no order; none if it does not exist."""
+        """Return the names of the files directly in the folder `below`, in no particular order; none if that folder
+        does not exist."""
         with self.reading():
             return self.content.files(below)
 
     def folders(self, below: str = "") -> list[str]:
-        """Return the names of the folders directly in the folder `below`, in no order; none if it does not exist."""
+        """Return the names of the folders directly in the folder `below`, in no particular order; none if that folder
+        does not exist."""
         with self.reading():
             return self.content.folders(below)
 
@@ -195,13 +198,14 @@ class Folder:
                 return None
 
     def stamps(self) -> dict[str, str]:
-        """Return the stamps of all files below it, by name; the same content may have the same stamp."""
+        """Return the stamps of all files below the folder, by name. Files with the same content may have the same
+        stamp."""
         with self.reading():
             return self.content.stamps("")
 
     def keeps_versions(self) -> bool:
-        """Return True if its store keeps overwritten or deleted files. Raises LakeNotWritableError: it writes a file
-        to find out."""
+        """Return True if the folder's store keeps overwritten or deleted files. This writes a file to find out, and
+        raises LakeNotWritableError."""
         with self.writing():
             return self.content.keeps_versions()
 
@@ -211,31 +215,32 @@ class Folder:
             return self.content.open(name)
 
     def make(self) -> None:
-        """Create it if it is missing. Raises LakeNotWritableError."""
+        """Create the folder if it is missing. Raises LakeNotWritableError."""
         with self.writing():
             self.content.make()
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically: a reader sees either the previous content or this one. Raises
+        """Write a file atomically: a reader sees either the previous content or the new content. Raises
         LakeNotWritableError."""
         self.make()
         with self.writing():
             self.content.write(name, content)
 
     def write_new(self, name: str, content: bytes) -> bool:
-        """Write a file atomically unless there is one; return True if it was written. Raises LakeNotWritableError."""
+        """Write a file atomically, unless it exists; return True if it was written. Raises LakeNotWritableError."""
         self.make()
         with self.writing():
             return self.content.write_new(name, content)
 
     def time(self) -> datetime:
-        """Read its store's clock: the modification time of a file written now. Raises LakeNotWritableError."""
+        """Read the clock of the folder's store: the modification time of a file written now. Raises
+        LakeNotWritableError."""
         self.make()
         with self.writing():
             return self.content.time()
 
     def copy(self, name: str, to: str) -> None:
-        """Copy a file to a new name. Raises TableDamagedError if it does not exist, and LakeNotWritableError."""
+        """Copy a file to a new name. Raises TableDamagedError if the file does not exist, and LakeNotWritableError."""
         with self.open(name):
             pass  # tells a file that cannot be read from one that cannot be written
         (self / to.rpartition("/")[0]).make()
@@ -248,27 +253,27 @@ class Folder:
             return self.content.written_before(moment, below)
 
     def erase(self, names: Iterable[str]) -> None:
-        """Delete files permanently, if they exist, and the folders that are empty then. Raises LakeNotWritableError."""
+        """Delete files permanently, if they exist, and any folders that are then empty. Raises LakeNotWritableError."""
         with self.writing():
             self.content.remove(names)
 
     def delete(self) -> None:
-        """Delete it with all its content, if it exists; what cannot be deleted stays."""
+        """Delete the folder with all its content, if it exists. Anything that cannot be deleted stays."""
         self.content.delete()
 
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """A lake: its tables, the ledger and the checks' baselines, each in a separate folder."""
+    """A lake: its tables, its ledger and the baselines of its checks, each in a separate folder."""
 
     root: Folder
 
     @classmethod
     def at(cls, root: str | Path) -> Lake:
-        """Return the lake at an absolute local path, also as `file://…`, or at `s3://bucket/prefix`.
+        """Return the lake at an absolute local path, which may also be given as `file://…`, or at `s3://bucket/prefix`.
 
-        Raises ConfigurationError for any other address, if the environment lacks settings of the store, or if its
-        settings let commits overwrite one another.
+        Raises ConfigurationError for any other address, if the environment lacks settings for the store, or if its
+        settings would let commits overwrite one another.
         """
         if str(root).startswith(STORES):
             return cls(Folder(object_files.checked(str(root), os.environ)))
@@ -288,15 +293,15 @@ class Lake:
         return self.root / table.kind / table.topic
 
     def tables(self) -> list[TableRef]:
-        """Return its tables, in order of their names. A folder that cannot be a topic's is not a table of the
-        platform."""
+        """Return the lake's tables, in the order of their names. A folder whose name cannot be a topic's name is not a
+        table of the platform."""
         found = [TableRef(kind, topic) for kind in KINDS for topic in (self.root / kind).folders() if is_topic(topic)]
         return sorted((t for t in found if self.table(t).has_delta_log()), key=lambda t: t.name)
 
     def replay(self, name: str) -> Lake:
-        """Return the lake of a replay, inside this one but with separate tables and a separate ledger.
+        """Return the lake of a replay, which is inside this lake but has separate tables and a separate ledger.
 
-        No table of this lake is in it. Raises ConfigurationError for a name that cannot be a folder's.
+        None of this lake's tables are in it. Raises ConfigurationError for a name that a folder cannot have.
         """
         if not _REPLAY_NAME.fullmatch(name):
             raise ConfigurationError(
@@ -306,19 +311,19 @@ class Lake:
         return Lake(self.root / "replays" / name)
 
     def replays(self) -> list[str]:
-        """Return the names of its replays, in order, without folders that no replay can have created."""
+        """Return the names of the lake's replays, in order. Folders that no replay can have created are left out."""
         return sorted(name for name in (self.root / "replays").folders() if _REPLAY_NAME.fullmatch(name))
 
     def is_case_sensitive(self) -> bool:
-        """Return True if `Orders` and `orders` are two folders in it. Raises LakeNotWritableError, since it writes a
-        file to find out."""
+        """Return True if `Orders` and `orders` are two different folders in the lake. This writes a file to find out,
+        and raises LakeNotWritableError."""
         self.root.make()
         with self.root.writing():
             return self.root.content.is_case_sensitive()
 
     @property
     def ledger(self) -> Folder:
-        """The folder of the ledger, with the tables and folders below."""
+        """The folder of the ledger, which contains the tables and folders below."""
         return self.root / "_ledger"
 
     @property
@@ -338,35 +343,35 @@ class Lake:
 
     @property
     def baselines(self) -> Folder:
-        """The checks' baselines, one file per topic: a cache, which may be deleted at any time."""
+        """The baselines of the checks, one file per topic: a cache, which can be deleted at any time."""
         return self.root / "_ledger" / "baselines"
 
     @property
     def file_contents(self) -> Folder:
-        """Contents of shared data files, by table, in one small file each: a cache, which may be deleted at any
-        time."""
+        """Contents of shared data files, by table, one small file for each data file: a cache, which can be deleted at
+        any time."""
         return self.root / _CONTENTS
 
     @property
     def schemas(self) -> Folder:
-        """Schemas that were read from registries, one file each; without them, windows cannot be decoded if the
+        """Schemas that were read from registries, one file each. Without them, windows cannot be decoded if the
         registry is lost."""
         return self.root / "_ledger" / "schemas"
 
     @property
     def sessions(self) -> Folder:
-        """Generations of the Spark sessions that processes share, one file each, which may be deleted at any time."""
+        """Generations of the Spark sessions that processes share, one file each. They can be deleted at any time."""
         return self.root / "_ledger" / "sessions"
 
     @property
     def upkeep(self) -> Folder:
-        """Records of the newest upkeep of each table, one file each, which may be deleted at any time."""
+        """Records of the newest upkeep of each table, one file each. They can be deleted at any time."""
         return self.root / "_ledger" / "upkeep"
 
     @property
     def audits(self) -> Folder:
-        """Results of the newest deep audits, one file per topic; without it, an idle topic shows none until the next
-        audit."""
+        """Results of the newest deep audits, one file per topic. Without its file, an idle topic shows no result until
+        the next audit."""
         return self.root / "_ledger" / "audits"
 
 
@@ -383,28 +388,28 @@ def contents_of_files(table: Folder) -> Folder:
 
 
 def load_folder(window: str, load_id: str) -> str:
-    """Return the folder of a load's files, relative to the table's folder."""
+    """Return the folder for a load's files, relative to the table's folder."""
     return f"{window_folder(window)}/{load_id}"
 
 
 def shared_folder(first: str, last: str, since: int, unique: str) -> str:
-    """Return a folder for files with rows of windows from `first` to `last`, relative to the table's folder; see
+    """Return a folder, relative to the table's folder, for files with rows of windows from `first` to `last`; see
     `shared_span`.
 
-    The rows are those of version `since` of the table or of a later one; see `shared_since`.
+    The rows are those in version `since` of the table or in a later version; see `shared_since`.
     """
     return f"{SHARED}/{first.replace(':', '')}_{last.replace(':', '')}/v{since}-{unique}"
 
 
 def shared_span(path: str) -> tuple[str, str] | None:
-    """Return the first and last window in the folder of a file's path, which is not percent-encoded; None for other
-    folders."""
+    """Return the first and the last window from the folder name in a file's path, which is not percent-encoded; None
+    for other folders."""
     found = _SPAN.match(path)
     return None if found is None else (f"{found[1]}:{found[2]}", f"{found[3]}:{found[4]}")
 
 
 def shared_since(path: str) -> int | None:
-    """Return the version in the folder of a file's path, which is not percent-encoded; None for other folders."""
+    """Return the version from the folder name in a file's path, which is not percent-encoded; None for other folders."""
     found = _SINCE.match(path)
     return None if found is None else int(found[1])
 
@@ -415,12 +420,12 @@ def begun_loads(table: Folder, window: str) -> frozenset[str]:
 
 
 def window_folders(window: str) -> tuple[str, ...]:
-    """Return all folders that may hold files of a window from any writer: the one above, and other encodings of a
-    colon."""
+    """Return all folders that may hold files of a window from any writer: the folder from `window_folder`, and folders
+    with other encodings of a colon."""
     return window_folder(window), f"window={window}", f"window={window.replace(':', '%253A')}"
 
 
 def window_folder(window: str) -> str:
-    """Return the common prefix of the folders of a window's loads. A colon is encoded like Spark does, which cannot
-    read one."""
+    """Return the common prefix of the folders of a window's loads. A colon is encoded as Spark encodes it, because
+    Spark cannot read a colon."""
     return f"window={window.replace(':', '%3A')}"

@@ -1,4 +1,4 @@
-"""Measuring a data file of a flat table: the digests of each window in it, in one pass."""
+"""Measuring a data file of a flat table: computing the digests of each window in the file in one pass."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BLOCK_ROWS: Final = 1 << 16
 
 
 def measured(table: Folder, file: DataFile, schema: pa.Schema, measure: Measure) -> Digests:
-    """Return the digests of a file's rows by reading it; `schema` has the table's columns.
+    """Return the digests of a file's rows by reading the file; `schema` has the table's columns.
 
-    Memory is bounded by a block of rows. Raises FilesLostError.
+    Memory is bounded by one block of rows. Raises FilesLostError.
     """
     found: Digests = {}
     with failures.reading_files(table, ""), table.open(unquote(file.path)) as opened:

@@ -1,7 +1,8 @@
-"""Merging small files of a flat table: which files, and the commit, which declares that it changes no data.
+"""Merging small files of a flat table: choosing the files, and making the commit, which declares that it changes no
+data.
 
-Readers of the table's stream and of its change feed see nothing. If a commit in between removed one of the files,
-for example a load of one of their windows, the merge is not retried and the merged file is deleted.
+Readers of the table's stream or change feed see no change. If a commit in between removed one of the files, for example
+a load of one of their windows, the merge is not retried and the merged file is deleted.
 """
 
 from __future__ import annotations
@@ -38,33 +39,33 @@ Loads = dict[int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files to be merged into one, in order of their rows, and the windows in them, ascending: no other file has
-    rows of these."""
+    """Files to merge into one file, in the order of their rows, and the windows in these files, in ascending order. No
+    other file has rows of these windows."""
 
     files: tuple[DataFile, ...]
     windows: tuple[str, ...]
 
     @property
     def bytes(self) -> int:
-        """Size of the files."""
+        """Total size of the files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def is_worthwhile(self) -> bool:
-        """Return True if merging saves readers more than it costs.
+        """Return True if the benefit of merging for readers outweighs its cost.
 
-        The largest file must have at most two thirds of all bytes. So a file grows by half or more each time its
-        rows are rewritten, and a slowly growing table does not rewrite the same rows at every run.
+        The largest file must have at most two thirds of all bytes. So a file grows by half or more each time its rows
+        are rewritten, and the rows of a slowly growing table are not rewritten in every run.
         """
         largest = max((file.bytes for file in self.files), default=0)
         return len(self.files) > 1 and 3 * largest <= 2 * self.bytes
 
     @property
     def is_in_order(self) -> bool:
-        """Return True if the rows of the files, one after the other, are ordered by window and place.
+        """Return True if the rows of the files, read one file after another, are in the order of window and place.
 
-        Only loads, copies and upkeep write them this way: another writer's files have other names. Spans may touch,
-        but not overlap.
+        Only loads, copies and upkeep write files in this order; files of other writers have other names. The spans of
+        two files may touch, but must not overlap.
         """
         ends = ""
         for file in self.files:
@@ -80,11 +81,12 @@ class Group:
 def plan(
     found: pa.Table, windows: Collection[str], target: int = TARGET_BYTES, lacking: Collection[str] = frozenset()
 ) -> list[Group]:
-    """Return the groups of files to merge, of about `target` bytes each, among files that contain only `windows`. Pure.
+    """Return the groups of files to merge, with about `target` bytes each, among files that contain only `windows`.
+    Pure.
 
-    `found` are the `holdings.actions` of a flat table. Files of half the target or more are kept, unless they are
-    among `lacking`: those are rewritten although this does not speed up reads. A window is merged with all of its
-    files or not at all: only then does its receipt describe their rows.
+    `found` is the result of `holdings.actions` for a flat table. Files with at least half of `target` bytes are kept,
+    unless they are among `lacking`: those are rewritten although this does not make reads faster. A window is merged
+    with all of its files or not at all, because only then does its receipt describe the rows that are merged.
     """
     files, held = _files(found)
     allowed = set(windows)
@@ -108,7 +110,8 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Files that share windows with one another, directly or through others, and with no other file."""
+    """Files that are connected by shared windows, directly or through other files, and that share no window with any
+    other file."""
 
     files: list[DataFile]
     windows: set[str]
@@ -123,7 +126,7 @@ class _Unit:
 
 
 def _units(files: Mapping[str, DataFile], held: Mapping[str, Collection[str]]) -> list[_Unit]:
-    """Return the units in order of their first files."""
+    """Return the units in the order of their first files."""
     unit_of: dict[str, _Unit] = {}
     for path, file in files.items():
         own = _Unit([file], set(held[path]))
@@ -136,7 +139,8 @@ def _units(files: Mapping[str, DataFile], held: Mapping[str, Collection[str]]) -
 
 
 def _worthwhile(units: Sequence[_Unit]) -> Group:
-    """Return the group of the largest worthwhile number of `units`; a group without files if none are worth merging."""
+    """Return the group with the largest number of `units` that is worth merging. If none is worth merging, return a
+    group without files."""
     left = list(units)
     while left:
         files = [file for unit in left for file in unit.files]
@@ -148,7 +152,7 @@ def _worthwhile(units: Sequence[_Unit]) -> Group:
 
 
 def _files(found: pa.Table) -> tuple[dict[str, DataFile], dict[str, set[str]]]:
-    """Return each file, in order of its rows, and its windows, both by path."""
+    """Return each file, in the order of its rows, and each file's windows, both by path."""
     names = [name for name in (f"min.{holdings.WINDOW}", f"max.{holdings.WINDOW}") if name in found.column_names]
     places = [name for name in ("min.kafka_partition", "min.kafka_offset") if name in found.column_names]
     rows = found.select(["path", "size_bytes", "num_records", holdings.WINDOW, *names, *places]).to_pylist()
@@ -182,11 +186,11 @@ def commit(
 ) -> int | None:
     """Replace the files of `group` by `new`, which have the same rows; return the table's new version.
 
-    `since` is a version from before anything was read or written, by default that of `handle`; `known` stores the
-    commits read since then, for the next group. Returns None if a commit after it has removed a file of the group,
-    or has loaded or fenced a window between the first and the last one of the group: an erasure deletes files that
-    may contain its window, and cannot tell what a half-written file contains. Raises TableRefusedError; and
-    CommitOutcomeUnknownError, after which the log may name the new files.
+    `since` is a version from before anything was read or written, by default the version of `handle`. `known` collects
+    the commits read since then, for the next group. Returns None if a commit after `since` has removed a file of the
+    group, or has loaded or fenced a window between the first and the last window of the group. An erasure makes such a
+    commit, deletes files that may contain its window, and cannot know what a half-written file contains. Raises
+    TableRefusedError, and CommitOutcomeUnknownError, after which the log may name the new files.
     """
     identity = str(uuid.uuid4())
     span = [group.windows[0], group.windows[-1]]
@@ -234,7 +238,7 @@ def commit(
 
 
 def is_upkeep(commit: delta_log.Commit) -> bool:
-    """Return True if a commit replaced files by proved copies of their rows, and changed no window's rows."""
+    """Return True if a commit replaced files by proved copies of their rows, and changed no rows of any window."""
     if commit.user_metadata is None or not commit.rearranges:
         return False
     try:
@@ -260,9 +264,10 @@ def _is_overtaken(folder: Folder, since: int, newest: int, group: Group, known: 
 
 
 def _made_since(folder: Folder, version: int, identity: str, window: str) -> int | None:
-    """Return the version of the commit with this identity after `version`, if the log has it.
+    """Return the version of the commit with this identity, if the log has it after `version`.
 
-    Raises CommitOutcomeUnknownError if the log cannot be read: the commit may name the new files, so they have to stay.
+    Raises CommitOutcomeUnknownError if the log cannot be read. In that case, the commit may refer to the new files, so
+    they must stay.
     """
     try:
         for made in _commits_after(folder, version):

@@ -1,38 +1,34 @@
-"""Turn a partitioned table of windows into a flat one while it is in use: copy its rows, and then name the copies in
-one commit.
+"""Turn a partitioned table of windows into a flat table while it is in use: copy the table's rows, and then name the
+copies in one commit.
 
-Each copy is recorded in a file of its own in the folder `_migration` of the table, with the files that its rows come
-from and the digests of each window, so that a run that was killed is continued. A copy counts only while the table
-still has all of these files: a load, an erasure or somebody's OPTIMIZE that replaces one makes it stale, and its
-windows are copied again.
+Each copy is recorded in a separate file in the table's folder `_migration`, with the files from which its rows come and
+the digests of each window. So the next run can continue after a run was killed. A copy counts only while the table
+still has all of these files. If a load, an erasure or somebody's OPTIMIZE replaces one of them, the copy is stale, and
+its windows are copied again.
 
-**When a copy may be named, and when deleted.** A commit based on version v names a copy only if no commit up to v,
-since the version at which the copying began, loaded or fenced a window of its span, the first to the last window in the
-name of its folder. Before the table is flat, only these delete a copy:
+**When a commit may name a copy, and when a copy may be deleted.** The span of a copy is the range of windows in the
+name of its folder. A commit based on version v names a copy only if no commit loaded or fenced a window in the copy's
+span after the version at which the copying began, up to v. Before the table is flat, only the following delete a copy:
 
-* An erasure, if the copy holds rows of its window, or is half-written and has the window in its span. The copy existed
-when the
-  erasure listed it, before it committed, so the erasure's version c came after the copying began. If c <= v, the copy
-  is not named. If
-  c > v, c is not v + 1, which is the migration's, so the erasure is refused: it was opened with another layout. One
-  that is opened
-  later deletes no file that its version names.
-* A run of the migration, or `leftovers.delete_overtaken`, if such a version c has overtaken the copy. A commit based
-on v >= c never
-  names it; one on an earlier v is refused, since version v + 1 exists. Whatever else makes a copy stale may be undone,
-  such as by
-  RESTORE, or another run may count that copy instead of its own: such copies are deleted once the table is flat.
-* VACUUM, if the copy is older than the table's retention. Copies older than half of it are not named. This is checked
-just before the
-  commit, together with the sizes of the files.
+* An erasure, if the copy holds rows of the erased window, or if the copy is half-written and its span includes that
+  window. The erasure listed the copy before it committed, so the erasure's version c came after the copying began. If c
+  <= v, the copy is not named. If c > v, c is not v + 1, because that version is the migration's. So the erasure is
+  refused, because it opened the table with another layout. An erasure that opens the table later deletes no file that
+  the opened version names.
+* A run of the migration, or `leftovers.delete_overtaken`, if such a version c has overtaken the copy. A commit based on
+  v >= c never names the copy; a commit based on an earlier v is refused, because version v + 1 exists. Copies that are
+  stale for any other reason are deleted only once the table is flat: the reason can be undone, for example by RESTORE,
+  or another run may count that copy instead of its own.
+* VACUUM, if the copy is older than the table's retention. Copies older than half of the retention are not named. Their
+  age is checked just before the commit, together with the sizes of the files.
 
-A later migration of a table that was restored names no copy from before the previous migration's commit, whose run may
-still delete those that no version has named.
+If a table was restored and is migrated again, the second migration names no copy from before the first migration's
+commit, because the run of the first migration may still delete copies that no version has named.
 
-delta-rs cannot change a table's partition columns in a commit that names files, so the commit is written here: as the
-version after that whose files were copied, unless there is such a version by now. Then the other commit was first, and
-this one is not made. Whoever opened the table before this commit is refused, because its layout has changed. It changes
-no data, so change feeds see nothing.
+delta-rs cannot change a table's partition columns in a commit that names files, so this module writes the commit
+itself, as the version after the one whose files were copied. If that version exists by now, another commit was first,
+and the migration's commit is not made. Writers that opened the table before the migration's commit are refused, because
+the layout has changed. The commit changes no data, so change feeds show no change.
 """
 
 from __future__ import annotations
@@ -69,24 +65,24 @@ _VERSION: Final = 1
 _COLUMNS: Final = "columns.json"
 _STATISTICS: Final = "delta.dataSkippingStatsColumns"
 _FORMER_COMMENT: Final = b"window key and Dagster partition key; the table's partition column"
-"""Comment of the column `window` in tables of releases before flat tables."""
+"""Comment of the column `window` in tables that were created by releases before flat tables."""
 _PATH: Final = re.compile(rf"{SHARED}/[0-9-]+_[0-9-]+/(?:v\d{{1,18}}-)?[0-9a-f-]{{36}}/part-[0-9a-f]+\.parquet")
 _RETENTION: Final = "delta.deletedFileRetentionDuration"
 _INTERVAL: Final = re.compile(r"interval\s+(\d{1,6})\s+(second|minute|hour|day|week)s?")
 _KNOWN_FEATURES: Final = frozenset(
     {"appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz"}
 )
-"""Writers' features of Delta that do not concern which files a commit names."""
+"""Delta's writer features that do not affect which files a commit names."""
 
 Source = tuple[str, int]
-"""A data file of the partitioned table: its path in the form of the log, and its size."""
+"""A data file of the partitioned table: its path in the form that the log uses, and its size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A new file with all rows of some files of the partitioned table. `name` is that of its record.
+    """A new file with all rows from some files of the partitioned table. `name` is the name of the copy's record.
 
-    `since` is a version of the table from before anything of it was read or written.
+    `since` is a version of the table from before any of these rows were read or written.
     """
 
     name: str
@@ -96,7 +92,7 @@ class Copy:
     since: int
 
     def to_json(self) -> str:
-        """The record of the copy. It has bounds of offsets and times, but no other value of a row."""
+        """The record of the copy. It contains the bounds of offsets and times, but no other values from rows."""
         f = self.file
         return json.dumps(
             {
@@ -114,9 +110,10 @@ class Copy:
 
     @classmethod
     def from_json(cls, name: str, text: bytes) -> Copy | None:
-        """Return the copy of a record; None for one of another version, or that was changed manually.
+        """Return the copy described by a record; None for a record of another version, or a record that was changed
+        manually.
 
-        A stale copy's folder is deleted, so the path must be one that only copies have.
+        The folder of a stale copy is deleted, so the path must be one that only copies have.
         """
         try:
             found = json.loads(text)
@@ -135,9 +132,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A commit of the table's log: the window that it loads or fences, and the copies that it names.
+    """A commit in the table's log: the window that it loads or fences, and the copies that it names.
 
-    Nothing else is known of a `lost` one.
+    Nothing else is known about a `lost` commit.
     """
 
     version: int
@@ -149,8 +146,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Copies that count, those that may be deleted at once, and the groups of files that are still to be copied, each
-    to one file."""
+    """Copies that count, copies that can be deleted at once, and the groups of files that are still to be copied, each
+    group to one file."""
 
     copies: tuple[Copy, ...]
     overtaken: tuple[Copy, ...]
@@ -160,8 +157,8 @@ class Plan:
 def plan(files: Sequence[DataFile], copies: Sequence[Copy], target: int, events: Sequence[Event] = ()) -> Plan:
     """Return the plan for the files of a version, the copies recorded so far, and the commits up to the version. Pure.
 
-    A window's files stay together, windows follow one another by age, and a group ends at `target` bytes. It also ends
-    at files that are copied already, so that a load of a window in between does not make the new copy stale.
+    The files of a window stay together, windows are ordered by age, and a group ends at `target` bytes. A group also
+    ends at files that are copied already, so that a load of a window in between does not make the new copy stale.
     """
     named = {(f.path, f.bytes) for f in files}
     good, overtaken, taken = list[Copy](), list[Copy](), set[Source]()
@@ -187,7 +184,8 @@ def plan(files: Sequence[DataFile], copies: Sequence[Copy], target: int, events:
 
 
 def _is_other(file: DataFile, following: DataFile) -> bool:
-    """Return True if one file has a window and the other has none: a copy of the latter may hold any."""
+    """Return True if one file has a window and the other has none: a copy of a file without a window may hold any
+    window."""
     first, second = (holdings.is_key(f.partition[holdings.WINDOW]) for f in (file, following))
     return first != second
 
@@ -198,7 +196,7 @@ def _is_in_span(copy: Copy, window: str | None) -> bool:
 
 
 def events_since(folder: Folder, copies: Sequence[Copy], version: int) -> list[Event]:
-    """Return the commits up to `version` since the copying of the oldest of `copies` began."""
+    """Return the commits up to `version` after the copying of the oldest of `copies` began."""
     return [
         _event(folder, number) for number in range(min((c.since for c in copies), default=version) + 1, version + 1)
     ]
@@ -213,7 +211,7 @@ def _event(folder: Folder, version: int) -> Event:
 
 
 def files_in_order(folder: Folder, handle: DeltaTable) -> list[DataFile]:
-    """Return the files of a partitioned table in order of their rows, each with its window as its partition."""
+    """Return the files of a partitioned table in the order of their rows, each with its window as its partition."""
     with folder.reading():
         found = pa.table(handle.get_add_actions(flatten=True))
     by_window = holdings.by_window(folder, found, flat=False)
@@ -240,8 +238,7 @@ def check_supported(folder: Folder, handle: DeltaTable) -> None:
 
 
 def flat_columns(folder: Folder, handle: DeltaTable) -> pa.Schema:
-    """Return the columns that the flat table gets, with field ids. The ids stay the same over all runs of a
-    migration."""
+    """Return the columns that the flat table gets, with field ids. The ids are the same in all runs of a migration."""
     now = _unpartitioned(pa.schema(handle.schema().to_arrow()))
     known = (folder / FOLDER).read(_COLUMNS)
     before = None if known is None else pa.schema(Schema.from_json(known.decode()).to_arrow())
@@ -255,7 +252,7 @@ def flat_columns(folder: Folder, handle: DeltaTable) -> pa.Schema:
 
 
 def _unpartitioned(columns: pa.Schema) -> pa.Schema:
-    """Return the columns with a comment of `window` that does not call it the partition column."""
+    """Return the columns, with a comment of `window` that does not call `window` the partition column."""
     at = columns.get_field_index(holdings.WINDOW)
     metadata = columns.field(at).metadata or {}
     if metadata.get(b"comment") != _FORMER_COMMENT:
@@ -265,7 +262,7 @@ def _unpartitioned(columns: pa.Schema) -> pa.Schema:
 
 
 def recorded(folder: Folder) -> list[Copy]:
-    """Return the copies that are recorded; their files may be gone."""
+    """Return the recorded copies; their files may no longer exist."""
     names = sorted(n for n in (folder / FOLDER).files() if n.endswith(".json") and n != _COLUMNS)
     texts = ((name, (folder / FOLDER).read(name)) for name in names)
     found = (None if text is None else Copy.from_json(name, text) for name, text in texts)
@@ -273,7 +270,7 @@ def recorded(folder: Folder) -> list[Copy]:
 
 
 def lasting(folder: Folder, handle: DeltaTable, copies: Sequence[Copy]) -> list[Copy]:
-    """Return those of `copies` whose files are there, and are so young that no VACUUM deletes them soon."""
+    """Return those of `copies` whose files exist and are so young that no VACUUM will delete them soon."""
     text = handle.metadata().configuration.get(_RETENTION) or ""
     found = _INTERVAL.fullmatch(text.strip().lower())
     retention = timedelta(days=7) if found is None else timedelta(**{f"{found[2]}s": int(found[1])})
@@ -284,10 +281,11 @@ def lasting(folder: Folder, handle: DeltaTable, copies: Sequence[Copy]) -> list[
 def copied(
     folder: Folder, sources: Sequence[DataFile], columns: pa.Schema, measure: Measure, since: int
 ) -> Copy | None:
-    """Copy the rows of `sources` to one new file, compare them, and record the copy; None if the sources have no rows.
+    """Copy the rows of `sources` to one new file, compare them with the sources, and record the copy; return None if
+    the sources have no rows.
 
     `since` is a version that the table had by now. Raises FilesLostError if a source cannot be read, and LoadError if
-    the copy differs; no file is left then.
+    the copy differs; after an error, no file is left.
     """
     made = row_copies.merged(folder, sources, columns, measure, since)
     if made is None:
@@ -302,15 +300,15 @@ def copied(
 
 
 def discard(folder: Folder, copies: Sequence[Copy]) -> None:
-    """Delete copies that no commit names: their record first, so that no other run names the file in a commit."""
+    """Delete copies that no commit names: first their records, so that no other run names the files in a commit."""
     for copy in copies:
         (folder / FOLDER).erase([copy.name])
         row_copies.discard(folder, [copy.file])
 
 
 def clear(folder: Folder, version: int) -> None:
-    """Delete the records, once the table is flat at `version`, its newest, and the previous copies that no version has
-    named."""
+    """Delete the records once the table is flat at `version`, its newest version. Also delete the previous copies that
+    no version has named."""
     copies = recorded(folder)
     events = events_since(folder, copies, version)
     for copy in copies:
@@ -323,11 +321,10 @@ def clear(folder: Folder, version: int) -> None:
 def commit(
     folder: Folder, handle: DeltaTable, files: Sequence[DataFile], copies: Sequence[Copy], columns: pa.Schema
 ) -> int | None:
-    """Put `copies` in the place of `files`, which are all files of the version of `handle`, and drop the partition
-    column.
+    """Replace `files`, which are all files in the version of `handle`, by `copies`, and drop the partition column.
 
-    Return the new version; None if another commit came first, or if a copy is gone or too old. Raises
-    MigrationOutcomeUnknownError, after which the log may have it.
+    Return the new version; None if another commit came first, or if a copy no longer exists or is too old. Raises
+    MigrationOutcomeUnknownError, after which the log may contain the commit.
     """
     for copy in copies:
         # Before the commit, so that the contents are recorded for each file that the table names.

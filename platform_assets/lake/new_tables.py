@@ -1,8 +1,8 @@
 """Creation of tables of windows.
 
 New tables are flat: `window` is an ordinary column with statistics, so a file may hold rows of many windows, and each
-column has a field id. Earlier releases partitioned their tables by `window`; such a table keeps working, and stays
-partitioned until `migrate-layout`.
+column has a field id. Earlier releases partitioned their tables by `window`. Such a table keeps working, and stays
+partitioned until `migrate-layout` changes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROPERTIES: Final = {
 
 
 def create(path: Folder, columns: Schema, *, name: str, description: str) -> None:
-    """Create a table of windows, unless there is one by now. Raises LakeNotWritableError."""
+    """Create a table of windows, unless it exists by now. Raises LakeNotWritableError."""
     path.create_delta(
         Schema.from_arrow(field_ids.assigned(pa.schema(columns.to_arrow()))),
         partition_by=None,

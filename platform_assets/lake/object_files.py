@@ -1,8 +1,8 @@
 """Files of a lake in an object store, using the same library as delta-rs, so that both have the same configuration and
 errors.
 
-Endpoint and credentials come from the environment of the process (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and
-others), in Spark workers from theirs: no address, plan or error contains them.
+The endpoint and the credentials come from the environment of the process (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and
+others). Spark workers use their own environment, so no address, plan or error contains these values.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ _OPTIONS: Final = {
 
 
 def for_delta() -> dict[str, str]:
-    """Return delta-rs's options in addition to its environment; they contain no secrets."""
+    """Return the options that delta-rs needs in addition to its environment; they contain no secrets."""
     return dict(_OPTIONS)
 
 
 def checked(root: str, environment: Mapping[str, str]) -> str:
     """Return the address of a lake in an object store, without a slash at its end.
 
-    Raises ConfigurationError if it is not `s3://bucket/prefix`, if no region is given, if a plain endpoint is not allowed, and if a
-    setting would let commits of two writers overwrite one another.
+    Raises ConfigurationError if the address is not `s3://bucket/prefix`, if no region is set, if the endpoint is plain
+    HTTP and this is not allowed, or if a setting would let commits of two writers overwrite one another.
     """
     address = root.rstrip("/")
     if not _ROOT.fullmatch(address):
@@ -107,22 +107,23 @@ def checked(root: str, environment: Mapping[str, str]) -> str:
 
 
 ATTEMPTS: Final = 6
-"""Attempts, and the time limit below, for requests that fail temporarily."""
+"""Maximum number of attempts, and below the time limit, for requests that fail temporarily."""
 PATIENCE: Final = timedelta(seconds=40)
 PART_BYTES: Final = 8 << 20
-"""Size of the parts in which a file is uploaded while it is written."""
+"""Size of the parts in which a file is uploaded while it is being written."""
 SLOW: Final = timedelta(minutes=10)
-"""Time limit of a request that sends a part of a large file, even over a slow line; others have 30 s, obstore's default."""
+"""Time limit of a request that sends a part of a large file, long enough for a slow line. Other requests have obstore's
+default of 30 s."""
 _PARTS_AT_ONCE: Final = 2
-"""Maximum number of parts of one large file in flight. Several such files are uploaded at once, and all their parts
-are in memory."""
+"""Maximum number of parts of one large file in flight. Several such files are uploaded at the same time, and all their
+parts are in memory."""
 _DELETED_AT_ONCE: Final = 1_000
 """Maximum number of names in a delete request (S3's limit)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFiles:
-    """Files of a folder of a bucket, which is only a prefix of keys."""
+    """Files in a folder of a bucket. Such a folder is only a prefix of keys."""
 
     uri: str
 
@@ -143,8 +144,8 @@ class ObjectFiles:
         return f"{found['e_tag']}-{found['size']}-{found['last_modified'].timestamp()}"
 
     def stamps(self, below: str) -> dict[str, str]:
-        """Implement `Files.stamps`, with one listing. The time counts only without an entity tag, which changes with the
-        content."""
+        """Implement `Files.stamps`, with one listing. The time only matters if there is no entity tag; an entity tag
+        changes with the content."""
         inside = len(self._key("")) + 1
         return {
             item["path"][inside:]: f"{item['e_tag'] or item['last_modified'].timestamp()} {item['size']}"
@@ -261,7 +262,8 @@ class ObjectFiles:
             self.remove_files([item["path"][inside:] for item in self._all("")])
 
     def part(self, name: str, start: int, end: int, e_tag: str | None) -> bytes:
-        """Return the bytes `[start, end)` of the file with this entity tag. Raises OSError if the file was replaced."""
+        """Return the bytes `[start, end)` of the file with this entity tag. Raises OSError if the file has been
+        replaced."""
         with self._asking(name) as key:
             if e_tag is None:
                 # Some stores have no tag for files that were added in other ways.
@@ -299,9 +301,9 @@ class ObjectFiles:
                 yield from filter(self._is_file, some)
 
     def _is_file(self, item: ObjectMeta) -> bool:
-        """Return True if a listed object is a file, not a directory marker: an empty object whose key ends with a
-        slash, as created by Spark's s3a and by store consoles. A listing has the name without the slash, under which
-        no object exists."""
+        """Return True if a listed object is a file, not a directory marker. A directory marker is an empty object whose
+        key ends with a slash; Spark's s3a and store consoles create such objects. A listing has the marker's name
+        without the slash, under which no object exists."""
         if item["size"]:
             return True
         try:
@@ -325,7 +327,7 @@ class ObjectFiles:
 
 @lru_cache(maxsize=8)
 def _bucket(name: str, timeout: timedelta | None = None) -> S3Store:
-    """Return a client of a bucket, which keeps connections open; each request may take `timeout`."""
+    """Return a client for a bucket. The client keeps connections open, and each request may take `timeout`."""
     return S3Store(
         name,
         retry_config={"max_retries": ATTEMPTS, "retry_timeout": timeout or PATIENCE},

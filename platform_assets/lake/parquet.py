@@ -1,5 +1,5 @@
-"""Parquet files of any writer, read as the same rows, although Spark's OPTIMIZE, delta-rs, DuckDB, polars and this
-platform write the same column in different physical types.
+"""Reading Parquet files of any writer as the same rows. Spark's OPTIMIZE, delta-rs, DuckDB, polars and this platform
+write the same column with different physical types.
 
 This module imports neither Delta nor Spark, so that Spark's Python workers load it quickly.
 """
@@ -18,7 +18,7 @@ from platform_assets.errors import ConfigurationError
 
 
 def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
-    """Yield a column's leaves: their paths in Parquet's form, with their types."""
+    """Yield the leaves of a column: their paths in Parquet's form, with their types."""
     if pa.types.is_struct(kind):
         for child in kind:
             yield from leaves(f"{path}.{child.name}", child.type)
@@ -32,7 +32,8 @@ def leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def check_apart(columns: Iterable[pa.Field]) -> None:
-    """Raise ConfigurationError if two leaves have the same path, ignoring case: names may contain dots, like paths."""
+    """Raise ConfigurationError if two leaves have the same path, ignoring case. This can happen because names, like
+    paths, may contain dots."""
     seen: dict[str, str] = {}
     for column in columns:
         for path, _ in leaves(column.name, column.type):
@@ -46,7 +47,7 @@ def check_apart(columns: Iterable[pa.Field]) -> None:
 
 
 WINDOW: Final = "window"
-"""The column of windows in files of tables that are not partitioned by it."""
+"""The window column in files of tables that are not partitioned by window."""
 _KEY_LENGTH: Final = len("2026-01-01-00:00")
 _WINDOWS_AT_ONCE: Final = 1 << 20
 
@@ -56,9 +57,9 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Return values like `to_pylist`, but Arrow's numbers for dates and timestamps outside the years 1 to 9999.
+    """Return values like `to_pylist`, except that dates and timestamps outside the years 1 to 9999 are Arrow's numbers.
 
-    In structs and lists, all dates and timestamps are numbers if any is outside.
+    In structs and lists, all dates and timestamps are numbers if any of them is outside these years.
     """
     if not _is_far(column):
         return list(column.to_pylist())
@@ -71,7 +72,7 @@ def python_values(column: pa.Array) -> list[Any]:
 
 
 def _is_far(column: pa.Array) -> bool:
-    """Return True if it contains, at any depth, a date or a timestamp outside these years."""
+    """Return True if the array contains, at any depth, a date or a timestamp outside these years."""
     kind = column.type
     if pa.types.is_map(kind):
         entries = slice(column.offsets[0].as_py(), column.offsets[-1].as_py())
@@ -107,7 +108,8 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 _INT96: Final = "us"
-"""INT96 can represent times that do not fit into nanoseconds: read as nanoseconds, they silently become other times."""
+"""INT96 can represent times that do not fit into nanoseconds. If they are read as nanoseconds, they silently become
+different times."""
 READ_OPTIONS: Final = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_INT96)
 """Options for datasets."""
 _COLUMNS: Final = {"kafka_partition": pa.int32(), "kafka_offset": pa.int64(), "kafka_timestamp_type": pa.int32()}
@@ -115,12 +117,12 @@ _COLUMNS: Final = {"kafka_partition": pa.int32(), "kafka_offset": pa.int64(), "k
 
 
 def opened(source: Any, **options: Any) -> pq.ParquetFile:
-    """Open a file for reading; its columns have the types of `plain_schema` once they are cast."""
+    """Open a file for reading. Once its columns are cast, they have the types in `plain_schema`."""
     return pq.ParquetFile(source, coerce_int96_timestamp_unit=_INT96, **options)
 
 
 def plain_schema(file: pq.ParquetFile) -> pa.Schema:
-    """Return the columns of a file in the platform's types, whatever its writer."""
+    """Return the columns of a file in the platform's types, whichever program wrote the file."""
     leaves = iter([file.schema.column(n).physical_type for n in range(len(file.schema))])
     fields = [f.with_type(_plain(f.type, leaves)).remove_metadata() for f in file.schema_arrow]
     return pa.schema([f.with_type(_COLUMNS.get(f.name, f.type)) for f in fields])
@@ -134,10 +136,10 @@ def blocks(
     groups: list[int] | None = None,
     window: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file from `opened`, in blocks, in the types of `plain_schema`.
+    """Yield the rows of a file from `opened`, in blocks, with the types of `plain_schema`.
 
-    With `window`, yield only the rows of this window, or for '' rows without a window, if the file has a window
-    column; files of a partitioned table do not.
+    If `window` is given and the file has a window column, yield only the rows of this window; if `window` is '', yield
+    only rows without a window. Files of a partitioned table have no window column.
     """
     whole = plain_schema(file)
     if window is None or WINDOW not in whole.names:
@@ -156,7 +158,7 @@ def blocks(
 
 
 def windows_in(file: pq.ParquetFile) -> dict[str, int]:
-    """Return the windows in a file from `opened`, with their numbers of rows. Rows without a window count under the
+    """Return the windows in a file from `opened`, each with its number of rows. Rows without a window count under the
     window ''."""
     if WINDOW not in file.schema_arrow.names:
         return {"": file.metadata.num_rows} if file.metadata.num_rows else {}
@@ -174,8 +176,8 @@ def windows_in(file: pq.ParquetFile) -> dict[str, int]:
 
 
 def may_have(file: pq.ParquetFile, group: int, window: str) -> bool:
-    """Return False if statistics show that a row group has no row of a window; files of a partitioned table do not
-    show it."""
+    """Return False if statistics show that a row group has no rows of a window. Files of a partitioned table never show
+    this."""
     found = _window_statistics(file, group) if WINDOW in file.schema_arrow.names else None
     if not window:
         return found is None or found.null_count != 0
@@ -190,7 +192,8 @@ def _only_window(file: pq.ParquetFile, group: int) -> str | None:
 
 
 def _window_statistics(file: pq.ParquetFile, group: int) -> pq.Statistics | None:
-    """Return the statistics of a row group's windows; None without bounds, or if they are not texts."""
+    """Return the statistics of the window column in a row group; None if they have no bounds or if the bounds are not
+    strings."""
     columns = file.metadata.row_group(group)
     (at,) = (n for n in range(columns.num_columns) if columns.column(n).path_in_schema == WINDOW)
     found = columns.column(at).statistics

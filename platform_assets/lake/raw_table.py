@@ -32,7 +32,7 @@ COLUMN_NAMES = tuple(name for name, _, _ in COLUMNS)
 
 
 def create(path: Folder, topic: str) -> None:
-    """Create the raw table of `topic` if it is missing, before its first load. Raises LakeNotWritableError."""
+    """Create the raw table of `topic`, if it is missing, before the topic's first load. Raises LakeNotWritableError."""
     if load_log.exists(path):
         return
     new_tables.create(

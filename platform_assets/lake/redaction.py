@@ -1,7 +1,7 @@
-"""Removing values of erased records from a table's log: bounds of columns, and samples of failing rows in commit
+"""Removing the values of erased records from a table's log: bounds of columns, and samples of failing rows in commit
 metadata.
 
-This changes no version: the files, their row counts and the places of rows stay the same.
+This changes no version: the files, their row counts, and the places of rows stay the same.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _BOUNDS: Final = ("minValues", "maxValues")
 
 Statistics = dict[str, Any]
 OfFile = Callable[[dict[str, str | None], Statistics], Statistics]
-"""Function from a data file's partition values and statistics to its new statistics."""
+"""Function that returns new statistics, given a data file's partition values and statistics."""
 OfCommit = Callable[[str], str]
-"""Function from a commit's `userMetadata` to its new `userMetadata`."""
+"""Function that returns a commit's new `userMetadata`, given the present one."""
 
 
 def without_columns(statistics: Statistics, dropped: Callable[[str], bool]) -> Statistics:
-    """Return statistics without the bounds of the columns for which `dropped` returns True."""
+    """Return the statistics without the bounds of those columns for which `dropped` returns True."""
     return {
         name: {column: bound for column, bound in value.items() if not dropped(column)} if name in _BOUNDS else value
         for name, value in statistics.items()
@@ -39,7 +39,7 @@ def without_columns(statistics: Statistics, dropped: Callable[[str], bool]) -> S
 def redact(table: Folder, of_file: OfFile, of_commit: OfCommit = lambda text: text) -> int:
     """Rewrite the log files that change; return their number. Raises LakeNotWritableError.
 
-    Also deletes Spark's checksums of versions, which may repeat statistics and which no reader needs.
+    Also delete the checksums that Spark writes for versions: they may repeat statistics, and no reader needs them.
     """
     log, changed = table / _LOG, 0
     for name in sorted(log.files()):
@@ -55,10 +55,10 @@ def redact(table: Folder, of_file: OfFile, of_commit: OfCommit = lambda text: te
 
 
 def replaced_files(table: Folder, is_meant: Callable[[dict[str, str | None]], bool]) -> list[str]:
-    """Return paths of existing data files that the log lists and the newest version does not have, in the given
-    partitions.
+    """Return the paths of existing data files in the given partitions that the log lists but the newest version does
+    not have.
 
-    Files that no commit refers to are excluded, since a load may still be writing them.
+    Files to which no commit refers are excluded, because a load may still be writing them.
     """
     named = set[str]()
     log = table / _LOG

@@ -11,9 +11,10 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """Values by key and by the stamp of the file from which they were made; another stamp discards them.
+    """Values by key, each with the stamp of the file from which it was made. If the file has another stamp, the value
+    is discarded.
 
-    The most recently used values are kept, up to `most` bytes in total; callers state the size of each.
+    The most recently used values are kept, up to `most` bytes in total; callers state the size of each value.
     """
 
     def __init__(self, most: int) -> None:
@@ -23,7 +24,7 @@ class Remembered(Generic[K, V]):
         self._lock = threading.Lock()
 
     def get(self, key: K, stamp: str) -> V | None:
-        """Return the stored value for a file with this stamp; None if there is none."""
+        """Return the stored value for a file with this stamp; None if no such value is stored."""
         with self._lock:
             found = self._values.get(key)
             if found is None or found[0] != stamp:

@@ -1,6 +1,7 @@
-"""Rows of a flat table copied to new files, before a commit removes the files that they were in.
+"""Copies of rows of a flat table in new files, made before a commit removes the files in which the rows were.
 
-The new file is read again and compared with its sources, by the digests of each window, before anything is committed.
+Before anything is committed, the new file is read again, and the digests of each window are compared with those of its
+sources.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ _NEVER_NULL: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "kaf
 _STATISTICS: Final = ["kafka_partition", "kafka_offset", "kafka_timestamp", parquet.WINDOW]
 _NOTHING: Final = Measured.of_nothing()
 _ROW_GROUP_BYTES: Final = 8 << 20
-"""Bytes of columns that are gathered before they are written, which limits the memory."""
+"""Number of bytes of columns that are collected before they are written, which limits the memory."""
 _SEPARATED_BYTES: Final = 64 << 20
-"""Bytes gathered for all windows together while their rows are separated."""
+"""Number of bytes that are collected for all windows together while the rows of windows are separated."""
 
 Measure = Callable[[pa.RecordBatch], Measured]
-"""Function that returns the digests of rows of the table."""
+"""Function that returns the digests of the table's rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The rows that were copied from shared files to `files`. `lost` are shared files that could not be read
+    """Result of copying rows from shared files to `files`. `lost` has the shared files that could not be read
     completely."""
 
     files: tuple[NewFile, ...]
@@ -57,10 +58,10 @@ NOTHING_KEPT: Final = Kept((), ())
 
 
 def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Measure, ids: FieldIds, since: int) -> Kept:
-    """Copy the rows of all windows but `window` out of the `shared` files of version `since`, to folders of their own.
+    """Copy the rows of all windows except `window` from the `shared` files of version `since` to separate folders.
 
-    `ids` belong to the columns. Of a damaged file, row groups that can be read are copied, and the others are left out,
-    with a warning. Raises LoadError, and leaves no file, if a copy differs from its source.
+    `ids` are the ids of the columns. If a file is damaged, the row groups that can be read are copied, and the others
+    are left out with a warning. Raises LoadError if a copy differs from its source; in that case, no file is left.
     """
     files, lost = list[NewFile](), list[str]()
     try:
@@ -76,7 +77,7 @@ def copied(table: Folder, shared: Iterable[DataFile], window: str, measure: Meas
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The rows of several files in a new one, with their digests."""
+    """The rows of several files in one new file, with their digests."""
 
     file: NewFile
     digests: Digests
@@ -85,13 +86,13 @@ class Merged:
 def merged(
     table: Folder, sources: Sequence[DataFile], schema: pa.Schema, measure: Measure, since: int
 ) -> Merged | None:
-    """Copy all rows of `sources`, files of version `since`, to one new file with the columns `schema`, in the order of
-    the sources.
+    """Copy all rows of `sources`, which are files of version `since`, to one new file with the columns `schema`, in the
+    order of the sources.
 
-    None without rows.
+    Return None if there are no rows.
 
-    Memory is bounded. Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; no file
-    is left then.
+    Memory is bounded. Raises FilesLostError if a source cannot be read, and LoadError if the copy differs; after an
+    error, no file is left.
     """
     spans = [holdings.span_of(table, source) for source in sources]
     below = shared_folder(min(first for first, _ in spans), max(last for _, last in spans), since, str(uuid.uuid4()))
@@ -118,10 +119,11 @@ def merged(
 def separated(
     table: Folder, source: DataFile, windows: Collection[str], measure: Measure, ids: FieldIds, since: int
 ) -> list[NewFile]:
-    """Copy a shared file of version `since` to one new file for each of `windows` that it holds, and one for the rows
-    of all others.
+    """Copy a shared file of version `since` to separate new files: one for each of `windows` that it holds, and one for
+    the rows of all other windows.
 
-    Raises FilesLostError if it cannot be read, and LoadError if the copies differ; no file is left then.
+    Raises FilesLostError if the shared file cannot be read, and LoadError if the copies differ; after an error, no file
+    is left.
     """
     copies: dict[str | None, _Copy] = {}
     before: dict[str | None, Digests] = {}
@@ -154,7 +156,7 @@ def separated(
 
 
 def _with_window(block: pa.RecordBatch, source: DataFile) -> pa.RecordBatch:
-    """Return rows with a window column; in a partitioned table, only the log has the window."""
+    """Return the rows with a window column. In a partitioned table, only the log has the window."""
     if parquet.WINDOW not in source.partition:
         return block
     others = block.select([name for name in block.schema.names if name != parquet.WINDOW])
@@ -163,14 +165,14 @@ def _with_window(block: pa.RecordBatch, source: DataFile) -> pa.RecordBatch:
 
 
 def aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows with the columns `schema`; a missing one is null."""
+    """Return the rows with the columns `schema`; a missing column is null."""
     names = set(block.schema.names)
     columns = [block[f.name].cast(f.type) if f.name in names else pa.nulls(block.num_rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([f.remove_metadata() for f in schema]))
 
 
 def measure_into(digests: Digests, block: pa.RecordBatch, measure: Measure) -> None:
-    """Add the digests of rows, by window and topic id."""
+    """Add up the digests of rows, by window and topic id."""
     for place, rows in _by_place(block):
         usual = _usual(rows)
         found = measure(rows) if usual is None else measure(rows.filter(usual)) + _plain_measure(rows, usual)
@@ -178,8 +180,8 @@ def measure_into(digests: Digests, block: pa.RecordBatch, measure: Measure) -> N
 
 
 def _usual(rows: pa.RecordBatch) -> pa.BooleanArray | None:
-    """Mark the rows that a load may have written; None if all are. Other rows lack a partition or offset, or have a
-    null among their headers."""
+    """Return a mask of the rows that a load can have written; None if these are all rows. Other rows lack a partition
+    or an offset, or have a null among their headers."""
     names = rows.schema.names
     conditions = [rows[name].is_valid() for name in _NEVER_NULL if name in names and rows[name].null_count]
     headers = rows["headers"] if "headers" in names else None
@@ -194,14 +196,14 @@ def _usual(rows: pa.RecordBatch) -> pa.BooleanArray | None:
 
 
 def _plain_measure(rows: pa.RecordBatch, usual: pa.BooleanArray) -> Measured:
-    """Return a digest of the rows that are not `usual`, since the table's measure has none for them."""
+    """Return a digest of the rows that are not `usual`, because the table's measure does not cover them."""
     others = rows.filter(pc.invert(usual)).to_pylist()
     total = sum(int.from_bytes(sha256(repr(row).encode()).digest()[:8], "big") for row in others)
     return Measured(Digest(len(others), total), Digest(len(others), total))
 
 
 def _compared(table: Folder, name: str, before: Digests, measure: Measure, refusal: str) -> NewFile:
-    """Return a new file, once its rows are proved to be those of `before`; remember the windows in it. Raises
+    """Return a new file after proving that its rows are those of `before`; remember the windows in the file. Raises
     LoadError."""
     after: Digests = {}
     with failures.reading_files(table, ""), table.open(name) as opened:
@@ -221,7 +223,7 @@ def _compared(table: Folder, name: str, before: Digests, measure: Measure, refus
 
 
 def is_intact(table: Folder, file: NewFile, digests: Digests, measure: Measure) -> bool:
-    """Read a copy that another process has written; return True if its rows have these digests."""
+    """Read a copy that another process has written; return True if the copy's rows have these digests."""
     found: Digests = {}
     try:
         with failures.reading_files(table, ""), table.open(file.path) as opened:
@@ -234,7 +236,7 @@ def is_intact(table: Folder, file: NewFile, digests: Digests, measure: Measure) 
 
 
 def discard(table: Folder, files: Sequence[NewFile]) -> None:
-    """Delete copies that no commit refers to; what cannot be deleted is left to `vacuum`."""
+    """Delete copies to which no commit refers. Copies that cannot be deleted are left to `vacuum`."""
     for file in files:
         (table / file.path.rpartition("/")[0]).delete()
 
@@ -242,7 +244,8 @@ def discard(table: Folder, files: Sequence[NewFile]) -> None:
 def _copied(
     table: Folder, source: DataFile, window: str, measure: Measure, ids: FieldIds, since: int
 ) -> tuple[NewFile | None, bool]:
-    """Return the copy of one shared file, None if nothing is left to copy, and true if all of the file was read."""
+    """Return the copy of one shared file, which is None if no rows are left to copy, and true if the whole file was
+    read."""
     path = source.path
     before: Digests = {}
     lost = list[str]()
@@ -266,7 +269,8 @@ def _copied(
 
 
 def _others(table: Folder, path: str, window: str, lost: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all windows except one, by row group; add a reason to `lost` for each that cannot be read."""
+    """Yield the rows of all windows except one, by row group. For each row group that cannot be read, add the reason to
+    `lost`."""
     try:
         with failures.reading_files(table, window), table.open(unquote(path)) as opened:
             file = parquet.opened(opened)
@@ -289,7 +293,7 @@ def _others(table: Folder, path: str, window: str, lost: list[str]) -> Iterator[
 
 
 def _by_place(block: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
-    """Yield the rows of each window and topic id, without a copy if they are adjacent; rows without a window or
+    """Yield the rows of each window and topic id. Rows that are adjacent are not copied. Rows without a window or a
     topic id count under ''."""
     if not block.num_rows:
         return
@@ -306,7 +310,7 @@ def _by_place(block: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.Recor
 
 
 class _Copy:
-    """A file that is being written; nothing is written without rows."""
+    """A file that is being written. If there are no rows, nothing is written."""
 
     def __init__(self, table: Folder, below: str, ids: FieldIds) -> None:
         self._table, self._name, self._ids = table, f"{below}/part-{uuid.uuid4().hex[:12]}.parquet", ids
@@ -323,7 +327,7 @@ class _Copy:
             self.write()
 
     def write(self) -> None:
-        """Write the waiting rows as a separate row group."""
+        """Write the rows that are waiting as a separate row group."""
         if not self._waiting:
             return
         rows = pa.Table.from_batches(self._waiting)
@@ -353,7 +357,7 @@ class _Copy:
         return self._name
 
     def discard(self) -> None:
-        """Delete the file, as far as possible."""
+        """Delete the file, if possible."""
         if self._writer is None or self._sink is None:
             return
         # No commit names a file that cannot be deleted.

@@ -1,6 +1,6 @@
-"""Rows of a window in its data files: counts and bounds per partition, and offsets, without Spark.
+"""Rows of a window in its data files, read without Spark: counts and bounds per partition, and offsets.
 
-If each file contains one Kafka partition, file statistics suffice; otherwise two columns of the files are read.
+If each file contains one Kafka partition, the file statistics suffice; otherwise two columns of the files are read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCK_ROWS: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:
-    """`rows` rows of one partition, with the lowest and highest offset among them."""
+    """`rows` rows of one partition, and the lowest and the highest offset of these rows."""
 
     rows: int
     first_offset: int
@@ -47,9 +47,10 @@ class PartitionRows:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One version of a table, opened once for many windows, since the cost of opening it grows with its number of files.
+    """One version of a table, opened once for many windows, because the cost of opening it grows with the number of
+    files.
 
-    `files` are the data files of each window at that version.
+    `files` has the data files of each window at that version.
     """
 
     table: Folder
@@ -61,11 +62,12 @@ class Opened:
         return cls(table, holdings.window_files(holdings.actions(table, version)))
 
     def partition_rows(self, key: str) -> dict[int, PartitionRows]:
-        """Return counts and bounds by partition from the files' columns; memory is flat."""
+        """Return counts and bounds by partition, computed from the columns in the files; memory is bounded."""
         return _bounds(self._offsets(key))
 
     def topic_id_of(self, key: str) -> str:
-        """Return the topic id in the rows of one window. Raises LedgerCorruptError if there is none or several."""
+        """Return the topic id in the rows of one window. Raises LedgerCorruptError if there is no topic id or more than
+        one."""
         found = self.topic_ids_of(key)
         if len(found) != 1:
             raise LedgerCorruptError(
@@ -74,14 +76,15 @@ class Opened:
         return str(found.pop())
 
     def topic_ids_of(self, key: str) -> set[str | None]:
-        """Return all topic ids in the rows of one window, with None for rows without one. Raises FilesLostError."""
+        """Return all topic ids in the rows of one window, including None for rows without a topic id. Raises
+        FilesLostError."""
         found = set[str | None]()
         for batch in self._batches(key, ["topic_id"]):
             found.update(pc.unique(batch["topic_id"]).to_pylist())
         return found
 
     def offsets_of(self, key: str) -> dict[int, npt.NDArray[np.int64]]:
-        """Return every offset of one window, like the function `offsets_of`."""
+        """Return every offset of one window, as the function `offsets_of` does."""
         return _sorted(self._offsets(key))
 
     def _offsets(self, key: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
@@ -95,7 +98,8 @@ class Opened:
 
 
 def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | None:
-    """Return counts and bounds by partition from file statistics; None if a file mixes partitions or has no statistics."""
+    """Return counts and bounds by partition, computed from file statistics; None if a file mixes partitions or has no
+    statistics."""
     found: dict[int, PartitionRows] = {}
     for file in files:
         if file["num_records"] == 0:
@@ -109,20 +113,21 @@ def from_statistics(files: list[dict[str, Any]]) -> dict[int, PartitionRows] | N
 
 
 def offsets_of(table: Folder, key: str, version: int | None = None) -> dict[int, npt.NDArray[np.int64]]:
-    """Return every offset of one window, sorted, by partition."""
+    """Return every offset of one window, by partition, sorted."""
     return _sorted(_offsets(table, key, version))
 
 
 def offsets_in_files(folder: Folder) -> dict[int, npt.NDArray[np.int64]]:
-    """Return every offset in the Parquet files of `folder`, sorted, by partition."""
+    """Return every offset in the Parquet files of `folder`, by partition, sorted."""
     with folder.reading():
         return _sorted(_split(folder.parquet_files().to_batches(columns=["kafka_partition", "kafka_offset"])))
 
 
 def readable_offsets(table: Folder, key: str, paths: Iterable[str]) -> tuple[dict[int, npt.NDArray[np.int64]], bool]:
-    """Return every offset in data files of a window, sorted, by partition. `paths` are in the form of the table's log.
+    """Return every offset in data files of a window, by partition, sorted. `paths` are in the form that the table's log
+    uses.
 
-    Missing or damaged files are skipped; also returns True if there were none.
+    Missing or damaged files are skipped; also return True if no file was skipped.
     """
     pieces: list[tuple[int, npt.NDArray[np.int64]]] = []
     whole = True
@@ -140,18 +145,17 @@ def readable_offsets(table: Folder, key: str, paths: Iterable[str]) -> tuple[dic
 
 
 def readable_bounds(table: Folder, key: str, paths: Iterable[str]) -> dict[int, PartitionRows]:
-    """Return counts and bounds of data files by partition.
+    """Return counts and bounds of data files, by partition.
 
-    `paths` are in the form of the table's log. Missing or damaged files are skipped.
+    `paths` are in the form that the table's log uses. Missing or damaged files are skipped.
     """
     found, _ = readable_offsets(table, key, paths)
     return {p: PartitionRows(len(o), int(o[0]), int(o[-1])) for p, o in found.items()}
 
 
 def readable_topic_id(table: Folder, key: str, paths: Iterable[str]) -> str | None:
-    """Return the topic id in data files of a window; None if none can be read. `paths` are in the form of the table's
-    log. Raises LedgerCorruptError if they name several.
-    """
+    """Return the topic id in data files of a window; None if none of the files can be read. `paths` are in the form
+    that the table's log uses. Raises LedgerCorruptError if the files have more than one topic id."""
     for path in paths:
         files = {key: holdings.WindowFiles((path,), 0, None, "")}
         with suppress(FilesLostError):
@@ -168,11 +172,11 @@ def batches_of(
     *,
     rows_at_once: int = _BLOCK_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield columns of the rows of one window at a version, all rows or those that match `where`, in no order; memory
-    is bounded.
+    """Yield columns of one window's rows at a version, in no particular order: all rows, or the rows that match
+    `where`. Memory is bounded.
 
-    Without `columns`, all of the table's. Raises FilesLostError. Files of a flat table are read one by one: delta-rs
-    writes some with a text type for which Arrow's datasets have no filter.
+    Without `columns`, yield all columns of the table. Raises FilesLostError. The files of a flat table are read one by
+    one, because delta-rs writes some of them with a string type for which Arrow's datasets have no filter.
     """
     with table.reading():
         delta = table.delta(version)
@@ -198,7 +202,7 @@ def batches_of(
 def _of_files(
     table: Folder, key: str, paths: Sequence[str], wanted: pa.Schema, where: pc.Expression | None, rows_at_once: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a window in a flat table's files, with the columns `wanted`; a column that a file lacks is
+    """Yield the rows of a window in the files of a flat table, with the columns `wanted`. A column that a file lacks is
     null."""
     for path in paths:
         with table.open(unquote(path)) as opened:
@@ -230,12 +234,12 @@ def difference(
 
 
 def named(ranges: Mapping[int, tuple[OffsetRange, ...]]) -> str:
-    """Name `ranges` for a message; an empty text if there are none."""
+    """Describe `ranges` for a message; return an empty string if there are none."""
     return ranges_text((p, r.start, r.end) for p, parts in ranges.items() for r in parts)
 
 
 def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Yield `(partition, offsets)` of a batch with the columns kafka_partition and kafka_offset."""
+    """Yield `(partition, offsets)` for a batch with the columns kafka_partition and kafka_offset."""
     partitions = batch.column("kafka_partition")
     offsets = batch.column("kafka_offset").to_numpy(zero_copy_only=False)
     for partition in pc.unique(partitions).to_pylist():

@@ -1,6 +1,7 @@
-"""Separating windows of a flat table from the files that they share, before many of them are replaced one by one.
+"""Separating windows of a flat table from the files that they share, before many of these windows are replaced one by
+one.
 
-Otherwise each replacement would copy all other windows in the file again. The commit declares that it changes no
+Otherwise each replacement would copy all other windows in the shared file again. The commit declares that it changes no
 data.
 """
 
@@ -22,11 +23,11 @@ _log = logger(__name__)
 
 
 def separate(folder: Folder, windows: Collection[str], measure: Measure) -> int:
-    """Put the rows of each of `windows` into separate files if several of them share a file; return the number of files
-    divided.
+    """If several of `windows` share a file, put the rows of each of them into separate files; return the number of
+    files that were divided.
 
-    A file that cannot be read, or that another commit has removed in the meantime, is kept: the code that replaces a
-    window can handle that. Raises what `merging.commit` raises.
+    A file is kept if it cannot be read, or if another commit has removed it in the meantime: the code that replaces a
+    window can handle both cases. Raises whatever `merging.commit` raises.
     """
     handle, divided = folder.delta(), 0
     if len(windows) < 2 or not holdings.is_flat(handle):

@@ -1,8 +1,8 @@
-"""Present state of loads in a table's log: their rows, in the files to which OPTIMIZE has moved them since.
+"""Present state of loads in a table's log: the rows of each load, in the files to which OPTIMIZE has moved them.
 
-A commit that only rearranges declares so for each of its files, and a load of another window keeps the rows in files
-that the two windows shared. Up to the last such commit, the rows are the load's; any other commit to the window may
-have changed them.
+A commit that only rearranges declares this for each of its files, and a load of another window keeps the rows in files
+that both windows shared. Up to the last such commit, the rows are those of the load; any other commit that touches the
+window may have changed them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Stand:
 
 @dataclass
 class _Followed:
-    """The version from which a window is followed, the newest version that is known to have the same rows, and their
-    files in it."""
+    """The version from which a window is followed, the newest version that is known to have the same rows, and the
+    files with the rows in that version."""
 
     begin: Stand
     version: int
@@ -57,9 +57,10 @@ class _Followed:
 
 
 def standing(table: Folder, loads: Sequence[LoadCommit], newest: int) -> dict[str, LoadCommit]:
-    """Return each of `loads`, one per window, at the newest version reached by rearranging commits only; by window.
+    """Return, by window, each of `loads` (one per window) at the newest version that can be reached through rearranging
+    commits only.
 
-    A load that still has its own files is returned unchanged. One pass over the log, up to the version `newest`.
+    A load that still has its own files is returned unchanged. The log is read once, up to the version `newest`.
     """
     found = {load.metadata.window.key: load for load in loads}
     begin = {key: Stand(load.version, load.adds) for key, load in found.items() if load.adds is not None}
@@ -70,10 +71,11 @@ def standing(table: Folder, loads: Sequence[LoadCommit], newest: int) -> dict[st
 
 
 def follow(table: Folder, begin: Mapping[str, Stand], newest: int) -> dict[str, Stand]:
-    """Follow windows from `begin` through commits that only rearrange, at most up to the version `newest`; by window.
+    """Follow windows from `begin` through commits that only rearrange, up to the version `newest` at most; return the
+    results by window.
 
-    A window that still has its first files is returned unchanged. The oldest version of `begin` need not have a
-    commit in the log: a checkpoint may contain it.
+    A window that still has its first files is returned unchanged. The log need not have a commit for the oldest version
+    in `begin`, because a checkpoint may contain that version.
     """
     begins: dict[int, list[str]] = {}
     for key, stand in begin.items():
@@ -105,9 +107,10 @@ def follow(table: Folder, begin: Mapping[str, Stand], newest: int) -> dict[str, 
 
 
 def _touched(table: Folder, commit: Commit, owners: Mapping[str, set[str]], followed: Collection[str]) -> Sequence[str]:
-    """Return the windows from which `commit` removes files or, unless it only rearranges, to which it may add some.
+    """Return the windows from which `commit` removes files. Unless `commit` only rearranges, also return the windows to
+    which it may add files.
 
-    A commit that only rearranges gives no rows to a window that loses none.
+    A commit that only rearranges adds no rows to a window from which it removes none.
     """
     touched = {window for path in commit.removes for window in owners.get(path, ())}
     if not commit.rearranges:
@@ -125,7 +128,8 @@ def _rows(files: Sequence[DataFile]) -> int | None:
 
 
 def oldest_files(table: Folder, newest: int) -> tuple[int, pa.Table]:
-    """Return the oldest version that the log still reaches commit by commit, and its data files as in `file_actions`."""
+    """Return the oldest version from which the log can still be read commit by commit, and its data files as
+    `file_actions` returns them."""
     version = newest
     while version >= 0 and delta_log.commit(table, version) is not None:
         version -= 1
@@ -141,7 +145,7 @@ def oldest_files(table: Folder, newest: int) -> tuple[int, pa.Table]:
 def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
     """Yield versions up to `newest` between which the window's files may have changed, newest first.
 
-    They include every set of files that the log can still show.
+    They include every set of files of the window that the log can still show.
     """
     yield newest
     folders = tuple(f"{folder}/" for folder in window_folders(key))
@@ -158,7 +162,7 @@ def versions_of(table: Folder, key: str, newest: int) -> Iterator[int]:
 
 
 def _checkpoints(table: Folder) -> list[int]:
-    """Return the versions of the table with a checkpoint, ascending."""
+    """Return the versions of the table that have a checkpoint, in ascending order."""
     names = [name for name in table.files("_delta_log") if ".checkpoint" in name]
     return sorted({int(name[:20]) for name in names if name[:20].isdigit()})
 
@@ -173,7 +177,7 @@ def _changes(commit: Commit, key: str, folders: tuple[str, ...]) -> bool:
 
 
 def _may_be_of(name: str, key: str, folders: tuple[str, ...]) -> bool:
-    """Return False if the name of a removed file, which is not percent-encoded, shows that it has no row of a
+    """Return False if the name of a removed file, which is not percent-encoded, shows that the file has no rows of a
     window."""
     if name.startswith(OF_ONE_WINDOW_OR_LOG):
         return name.startswith(folders)

@@ -1,6 +1,6 @@
-"""VACUUM: deleting files that the newest version of a table does not name, once they are old enough.
+"""VACUUM: deleting files to which the newest version of a table does not refer, once they are old enough.
 
-Loads that died leave files that no version refers to, and replaced windows leave files of past versions.
+Loads that died leave files to which no version refers, and replaced windows leave files of past versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from platform_assets.model.tables import TableRef
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """Files of `table` that were deleted, or would be: paths relative to its folder, and total size in bytes."""
+    """Files of `table` that were deleted or, in a dry run, would be deleted: paths relative to the table's folder, and
+    total size in bytes."""
 
     table: TableRef
     files: tuple[str, ...]
@@ -24,13 +25,13 @@ class Vacuumed:
 
 
 def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, dry_run: bool = False) -> Vacuumed:
-    """Delete files that the newest version does not name and that are older than `retain_hours`, by default the table's
-    retention.
+    """Delete files to which the newest version does not refer and that are older than `retain_hours`, by default the
+    table's retention.
 
-    The table's retention is its property `delta.deletedFileRetentionDuration`, or a week without it. Older versions
-    can then no longer be read, and cannot be used to restore a window. Lists the whole folder, since no log contains
-    files that no version ever referred to. Raises ConfigurationError for less than the table's retention, because loads
-    and readers may need that long.
+    The table's retention is its property `delta.deletedFileRetentionDuration`, or a week if the property is not set.
+    Older versions can then no longer be read, and cannot be used to restore a window. This lists the whole folder,
+    because no log contains files to which no version has ever referred. Raises ConfigurationError if `retain_hours` is
+    less than the table's retention, because loads and readers may need files for that long.
     """
     with folder.writing():
         delta = folder.delta()
