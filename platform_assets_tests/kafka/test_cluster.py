@@ -1,4 +1,4 @@
-"""Answers of a real broker about its topics, and calls that no broker answers."""
+"""Answers from a real broker about its topics, and calls that no broker answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T0 = 1_767_225_600_000
 AGES = 60
-"""A limit in seconds that calls with a timeout of one or two seconds do not reach, however busy the machine."""
+"""A time limit in seconds that calls with a timeout of one or two seconds stay below, however busy the machine is."""
 NOWHERE = ClientSettings("localhost:1")
 
 
@@ -77,7 +77,7 @@ def frozen(broker: Broker) -> Iterator[None]:
 
 @pytest.mark.broker
 def test_a_topic_has_its_partitions_and_an_id_as_kafkas_tools_print_it(cluster: Cluster, topic: TopicMaker) -> None:
-    """Enough topics that some ids would contain + or / in librdkafka's own base64 alphabet."""
+    """The test creates so many topics that some ids would contain + or / in the base64 alphabet of librdkafka."""
     states = [cluster.topic(topic(partitions=1)) for _ in range(30)]
     for state in states:
         assert re.fullmatch(r"[A-Za-z0-9_-]{22}", state.topic_id)
@@ -132,7 +132,7 @@ def test_an_open_transaction_holds_the_last_stable_offset_and_not_the_high_water
 
 @pytest.mark.broker
 def test_a_look_up_finds_the_first_record_as_new_as_asked(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
-    """The timestamps may be in any order: earlier records are older, later ones need not be newer."""
+    """Timestamps may be in any order: all records before the found one are older, but later records need not be newer."""
     name = topic(partitions=2, config=ANY_TIME)
     stamps = [T0 + 5, T0 + 9, T0 + 7, T0 + 20, T0 + 1]
     stream = Stream(broker.bootstrap, name)
@@ -196,7 +196,8 @@ def test_a_broker_that_never_answers_is_unreachable_within_the_time_allowed(sile
 @pytest.mark.alone
 @pytest.mark.broker
 def test_a_look_up_that_times_out_is_no_answer(broker: Broker, cluster: Cluster, topic: TopicMaker) -> None:
-    """The client library then returns an invalid offset and no error, which must not pass for "no record that new"."""
+    """In this case the client library returns an invalid offset and no error, which must not be read as "no record is
+    that new"."""
     name = topic(partitions=2, config=ANY_TIME)
     Stream(broker.bootstrap, name).send([T0])
     state = cluster.topic(name)
@@ -227,7 +228,7 @@ def test_a_deadline_that_has_passed_asks_nothing_more() -> None:
 
 
 class Answering:
-    """An admin client whose look-ups raise the given errors, by partition; those with None succeed."""
+    """An admin client whose look-ups raise the given error of each partition; a look-up with None succeeds."""
 
     def __init__(self, failures: dict[int, int | None]) -> None:
         self.failures = failures
@@ -288,7 +289,8 @@ def test_a_partition_without_a_leader_is_left_out_and_the_others_answer() -> Non
 
 
 class WithoutController:
-    """An admin client whose call waits until it looks up brokers, as librdkafka does after the controller has died."""
+    """An admin client whose call waits until the client looks up brokers, as in librdkafka after the controller has
+    died."""
 
     def __init__(self) -> None:
         self.waiting: Future[object] = Future()
@@ -301,7 +303,7 @@ class WithoutController:
 
 
 def test_a_call_whose_controller_has_died_goes_on_once_brokers_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka on its own looks them up only minutes later."""
+    """Without help, librdkafka looks up brokers only minutes later."""
     monkeypatch.setattr(cluster_module, "_PATIENCE_SECONDS", 0.01)
     admin: Any = WithoutController()
     Cluster(admin, NOWHERE, timeout=AGES).check_reachable()

@@ -1,4 +1,4 @@
-"""Why brokers do not answer: each wrong name, port and protocol is named."""
+"""Reasons why brokers do not answer: the error names each wrong host name, port and protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Untrusted certificates: the error for each fault, from every client that reports more than "timed out", and the
+"""Untrusted certificates: each client that reports more than "timed out" gives the error for each fault, and the
 remedy."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def certificate(folder: Path, **changed: object) -> Path:
-    """Return a server's key and certificate, with these arguments of `issued` changed."""
+    """Write a server's key and certificate to a file and return its path; `changed` replaces arguments of `issued`."""
     file = folder / "server.pem"
     file.write_text(security.issued(KEY, AUTHORITY, "server", **changed))  # type: ignore[arg-type]
     return file
@@ -32,7 +32,7 @@ def certificate(folder: Path, **changed: object) -> Path:
 
 @contextmanager
 def served(file: Path) -> Iterator[str]:
-    """Return the address of a server that speaks TLS with this certificate and then closes each connection."""
+    """Serve TLS with this certificate and close each connection; return the server's address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
 
@@ -60,14 +60,14 @@ def served(file: Path) -> Iterator[str]:
 
 @pytest.fixture
 def trusted(tmp_path: Path) -> Path:
-    """Return the certificate of the trusted authority."""
+    """Return the certificate of the trusted certificate authority."""
     file = tmp_path / "authority.crt"
     file.write_text(security._pem(AUTHORITY))
     return file
 
 
 def faults(address: str, authority: Path) -> tuple[str, str]:
-    """Return the errors of the raw reader and of `status` for a certificate; "" if they accept it."""
+    """Return the errors that the raw reader and `status` report for a certificate; "" if they accept it."""
     settings = ClientSettings(address, {"security.protocol": "SSL", "ssl.ca.location": str(authority)})
     cause = likely_cause(settings)
     try:

@@ -1,4 +1,4 @@
-"""A broker refuses a login with hostile text: no error and no log contains that text unescaped."""
+"""A broker that refuses a login with hostile text: no error and no log contains that text unescaped."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.broker
 
 Message = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 PART = 500
-"""Number of letters in a transaction."""
+"""Number of dead letters in a transaction."""
 
 
 def outbox(broker: Broker, target: str, **given: Any) -> Outbox:
@@ -68,7 +68,7 @@ def as_messages(sent: Sequence[Letter]) -> list[Message]:
 
 
 def killed_before(broker: Broker, target: str, step: str, times: int) -> None:
-    """Start a process that sends; kill it just before its `times`-th execution of this step."""
+    """Start a process that sends; kill it just before it executes this step for the `times`-th time."""
     child = subprocess.Popen(
         [sys.executable, "-m", "platform_assets_tests.support.doomed_sender"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -1,5 +1,5 @@
-"""The rights listed in the guide are sufficient. Without any one of them, the operation that needs it fails and
-names the right."""
+"""The rights listed in the guide: together they are sufficient. Without any one right, the operation that needs it
+fails, and the error names the right."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 @dataclass(frozen=True)
 class Right:
-    """One right: `section` and `resource` of the guide's tables, and the operation listed there."""
+    """One right: `section` and `resource` from the guide's tables, and an operation listed there."""
 
     section: str
     resource: str
@@ -68,12 +68,11 @@ class Right:
 
     @property
     def user(self) -> str:
-        """User that has all rights except this one."""
+        """Name of the user who has all rights except this one."""
         return re.sub(r"\W+", "-", f"{self.section}-{self.resource}-{self.operation}").lower()
 
     def binding(self, user: str, topic: str = SOURCE) -> AclBinding:
-        """Return the ACL that grants this right to a user who loads `topic` and sends to a topic with the user's
-        name."""
+        """Return the ACL that grants this right to `user`, who loads `topic` and sends to a topic named after the user."""
         kinds = {
             "topic": (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL),
             "cluster": (ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL),
@@ -105,12 +104,12 @@ def of_the_guide() -> list[Right]:
 
 RIGHTS: Final = of_the_guide()
 SEEING: Final = {"Rights to load": "sees-load", "Rights to send dead letters": "sees-send"}
-"""Users, by section, who may see the topic but not use it."""
+"""Users, by section, who can see the topic but not use it."""
 
 
 @dataclass(frozen=True)
 class Ruled:
-    """A broker with access rules for users who log in at `sasl`. At `plain`, everyone may do everything."""
+    """A broker with access rules for users who log in at `sasl`. At `plain`, everyone has all rights."""
 
     plain: str
     sasl: str
@@ -130,7 +129,7 @@ class Ruled:
             future.result(30)
 
     def wait_for(self, use: Callable[[], object]) -> None:
-        """Wait until `use` succeeds: a broker applies rules shortly after they were added."""
+        """Wait until `use` succeeds: a broker applies rules shortly after they are added."""
 
         def works() -> bool:
             with suppress(PlatformError, AssertionError):
@@ -174,7 +173,7 @@ def ruled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ruled]:
 
 
 def _prepare(ruled: Ruled, users: list[str], others: list[str]) -> None:
-    """Create topics, rules for `users`, and a transaction that stays open on the source."""
+    """Create topics, rules for `users`, and a transaction that stays open on the source topic."""
     admin = AdminClient({"bootstrap.servers": ruled.plain})
     topics = [SOURCE, LOADED, *(f"to-{user}" for user in (*users, *others))]
     for future in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
@@ -211,7 +210,7 @@ def load(cluster: Cluster) -> None:
 
 
 def audit(cluster: Cluster) -> None:
-    """Read with a plain consumer, as `audit --deep` and the search for unreadable timestamps do."""
+    """Read with a plain consumer, as do `audit --deep` and the search for unreadable timestamps."""
     (record,) = _consumed(cluster.settings, SOURCE, 0, OffsetRange(0, 1), time.monotonic() + 20)
     assert record.value() == b"committed"
     assert unreadable_records(cluster.settings, SOURCE, TopicRanges({0: OffsetRange(0, 1)}), 20) == []
@@ -244,7 +243,7 @@ def publish(cluster: Cluster) -> None:
 
 
 def send(cluster: Cluster) -> None:
-    """Send as `dead-letters --send-to` does, twice: TARGET.sent is empty the first time."""
+    """Send twice as `dead-letters --send-to` does, because TARGET.sent is empty the first time."""
     user = cluster.settings.options["sasl.username"]
     for number in range(1, 3):
         letters = [Letter("topic id", 0, offset, b"key", b"value", ()) for offset in range(number)]

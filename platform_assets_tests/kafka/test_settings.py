@@ -1,4 +1,4 @@
-"""Client settings: only those known to be safe are accepted, and no value is ever shown."""
+"""Client settings: only settings known to be safe are accepted, and no message shows a value."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_java_client_gets_the_same_in_its_own_words() -> None:
 
 
 def test_a_password_cannot_break_out_of_its_quotes() -> None:
-    """It also appears only in double quotes, the form that Kafka's redaction matches."""
+    """The password appears only in double quotes, the form that Kafka's redaction matches."""
     options = {"security.protocol": "sasl_ssl", "sasl.username": "a", "sasl.password": 'x" y="\\'}
     java = ClientSettings("a:1", options).java()
     assert java["sasl.mechanism"] == "PLAIN"

@@ -1,4 +1,5 @@
-"""Logins by token (OAUTHBEARER): each client gets a token from the endpoint, and the broker checks its signature."""
+"""Logins by token (OAUTHBEARER): each client gets a token from the endpoint, and the broker checks the token's
+signature."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ def test_an_endpoint_that_fails_may_be_asked_again(endpoint: TokenEndpoint, stat
 
 @dataclass(frozen=True)
 class Guarded:
-    """A broker with two listeners: one that accepts only tokens of the endpoint, and a plain one for tests."""
+    """A broker with two listeners: one accepts only tokens from the endpoint, and a plain one is for tests."""
 
     endpoint: TokenEndpoint
     plain: str

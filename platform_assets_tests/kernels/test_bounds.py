@@ -1,4 +1,4 @@
-"""Each accumulator of the kernels at its bound: the last value that fits, and the first one that does not."""
+"""Limits of the kernels' accumulators: for each limit, the last value that fits and the first value that does not fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECIMAL: Final = {"type": "bytes", "logicalType": "decimal", "precision": 38, "s
 
 
 def padded(text: str) -> tuple[Any, int, int]:
-    """Return a text in the form that the JSON kernels need."""
+    """Return a string in the form that the JSON kernels need."""
     return np.frombuffer(text.encode() + bytes(json_scalars.PADDING), np.uint8), 0, len(text)
 
 
@@ -137,7 +137,7 @@ def test_milliseconds_of_avro_that_64_bits_hold_as_microseconds(sign: int) -> No
 
 
 def zigzag(number: int) -> bytes:
-    """Return a varint as encoded by Avro and Kafka."""
+    """Return a varint in the encoding that Avro and Kafka use."""
     rest, found = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
     while rest > 0x7F:
         found.append(rest & 0x7F | 0x80)

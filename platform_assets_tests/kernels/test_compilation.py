@@ -1,4 +1,4 @@
-"""Compiled kernels are cached only where no other user could have written them, and compiled once."""
+"""Compiled kernels: each is compiled once, and cached only in a folder that no other user could have written to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ IMPORT = (
     "stats = [v.stats for v in found.values() if hasattr(v, 'py_func')]; "
     "print(sum(sum(s.cache_hits.values()) for s in stats) > 5, sum(sum(s.cache_misses.values()) for s in stats))"
 )
-"""Program that prints whether a worker's import read many kernels from the cache, and how many it compiled."""
+"""Program that prints whether a worker's import read many kernels from the cache, and how many kernels the import
+compiled."""
 SHARE = (
     "import pyarrow as pa; from platform_assets.engines.shared import job; "
     "batches = iter([pa.RecordBatch.from_pydict({'id': [0]})]); "
@@ -46,7 +47,7 @@ SHARE = (
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    """Look up folder and digest again in each test, and after it."""
+    """Make each test, and the code after it, look up the cache folder and the sources' digest again."""
     for cached in (compilation.cache_folder, compilation.sources_digest):
         cached.cache_clear()
     yield
@@ -55,7 +56,7 @@ def _forgotten() -> Iterator[None]:
 
 
 def test_a_kernel_that_allocates_is_refused() -> None:
-    """Such kernels would count references, which costs more than most of their work."""
+    """Kernels that allocate would count references, which costs more than most of their work."""
 
     def allocating(size: int) -> int:
         return int(np.empty(size, np.int64).size)
@@ -106,7 +107,7 @@ def test_a_folder_that_others_could_have_filled_is_not_used(tmp_path: Path, monk
 def test_what_cannot_be_written_and_is_filled_is_copied_to_where_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example, kernels may be compiled when an image is built, and run with a read-only file system."""
+    """For example, kernels may be compiled when an image is built, and later run with a read-only file system."""
     image, scratch = tmp_path / "image", tmp_path / "scratch"
     scratch.mkdir()
     called(XDG_CACHE_HOME=str(image), NUMBA_CACHE_DIR="")

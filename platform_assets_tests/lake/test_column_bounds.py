@@ -1,4 +1,4 @@
-"""Bounds of declared columns in Delta's log: exact, wider than the values, or omitted."""
+"""Bounds of declared columns in Delta's log: each bound is exact, wider than the values, or omitted."""
 
 from __future__ import annotations
 

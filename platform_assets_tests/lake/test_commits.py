@@ -1,5 +1,5 @@
-"""One commit replaces one window. Of two concurrent commits to the same window, one wins; commits to different
-windows both succeed; nothing is doubled."""
+"""Commits that replace one window each. Of two concurrent commits to the same window, only one succeeds; commits to
+different windows both succeed; no row is duplicated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def metadata(of: SealedWindow, load_id: str) -> LoadMetadata:
 
 
 def files(lake: Lake, of: SealedWindow, load_id: str, count: int = 10) -> tuple[NewFile, ...]:
-    """Write the first `count` rows of a window, as an engine does."""
+    """Write the first `count` rows of a window as an engine does."""
     below = load_folder(of.key, load_id)
     folder = lake.table(TABLE)
     (folder / below).make()
@@ -56,7 +56,7 @@ def files(lake: Lake, of: SealedWindow, load_id: str, count: int = 10) -> tuple[
 
 
 def in_files(lake: Lake, found: pa.Table) -> pa.Table:
-    """Return rows with the columns that files of the table have."""
+    """Return rows with the columns that the table's files have."""
     return found if holdings.is_flat(lake.table(TABLE).delta()) else found.drop_columns(["window"])
 
 
@@ -86,7 +86,7 @@ def test_no_files_are_a_commit_too(lake: Lake) -> None:
 
 
 def test_of_two_first_loads_of_one_window_the_second_is_refused(lake: Lake) -> None:
-    """Neither removes anything, so delta-rs sees no conflict in the log; its own retries would commit both."""
+    """Neither load removes anything, so delta-rs sees no conflict in the log; its own retries would commit both loads."""
     one, other = WindowCommit(lake, TABLE), WindowCommit(lake, TABLE)
     one.replace(metadata(window(0), "a"), files(lake, window(0), "a"))
     with pytest.raises(ConcurrentLoadError, match=window(0).key):
@@ -147,7 +147,8 @@ def test_a_load_deletes_what_dead_loads_of_its_window_have_left(lake: Lake) -> N
 
 
 def test_a_load_deletes_what_its_own_tasks_have_left_that_spark_ran_twice(lake: Lake) -> None:
-    """File names begin with the load's folder; a connector task has its own folder in it until it is done."""
+    """File names begin with the load's folder. Inside that folder, a connector task has its own folder until the task
+    is done."""
     of, folder = window(1), lake.table(TABLE).path
     named = files(lake, of, "load")
     (own,) = {(folder / file.path).parent for file in named}
@@ -180,7 +181,7 @@ def test_a_commit_that_is_refused_deletes_nothing_of_others(lake: Lake) -> None:
 
 
 def test_many_loads_at_once_put_each_window_in_once(lake: Lake) -> None:
-    """Four loaders for each of five windows, all starting from the same table version."""
+    """Each of five windows has four loaders; all loaders start from the same table version."""
     loaders = 4
     barrier = threading.Barrier(5 * loaders)
 
@@ -201,7 +202,8 @@ def test_many_loads_at_once_put_each_window_in_once(lake: Lake) -> None:
 
 
 def test_a_write_whose_answer_was_lost_is_no_conflict_with_itself(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store accepted the commit, but the client got no answer and sent it again; the second request is refused."""
+    """The store accepted the commit, but the client got no answer and sent the commit again. The store refuses the
+    second request."""
     sent = DeltaTable.create_write_transaction
 
     def twice(self: DeltaTable, *arguments: object, **options: object) -> None:
@@ -274,7 +276,7 @@ def test_a_timestamp_that_no_text_can_say_has_no_statistics(lake: Lake, micros: 
 
 @pytest.mark.parametrize("layout", ["partitioned"], indirect=True)
 def test_files_of_a_past_version_are_named_again(lake: Lake) -> None:
-    """Also files in a folder whose name is percent-encoded in the log, as the first release wrote them."""
+    """This includes files in a folder whose name is percent-encoded in the log, as the first release wrote it."""
     first = window(0)
     folder = lake.table(TABLE)
     found = rows(first.key, {0: range(10)})
@@ -303,7 +305,7 @@ def test_a_past_file_that_is_gone_is_said_to_be(lake: Lake) -> None:
 def test_files_that_a_past_version_shares_with_the_newest_one_stay(
     lake: Lake, change: Callable[[DeltaTable, str], None]
 ) -> None:
-    """A reader may lose a path that one commit both adds and removes, so existing files are copied."""
+    """A reader may lose a path that one commit both adds and removes, so files that the table still has are copied."""
     first, folder = window(0), lake.table(TABLE)
     parts = (*files(lake, first, "a", 5), *files_from(lake, first, "b", 5))
     WindowCommit(lake, TABLE).replace(metadata(first, "a"), parts)

@@ -28,8 +28,8 @@ def test_rows_are_all_of_them_or_those_of_one_partition(table: DeltaTable) -> No
 
 
 def test_local_files_are_read_by_arrow_itself(table: DeltaTable) -> None:
-    """If Arrow's threads need Python, a process may abort at exit: 1 to 20 of 100 did, so a single run cannot show
-    it."""
+    """If Arrow's threads needed Python, a process could abort at exit. Between 1 and 20 of 100 processes did, so a
+    single run cannot show the problem."""
     files = datasets.of(table).filesystem
     assert isinstance(files, SubTreeFileSystem)
     assert files.base_fs.type_name == "local"

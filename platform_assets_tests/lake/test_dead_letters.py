@@ -1,4 +1,4 @@
-"""Dead letters by kind: the most frequent kinds are listed, up to a limit; the others are only counted."""
+"""Dead letters by kind: the most frequent kinds are listed, up to a limit; other kinds are only counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from platform_assets.model.untrusted import MOST_PLACE
 
 
 def batch(places: Iterable[str | None], first: int = 0) -> pa.RecordBatch:
-    """Return one dead letter for each place, at offsets from `first` on."""
+    """Return one dead letter for each `place`, at consecutive offsets starting with `first`."""
     rows = [
         {
             "window": "w",

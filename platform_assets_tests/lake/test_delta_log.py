@@ -1,4 +1,4 @@
-"""Commits read from the log one by one agree with delta-rs; missing and replaced commits are noticed."""
+"""Commits read from the log one at a time: they agree with delta-rs, and missing and replaced commits are noticed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def files(table: Path) -> dict[str, tuple[str | None, int, int | None]]:
-    """Return files by path, from every commit in order."""
+    """Return files by path, computed from every commit in order."""
     found: dict[str, tuple[str | None, int, int | None]] = {}
     newest = delta_log.newest_version(Folder.at(table))
     assert newest is not None

@@ -1,4 +1,4 @@
-"""Failures of a lake become platform errors that name the place and the fix; each failure is really caused."""
+"""Failures of a lake become platform errors with the location and the fix; the tests really cause each failure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TABLE = TableRef.raw(TOPIC)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Return a lake whose topic has three windows, all loaded."""
+    """Return the root of a lake whose topic has three windows, all loaded."""
     recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(3)])
     ledger = Ledger(Lake.at(tmp_path))
     assert ledger.record_cuts(hourly(TOPIC, [{0: n * 10} for n in range(4)])[3:], edge(2))
@@ -250,7 +250,7 @@ def test_a_data_file_that_is_gone_or_no_parquet_is_named_by_its_window_or_its_le
 
 @pytest.fixture
 def read_only() -> Iterator[Callable[[Path], None]]:
-    """Make a folder read-only for every user until the test is over."""
+    """Make a folder read-only for every user until the test ends."""
     made: list[Path] = []
 
     def make(folder: Path) -> None:
@@ -269,7 +269,7 @@ def read_only() -> Iterator[Callable[[Path], None]]:
 
 
 def fill(file: Path) -> None:
-    """Write to `file` until its disk has no room for a page."""
+    """Write to `file` until its disk has less than a page of free space."""
     with file.open("wb", buffering=0) as rest, suppress(OSError):
         while True:
             rest.write(bytes(4096))
@@ -277,7 +277,7 @@ def fill(file: Path) -> None:
 
 @pytest.fixture
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], Path]]:
-    """Copy a lake to its own disk and fill that disk."""
+    """Copy a lake to a separate disk and fill that disk."""
     disk = tmp_path_factory.mktemp("small disk")
     if (
         os.geteuid()

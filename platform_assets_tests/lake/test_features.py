@@ -1,5 +1,5 @@
-"""Tables on which a Delta feature was enabled: every reader that would misread them refuses them until the feature
-is dropped."""
+"""Tables on which a Delta feature was enabled: every reader that would misread such a table refuses it until the
+feature is dropped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """Return a topic with two windows that are loaded and decoded."""
+    """Return a topic with two windows, loaded and decoded."""
     made = MadeTopic(tmp_path)
     sealed = made.seal([{0: [(b"k", b"%d/%d" % (w, i)) for i in range(10)]} for w in range(2)])
     made.fill(sealed)
@@ -37,7 +37,7 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 
 def refusals(topic: MadeTopic) -> Iterator[Callable[[], object]]:
-    """Return the errors of everything that would misread a table whose log hides rows of its files."""
+    """Yield every call that would misread a table whose log hides rows of its files."""
     folder, key = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)[0].key
     yield lambda: loader_of(topic, MadeCluster(topic)).load(key)
     yield lambda: topic.decoder(expect=()).decode(key)
@@ -48,7 +48,8 @@ def refusals(topic: MadeTopic) -> Iterator[Callable[[], object]]:
 
 
 def held(topic: MadeTopic) -> list[bytes]:
-    """Return all values, in order; delta-rs returns no dataset of a table that may have deletion vectors."""
+    """Return all values, in order. Read the files through `datasets`, because delta-rs returns no dataset for a table
+    that may have deletion vectors."""
     rows = datasets.of(topic.lake.table(topic.declaration.raw_table).delta()).to_table()
     found: list[bytes] = rows.sort_by([("kafka_partition", "ascending"), ("kafka_offset", "ascending")])[
         "value"
@@ -60,8 +61,8 @@ def held(topic: MadeTopic) -> list[bytes]:
 def test_deletion_vectors_of_spark_are_refused_and_the_way_that_is_named_ends_with_all_rows(
     topic: MadeTopic, spark: SparkSession
 ) -> None:
-    """delta-rs ignores them: every check passed with half the rows deleted, a backup lacked the vector, and vacuum
-    deleted it."""
+    """delta-rs ignores deletion vectors: every check passed with half of the rows deleted, a backup lacked the vector,
+    and vacuum deleted it."""
     table, values = topic.root / "raw" / topic.topic, topic.values()
     spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
     # As long as no file has a vector, nothing changes.
@@ -99,7 +100,7 @@ def protocol(topic: MadeTopic, *features: str) -> None:
 def test_features_that_change_what_files_mean_are_refused_by_whatever_reads_them(
     topic: MadeTopic, feature: str
 ) -> None:
-    """Checks with an earlier baseline refuse it too, and no reader follows the log past it."""
+    """Checks with an earlier baseline also refuse the table, and no reader follows the log past the change."""
     base = snapshot.capture(topic.lake, topic.declaration.raw_table, 10)
     protocol(topic, feature)
     for call in refusals(topic):
@@ -123,7 +124,7 @@ def test_a_table_that_may_have_deletion_vectors_and_has_none_is_as_any_other(top
 
 
 def test_rows_that_a_vector_hides_are_refused_until_no_file_has_one(tmp_path: Path) -> None:
-    """The log contains the vector itself: it deletes rows 3, 4, 7, 11, 18 and 29 of a file."""
+    """The log contains the deletion vector itself, which deletes rows 3, 4, 7, 11, 18 and 29 of a file."""
     topic = MadeTopic(tmp_path)
     topic.fill(topic.seal([{0: [(b"k", b"%d/%d" % (w, i)) for i in range(40)]} for w in range(2)]))
     folder, (first, second) = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)

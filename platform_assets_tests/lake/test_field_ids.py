@@ -1,6 +1,6 @@
 """Field ids: every column of a flat table has an id in each file, and an id never denotes another column.
 
-pyarrow's own reader judges the files.
+The tests read the files with pyarrow's own reader.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_a_table_that_is_begun_again_uses_no_id_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("flat")
 def test_upkeep_writes_the_ids_that_another_writer_has_lost_whatever_the_size_of_the_file(tmp_path: Path) -> None:
-    """For example, Spark's OPTIMIZE writes none."""
+    """For example, Spark's OPTIMIZE writes no field ids."""
     topic = made(tmp_path / "lake")
     folder = topic.root / "raw" / topic.topic
     DeltaTable(folder).optimize.compact()

@@ -1,6 +1,7 @@
-"""Tables without partition columns: a file may contain many windows; replacing one window leaves the others unchanged.
+"""Tables without partition columns: a file may contain many windows, and replacing one window leaves the others
+unchanged.
 
-polars is the independent reader. No Kafka, no Spark.
+The independent reader is polars. No Kafka, no Spark.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Rows = dict[str, dict[tuple[int, int], bytes | None]]
 """Values by window, partition and offset."""
 WINDOWS, EACH = 4, 12
 NO_WINDOW = "none"
-"""Represents null."""
+"""The key that stands for a null window."""
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def windows(topic: MadeTopic) -> list[SealedWindow]:
 
 
 def held(topic: MadeTopic) -> Rows:
-    """Return the rows that polars reads. Fails if an offset has two rows."""
+    """Return the rows that polars reads. Fail if an offset has two rows."""
     found: Rows = {}
     columns = ["window", "kafka_partition", "kafka_offset", "value"]
     for window, partition, offset, value in (
@@ -82,7 +83,7 @@ def held(topic: MadeTopic) -> Rows:
 
 
 def sent(topic: MadeTopic) -> Rows:
-    """Return the values that the producer has sent."""
+    """Return the values that the producer sent."""
     return {
         w.key: {
             (r.partition, r.offset): r.value
@@ -98,7 +99,7 @@ def contents(topic: MadeTopic) -> dict[str, tuple[Any, Any]]:
 
 
 def merged(topic: MadeTopic) -> str:
-    """Merge all windows into one file as another program would; return its path in the log."""
+    """Merge all windows into one file as another program would; return the file's path in the log."""
     assert delta(topic).optimize.compact()["numFilesRemoved"]
     (path,) = pa.table(delta(topic).get_add_actions(flatten=True))["path"].to_pylist()
     return str(path)
@@ -163,7 +164,7 @@ def test_other_windows_stay_proved_by_their_receipts(topic: MadeTopic) -> None:
 
 
 def test_two_windows_of_one_file_are_replaced_at_once(topic: MadeTopic) -> None:
-    """The second replacement copies the kept rows again, from the files of the first."""
+    """The second replacement copies the kept rows again, from the files that the first replacement wrote."""
     merged(topic)
     one, two = windows(topic)[1:3]
     commits = [(topic.replacer.open(), of, written(topic, of, f"load {of.key}")) for of in (one, two)]
@@ -215,7 +216,7 @@ def test_rows_that_are_only_moved_meanwhile_are_no_conflict(topic: MadeTopic, mo
 @pytest.mark.parametrize("rows", ["kafka_offset = 13", "kafka_offset >= 0"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_rows_that_are_deleted_meanwhile_are_a_conflict(topic: MadeTopic, when: str, rows: str) -> None:
-    """Also if the rows have moved to another file since, and if no row of the window is left."""
+    """This also holds if the rows have moved to another file since, and if the window has no rows left."""
     if when == "before":
         merged(topic)
     of = windows(topic)[1]
@@ -229,7 +230,7 @@ def test_rows_that_are_deleted_meanwhile_are_a_conflict(topic: MadeTopic, when: 
 
 
 def test_the_copies_are_compared_before_the_commit(topic: MadeTopic) -> None:
-    """A measure that finds different rows in the copy stands for a disk that does not store what was written."""
+    """A measure that finds different rows in the copy stands for a disk that does not store the written data."""
     from platform_assets.engines.shared.digests import measured
     from platform_assets.errors import LoadError
 
@@ -250,7 +251,7 @@ def test_the_copies_are_compared_before_the_commit(topic: MadeTopic) -> None:
 
 
 def test_a_file_that_does_not_name_its_window_is_refused(topic: MadeTopic) -> None:
-    """The layout may change between writing and committing."""
+    """The table's layout may change between writing and committing."""
     of = windows(topic)[1]
     files = written(topic, of, "again")
     bare = [replace(f, statistics={k: {} for k in f.statistics}) for f in files]
@@ -268,7 +269,7 @@ def test_a_partitioned_table_refuses_files_with_a_column_of_windows(tmp_path: Pa
 
 
 def test_delta_rs_does_not_make_a_partitioned_table_flat(tmp_path: Path) -> None:
-    """delta-rs reports no error, and windows become null: so each commit checks the layout of its files."""
+    """delta-rs reports no error, and windows become null. Each commit therefore checks the layout of its files."""
     rows = pa.table({"kafka_offset": pa.array([1, 2], pa.int64()), "window": ["a", "b"]})
     write_deltalake(str(tmp_path), rows, partition_by=["window"])
     pq.write_table(rows, tmp_path / "flat.parquet")
@@ -284,7 +285,7 @@ def test_delta_rs_does_not_make_a_partitioned_table_flat(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", [*" !\"#$%&'()*+,-:;<=>?@[\\]^_`{|}~", "é", "日", "%3A", "a%253Ab"])
 def test_a_file_of_any_name_is_removed_as_it_was_added(tmp_path: Path, name: str) -> None:
-    """For files added by delta-rs, the encoding of their names in the log is known."""
+    """For files that delta-rs added, the encoding of their names in the log is known."""
     schema = Schema.from_arrow(pa.schema([("window", pa.string())]))
     DeltaTable.create(tmp_path, schema)
     added = AddAction(f"d/a{name}b.parquet", 1, {}, 0, True, "{}")
@@ -297,7 +298,7 @@ def test_a_file_of_any_name_is_removed_as_it_was_added(tmp_path: Path, name: str
 
 
 def test_a_file_whose_name_another_writer_encoded_is_not_removed_in_vain(topic: MadeTopic) -> None:
-    """delta-rs would write a different path into the log without an error, and the rows would be in the table twice."""
+    """delta-rs would write a different path into the log without an error, so the table would have the rows twice."""
     path = merged(topic)
     odd = path.replace("-", "%2D")
     rewrite_log(topic, lambda add: add | {"path": odd})
@@ -356,7 +357,7 @@ def rewrite_log(topic: MadeTopic, changed: Callable[[dict[str, Any]], dict[str, 
 
 
 def test_a_file_without_windows_does_not_hide_one(topic: MadeTopic) -> None:
-    """A row without a window, written by another program, belongs to no window: it is kept, and checks report it."""
+    """Another program wrote a row without a window. The row is kept, and checks report it."""
     stray = pa.table(delta(topic).to_pyarrow_table()).slice(0, 1)
     at = stray.column_names.index("window")
     stray = stray.set_column(at, "window", pa.nulls(1, pa.string()))
@@ -378,7 +379,7 @@ def test_a_file_without_windows_does_not_hide_one(topic: MadeTopic) -> None:
 
 
 def test_a_row_without_a_place_does_not_hold_up_its_neighbours(topic: MadeTopic) -> None:
-    """No load writes such a row, and row digests ignore it: it is kept."""
+    """No load writes a row without an offset, and row digests ignore it; the row is kept."""
     one, of = windows(topic)[:2]
     row = pa.table(delta(topic).to_pyarrow_table()).filter(pc.field("window") == one.key).slice(0, 1)
     for name in ("kafka_offset", "kafka_timestamp"):
@@ -392,7 +393,7 @@ def test_a_row_without_a_place_does_not_hold_up_its_neighbours(topic: MadeTopic)
 
 
 def test_a_row_with_a_null_header_does_not_hold_up_its_neighbours(topic: MadeTopic) -> None:
-    """No load writes such a row either; digests of its neighbors in the same block exclude it."""
+    """No load writes a row with a null header. The digests of its neighbors in the same block exclude the row."""
     one, of = windows(topic)[:2]
     row = pa.table(delta(topic).to_pyarrow_table()).filter(pc.field("window") == one.key).slice(0, 1)
     for name, value in (
@@ -410,7 +411,7 @@ def test_a_row_with_a_null_header_does_not_hold_up_its_neighbours(topic: MadeTop
 
 
 def test_a_damaged_shared_file_loses_no_more_than_what_cannot_be_read(topic: MadeTopic) -> None:
-    """The readable rows are kept when a window is replaced, and a load of their window restores the lost rows."""
+    """Replacing a window keeps all rows that can be read. Loading the window of the lost rows restores them."""
     path = topic.root / "raw" / topic.topic / unquote(merged(topic))
     table = pq.ParquetFile(path).read()
     # A row group for each window; a value of the last row group is overwritten on disk.
@@ -451,7 +452,7 @@ def test_erased_bytes_leave_merged_files_too(topic: MadeTopic) -> None:
 
 
 def test_keys_are_erased_from_every_window_of_a_merged_file(topic: MadeTopic) -> None:
-    """A shared file is searched for all of its windows."""
+    """The search reads a shared file for all of its windows."""
     merged(topic)
     erasure = topic.erasure
     selected = erasure.of_keys([b"k5"])
@@ -489,7 +490,7 @@ def test_windows_are_decoded_from_and_into_shared_files(topic: MadeTopic) -> Non
 
 
 def test_columns_are_added_without_losing_files_that_have_no_statistics(topic: MadeTopic) -> None:
-    """delta-rs's overwrite with a filter would remove them."""
+    """delta-rs's overwrite with a filter would remove files that have no statistics."""
     from platform_assets.lake import decoded_table
 
     decoder = topic.decoder()
@@ -511,8 +512,8 @@ def test_columns_are_added_without_losing_files_that_have_no_statistics(topic: M
 
 @pytest.mark.parametrize("number", range(3))
 def test_whatever_strangers_merge_windows_are_exact(tmp_path: Path, number: int) -> None:
-    """Loads, repairs and maintenance by other programs in random order; after each step, the rows are exactly those
-    that were sent."""
+    """Loads, repairs and maintenance by other programs happen in random order. After each step, the table's rows are
+    exactly those that were sent."""
     rng = random.Random(number)
     topic = MadeTopic(tmp_path / "lake")
     sealed = topic.seal(

@@ -1,4 +1,4 @@
-"""Each column of a table has a path in Parquet files, whatever its name is."""
+"""Paths in Parquet files: each column of a table has one, whatever the column's name is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from platform_assets.errors import ConfigurationError
 
 
 def declared(value: str, key: str | None = None) -> Any:
-    """Return a topic's `decode:` block as `check` reads it."""
+    """Return a topic whose `decode:` block is read as `check` reads it."""
     block: dict[str, Any] = {"value": {"format": "json", "schema": value}}
     return decode_declaration(block if key is None else block | {"key": {"format": "json", "schema": key}})
 

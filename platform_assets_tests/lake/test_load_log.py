@@ -55,7 +55,7 @@ def test_metadata_comes_back_as_it_was_written(first_cut: tuple[object, Cut] | N
 
 
 def test_the_form_of_the_metadata_stays() -> None:
-    """Other programs read it."""
+    """Other programs read the metadata."""
     fields = json.loads(METADATA.to_json())
     assert fields["platform_assets"] == 1
     assert (fields["topic"], fields["generation"]) == ("orders.eu", 3)
@@ -192,7 +192,7 @@ def test_any_change_to_the_files_of_a_window_changes_their_digest_and_that_alone
 
 @pytest.mark.usefixtures("partitioned")
 def test_the_same_rows_written_again_are_other_files(tmp_path: Path, table: Path) -> None:
-    """They have the same size, but different names."""
+    """The rewritten files have the same sizes, but different names."""
     (first,) = windows(0)
     overwrite(tmp_path, first)
     before = holdings.files_of(Folder.at(table), first.key)

@@ -1,4 +1,4 @@
-"""Folders of the lake: a missing file reads as nothing, and an error names the file that cannot be written."""
+"""Folders of the lake: a missing file reads as empty, and an error names the file that cannot be written."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ TARGET = 1_000
 
 
 def found(files: Mapping[str, tuple[int, list[int]]]) -> pa.Table:
-    """Return actions of files by path, each with its size and the numbers of its windows."""
+    """Return the table of file actions: `files` has the size and the window numbers of each path."""
     rows = [
         {
             "path": path,
@@ -48,20 +48,21 @@ def test_large_files_and_windows_without_receipts_stay() -> None:
 
 
 def test_a_window_is_merged_with_all_of_its_files_or_not_at_all() -> None:
-    """Also if files link windows: a, b and large share some windows, directly or indirectly."""
+    """This also holds for files that are linked by windows: "a", "b" and "large" share windows, directly or through
+    another file."""
     files = {"a": (100, [0, 1]), "b": (100, [1, 2]), "large": (700, [2]), "c": (100, [5]), "d": (100, [6, 5])}
     assert paths(plan(found(files), KEYS, TARGET)) == [["c", "d"]]
 
 
 def test_a_large_file_waits_until_there_is_enough_to_merge_with_it() -> None:
-    """Otherwise each run would rewrite its rows for a few new ones."""
+    """If the large file did not wait, each run would rewrite all of its rows to add a few new ones."""
     files = {"old": (400, [0]), "a": (50, [1]), "b": (50, [2])}
     assert paths(plan(found(files), KEYS, TARGET)) == [["a", "b"]]
     assert paths(plan(found({**files, "c": (100, [3])}), KEYS, TARGET)) == [["old", "a", "b", "c"]]
 
 
 def test_a_growing_table_writes_each_row_a_few_times(rng: random.Random) -> None:
-    """A run after each of 600 windows: without the rule, the rows would be written about 50 times on average."""
+    """Upkeep runs after each of 600 windows. Without the rule, each row would be written about 50 times on average."""
     sizes: dict[str, tuple[int, list[int]]] = {}
     written = total = 0
     target = 100_000

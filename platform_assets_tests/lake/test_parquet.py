@@ -1,4 +1,4 @@
-"""Every command that reads data files sees the same rows, whichever program wrote them. No Kafka, no Spark."""
+"""Every command that reads data files reads the same rows, whichever program wrote the files. No Kafka, no Spark."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Writer = Callable[[pa.Table, Path], None]
 
 
 def as_spark(found: pa.Table, path: Path) -> None:
-    """Write INT96, as Spark's OPTIMIZE does, without unit or time zone; engines/connector/test_optimized.py has a real
-    one."""
+    """Write times as INT96 without unit or time zone, as Spark's OPTIMIZE does. engines/connector/test_optimized.py has
+    a file that Spark wrote."""
     pq.write_table(found, path, use_deprecated_int96_timestamps=True)
 
 
 def as_polars(found: pa.Table, path: Path) -> None:
-    """Write large types in the Arrow schema that is stored next to Parquet's own, as polars does."""
+    """Write as polars does, with large types in the Arrow schema that is stored next to Parquet's own schema."""
     pl.DataFrame(found).write_parquet(path)
 
 
 def as_duckdb(found: pa.Table, path: Path) -> None:
-    """Write with SQL."""
+    """Write with DuckDB's SQL."""
     with duckdb.connect() as connection:
         connection.register("found", found)
         connection.sql("SET TimeZone = 'Asia/Tokyo'")
@@ -47,7 +47,7 @@ def as_duckdb(found: pa.Table, path: Path) -> None:
 
 
 def as_views(found: pa.Table, path: Path) -> None:
-    """Declare views, as an update by delta-rs does."""
+    """Write files that declare view types, as an update by delta-rs does."""
     views = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
     pq.write_table(found.cast(pa.schema([f.with_type(views.get(f.type, f.type)) for f in found.schema])), path)
 
@@ -59,7 +59,7 @@ def in_nanoseconds(found: pa.Table, path: Path) -> None:
 
 
 def in_milliseconds(found: pa.Table, path: Path) -> None:
-    """Write times in milliseconds, which is Kafka's precision, and some columns as in-memory dictionaries."""
+    """Write times in milliseconds, which is Kafka's precision, and strings as dictionaries."""
     kind = {
         pa.timestamp("us", "UTC"): pa.timestamp("ms", "Europe/Berlin"),
         pa.string(): pa.dictionary(pa.int16(), pa.string()),
@@ -73,7 +73,7 @@ KINDS: tuple[TableKind, ...] = ("raw", "decoded", "dead_letters")
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A time without a zone is not in this machine's zone."""
+    """Set another time zone for this machine, which must not be applied to times that have no zone."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "America/New_York")
         time.tzset()
@@ -83,7 +83,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> MadeTopic:
-    """Return two windows with rows and dead letters, loaded and decoded."""
+    """Return a topic with two windows, loaded and decoded, that have rows and dead letters."""
     made = MadeTopic(tmp_path)
     made.fill(
         made.seal(
@@ -97,8 +97,8 @@ def topic(tmp_path: Path) -> MadeTopic:
 
 
 def rewritten(topic: MadeTopic, write: Writer) -> None:
-    """Rewrite each window of each table into one file by another writer, as OPTIMIZE does; delete the old files, as
-    VACUUM does."""
+    """Rewrite each window of each table into one file with `write`, as OPTIMIZE does; delete the old files, as VACUUM
+    does."""
     for kind in KINDS:
         folder = topic.root / kind / topic.topic
         held = holdings.window_files(holdings.actions(Folder.at(folder)))
@@ -158,7 +158,7 @@ def contents(topic: MadeTopic, kind: TableKind) -> dict[str, Any]:
 
 
 def test_far_times_of_int96_are_those_that_were_written(tmp_path: Path) -> None:
-    """In nanoseconds, the year 9999 would silently become 1816; also inside structs and lists."""
+    """In nanoseconds, the year 9999 would silently become 1816. The test also covers times inside structs and lists."""
     times = pa.array([0, 253_402_300_799_000_000, -62_135_596_800_000_000, None], pa.timestamp("us", "UTC"))
     inner = pa.StructArray.from_arrays([times], ["at"])
     found = pa.table({"at": times, "inner": inner, "list": pa.ListArray.from_arrays([0, 2, 2, 3, 4], times)})
@@ -168,7 +168,7 @@ def test_far_times_of_int96_are_those_that_were_written(tmp_path: Path) -> None:
 
 
 def test_a_restored_file_of_another_unit_has_no_statistics_of_its_times(topic: MadeTopic) -> None:
-    """Readers use these statistics to skip files."""
+    """Readers use the statistics of a column of times to skip files."""
     rewritten(topic, in_milliseconds)
     folder, key = topic.lake.table(topic.declaration.raw_table), topic.ledger.windows(topic.topic)[0].key
     below = f"window={key.replace(':', '%3A')}/copied"

@@ -1,4 +1,4 @@
-"""Column values for Python, whose datetime type ends with the year 9999."""
+"""Column values for Python, whose datetime type does not go beyond the year 9999."""
 
 from __future__ import annotations
 

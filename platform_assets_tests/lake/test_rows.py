@@ -1,4 +1,4 @@
-"""Counts, bounds and offsets of a window's rows, by statistics and by reading, compared with plain lists."""
+"""Counts, bounds and offsets of a window's rows, from statistics and from reading, compared with plain lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def put(root: Path, *files: Offsets, key: str = KEY) -> Path:
 
 
 def some_offsets(rng: random.Random) -> Offsets:
-    """Return offsets of several partitions, out of order, some more than once."""
+    """Return unsorted offsets in several partitions, with duplicates."""
     return {p: [rng.randrange(30) for _ in range(rng.randrange(1, 15))] for p in rng.sample(range(5), rng.randrange(4))}
 
 
@@ -72,7 +72,7 @@ def test_statistics_tell_nothing_where_a_file_mixes_partitions_or_has_none(tmp_p
 
 
 def test_reading_tells_what_is_there(tmp_path: Path, rng: random.Random) -> None:
-    """In two ways, over files that mix partitions, with duplicates within and across files."""
+    """Two ways of reading are tested, over files that mix partitions and have duplicates within and across files."""
     files = [some_offsets(rng) for _ in range(4)]
     table = put(tmp_path, *files)
     put(tmp_path, some_offsets(rng), key=OTHER)
@@ -100,7 +100,7 @@ def test_an_earlier_version_is_read_as_it_was(tmp_path: Path) -> None:
 
 
 def test_offsets_in_plain_files(tmp_path: Path) -> None:
-    """The folder also has the files that Spark leaves next to its data."""
+    """The folder also contains the files that Spark leaves next to its data."""
     folder = tmp_path / "staging"
     folder.mkdir()
     pq.write_table(samples.rows(KEY, {1: [5, 4]}), folder / "part-0.parquet")

@@ -1,4 +1,5 @@
-"""Changes between a declared schema and a table's: additions are applied, all other changes are named and refused."""
+"""Differences between a declared schema and a table's schema: additions are applied; all other changes are reported and
+refused."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def test_table_has_comments_and_a_place_for_tombstones(tmp_path: Path) -> None:
 
 
 def test_added_columns_come_behind_those_that_there_are(tmp_path: Path) -> None:
-    """At every depth, wherever they are declared, so that the hashing order stays the same."""
+    """This holds at every nesting depth and wherever the columns are declared, so the hashing order stays the same."""
     prepared(tmp_path, VALUE)
     more = legs(("gate", pa.string()), ("delay", pa.int16()), ("carrier", pa.string())).insert(
         0, pa.field("year", pa.int32(), nullable=False)

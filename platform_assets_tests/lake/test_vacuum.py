@@ -29,7 +29,8 @@ DAY = 86_400.0
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Return a table of one window that was loaded twice, with files of a recently failed load and of one long ago."""
+    """Return the lake of a table with one window that was loaded twice. The table also has files of two failed loads,
+    one recent and one long past."""
     made = Lake.at(tmp_path / "a lake")
     folder = made.table(TABLE)
     raw_table.create(folder, TABLE.topic)
@@ -108,7 +109,7 @@ def test_job_refuses_a_table_that_the_lake_has_not(lake: Lake) -> None:
 
 
 def test_one_table_that_fails_holds_up_no_other(lake: Lake) -> None:
-    """`raw/broken` comes first; the run reports it at its end."""
+    """`raw/broken` comes first; the run reports the failure at its end."""
     raw_table.create(lake.table(TableRef.raw("broken")), "broken")
     (lake.table(TableRef.raw("broken")).path / "_delta_log" / f"{0:020}.json").write_text("no JSON")
     result = run(lake)

@@ -1,4 +1,4 @@
-"""A long ledger read by ranges: the amount of data read does not grow with it, and nothing is omitted."""
+"""A long ledger read by ranges: the amount of data that is read does not grow with the ledger, and nothing is omitted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Unasked(Cluster):
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Return a function that counts the ledger rows and windows turned into objects since its last call."""
+    """Return a function that counts how many ledger rows and windows were turned into objects since the function's last
+    call."""
     number = 0
 
     def cuts(rows: pa.Table) -> list[RecordedCut]:
@@ -84,7 +85,7 @@ def test_a_tick_that_has_lost_its_cursor_builds_as_much_of_a_long_ledger_as_of_a
 
 
 def test_windows_that_are_read_by_ranges_are_those_of_the_whole_ledger(tmp_path: Path, rng: random.Random) -> None:
-    """Window lengths range from minutes to weeks, in many files."""
+    """Windows are from minutes to weeks long, and their cuts are in many files."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     at, newest = START, None

@@ -1,4 +1,4 @@
-"""The name on a decision: what the user claims, and what the platform knows."""
+"""The name on a decision: what the user claims, and what the platform can verify."""
 
 from __future__ import annotations
 

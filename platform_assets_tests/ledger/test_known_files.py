@@ -1,5 +1,5 @@
-"""A ledger followed by one process agrees with what a new process reads, whatever happens to its files; and each
-file is read once."""
+"""A ledger followed by one process: whatever happens to the ledger's files, the process agrees with what a new process
+reads, and it reads each file once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Deep audits do not make the ledger grow: superseded proofs are removed; everything that counts or is history
-stays."""
+"""Removal of superseded proofs, so that deep audits do not make the ledger grow: all current and historical entries
+stay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def windows(tmp_path: Path) -> list[SealedWindow]:
-    """Return loaded windows of two partitions, one of them with an accepted loss, and a window of another topic."""
+    """Return loaded windows with two partitions each, one of them with an accepted loss. Also load a window of another
+    topic."""
     found = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
     ledger = Ledger(Lake.at(tmp_path))
     ledger.record_receipts([receipt(w, load_id=w.key, holes={}, version=n) for n, w in enumerate(found)])
@@ -48,7 +49,7 @@ def windows(tmp_path: Path) -> list[SealedWindow]:
 
 
 def audit(root: Path, keys: Sequence[str] | None = None, by: str = "files read again") -> dict[str, Receipt]:
-    """Write a proof of each window, as a deep audit does; return the proofs that then count."""
+    """Write a proof of each window, as a deep audit does; return the entries that are current afterwards."""
     ledger = Ledger(Lake.at(root))
     known = ledger.receipts(TABLE, keys).values()
     ledger.record_receipts([replace(r, kind="proof", proved_by=by, proved_at=datetime.now(UTC)) for r in known])
@@ -95,7 +96,7 @@ def test_audits_of_some_windows_at_a_time_keep_the_proofs_that_count(
 def test_a_proof_that_was_written_meanwhile_is_kept_and_nothing_is_removed(
     tmp_path: Path, windows: list[SealedWindow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """delta-rs refuses a removal if another commit came first; the next proofs try it again."""
+    """delta-rs refuses a removal if another commit came first; the next audit's proofs trigger another attempt."""
     for _ in range(2):
         audit(tmp_path)
     remove = pruning.remove

@@ -76,7 +76,7 @@ for number in range(rounds):
 
 
 def _as_another_process() -> None:
-    """Forget what this process knows of ledgers, as if it were new."""
+    """Forget everything this process remembers of ledgers, as if the process were new."""
     newest_cuts.of.cache_clear()
 
 
@@ -88,7 +88,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 class Race:
-    """Processes that start each round at the same time; one for each of `topics`."""
+    """Processes that start each round at the same time, one process for each of `topics`."""
 
     def __init__(self, root: Path, topics: Sequence[str], rounds: int, program: str = RACER) -> None:
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
@@ -130,7 +130,7 @@ class Race:
 
 
 def test_processes_that_record_the_same_edge_at_once_leave_one_cut_that_all_read(tmp_path: Path) -> None:
-    """From the creation of the tables on, through several compactions of small files."""
+    """The race runs from the creation of the tables through several compactions of small files."""
     rounds = 60
     with Race(tmp_path, ["t", "t", "t"], rounds) as race:
         for number in range(rounds):
@@ -166,7 +166,7 @@ def test_processes_that_record_different_topics_at_once_all_win(tmp_path: Path) 
 def test_a_handle_that_went_stale_between_look_up_and_commit_is_refused(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rival commits after this process looked up the newest boundary, and before it commits."""
+    """The rival commits after this process has looked up the newest boundary and before it commits."""
     write, rival = recording.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
 
     def late(*arguments: Any, **options: Any) -> None:
@@ -224,7 +224,7 @@ def test_a_refusal_without_a_rival_is_an_error_that_may_be_tried_again(
 
 
 def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger, tmp_path: Path) -> None:
-    """The sensors of a code location tick in threads and share one handle."""
+    """The sensors of a code location tick in threads that share one handle."""
     with ThreadPoolExecutor(4) as pool:
         for number in range(20):
             after = edge(number - 1) if number else None
@@ -237,7 +237,7 @@ def test_threads_that_record_the_same_edge_at_once_leave_one_cut(ledger: Ledger,
 def test_cuts_of_many_topics_are_one_commit_and_who_was_overtaken_is_left_out(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One rival committed before the look-up, another one commits between look-up and commit."""
+    """One rival commits before the look-up, another one commits between the look-up and the commit."""
     names = ["a", "b", "c", "d"]
     assert ledger.record_cuts([cut("a", edge(0), {0: 1})], None)
     write, rival = recording.write_deltalake, Ledger(Lake.at(tmp_path))  # type: ignore[attr-defined]
@@ -263,7 +263,8 @@ def test_cuts_of_many_topics_are_one_commit_and_who_was_overtaken_is_left_out(
 
 
 def test_many_topics_are_folded_in_turn_and_nothing_is_lost(soon_folded: Ledger, tmp_path: Path) -> None:
-    """They all reach the limit of files at the same commit: some are folded then, the others with the next commits."""
+    """All topics reach the limit of files with the same commit: some topics are folded at once, the others with the
+    next commits."""
     names, rounds = [f"t{n:02}" for n in range(12)], 14
     most = 0
     for number in range(rounds):
@@ -325,7 +326,8 @@ def test_a_handle_that_was_kept_sees_what_others_recorded_since(ledger: Ledger, 
 def test_a_ledger_that_is_put_back_under_a_kept_handle_is_opened_anew(
     ledger: Ledger, tmp_path: Path, made_anew: bool
 ) -> None:
-    """Otherwise the next cut would be committed after a hole in the log, or always be refused."""
+    """If the old handle were kept, the next cut would be committed after a hole in the log, or every later cut would be
+    refused."""
     ledger.record_cuts([cut("t", edge(0), {0: 1})], None)
     shutil.copytree(tmp_path / "_ledger", tmp_path / "backup")
     ledger.record_cuts([cut("t", edge(1), {0: 2})], edge(0))
@@ -422,8 +424,8 @@ def test_cuts_that_were_taken_before_a_generation_was_accepted_are_refused(ledge
 
 
 def test_a_process_that_knew_the_newest_cut_sees_that_a_generation_was_accepted(tmp_path: Path) -> None:
-    """For example, a sensor runs while a shell accepts: the boundary stays the same, so it is not enough to compare
-    boundaries."""
+    """For example, a sensor runs while an operator accepts a generation in a shell. The boundary stays the same, so
+    comparing boundaries is not enough."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     ledger.record_cuts(hourly("t", [{0: 0}, {0: 50}]), None)
@@ -474,7 +476,8 @@ def test_a_key_that_no_recorded_edge_starts_and_ends_has_no_window(ledger: Ledge
 
 
 def test_a_key_whose_length_changed_has_the_end_that_was_recorded(ledger: Ledger) -> None:
-    """Hourly up to 02:00, by the minute from then on: 01:00 ends at 02:00, and 02:00 at 02:01."""
+    """Windows are hourly until 02:00, and one minute long from then on: window 01:00 ends at 02:00, and window 02:00
+    ends at 02:01."""
     minute = timedelta(minutes=1)
     cuts = hourly("t", [{0: 0}, {0: 5}, {0: 9}])
     ledger.record_cuts(cuts, None)
@@ -530,7 +533,7 @@ def test_every_column_of_both_tables_is_explained(ledger: Ledger, tmp_path: Path
 
 
 def test_a_creation_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -> None:
-    """A process may be killed after it made the folder of the log and before its first commit."""
+    """A process may be killed after it has created the log's folder and before its first commit."""
     for name in ("cuts", "commits"):
         (tmp_path / "_ledger" / name / "_delta_log").mkdir(parents=True)
     ledger = Ledger(Lake.at(tmp_path))
@@ -558,7 +561,7 @@ def test_rows_that_end_before_the_edge_that_the_log_names_are_corrupt(ledger: Le
 
 
 def test_a_process_that_was_killed_before_its_commit_leaves_nothing(ledger: Ledger, tmp_path: Path) -> None:
-    """Its data file exists, but no commit refers to it."""
+    """The killed process's data file exists, but no commit refers to it."""
     ledger.record_cuts(hourly("t", [{0: 2}]), None)
     table = tmp_path / "_ledger" / "cuts"
     copy = tmp_path / "copy"
@@ -597,7 +600,7 @@ def test_a_receipt_comes_back_as_it_was_recorded(ledger: Ledger) -> None:
 def test_the_entry_of_the_newest_table_version_counts_in_whatever_order_they_came(
     ledger: Ledger, rng: random.Random
 ) -> None:
-    """A run that was slow to write its receipt does not override the commit that came after its own."""
+    """If a run is slow to write its receipt, this receipt does not override the one for a later commit."""
     entries = [
         receipt(window_of(number), version=version, load_id=f"{number}/{version}")
         for number in range(4)
@@ -619,7 +622,7 @@ def test_of_equal_versions_the_last_entry_counts(ledger: Ledger) -> None:
 
 
 def test_a_load_written_down_twice_counts_once(ledger: Ledger) -> None:
-    """A run that died after its commit, and the run that restores its receipt, may both record the load."""
+    """A run that died after its commit and the run that restores the missing receipt may both record the load."""
     entry = receipt(window_of(0, p0=(0, 5), p1=(0, 3)))
     ledger.record_receipts([entry])
     ledger.record_receipts([replace(entry, kind="rebuilt", seconds=0.1)])
@@ -660,7 +663,7 @@ def test_accepted_losses_add_up_and_are_no_receipts(ledger: Ledger) -> None:
 
 
 def test_rows_that_another_writer_wrote_anew_are_read_by_key_and_start(ledger: Ledger, tmp_path: Path) -> None:
-    """A ledger that was corrected by an update with delta-rs has files whose text columns have another Arrow type."""
+    """After delta-rs corrects a ledger with an update, the ledger's files have another Arrow type for string columns."""
     windows = [window_of(number) for number in range(4)]
     ledger.record_receipts([receipt(window) for window in windows])
     for window in windows[:3]:
@@ -695,7 +698,7 @@ def data_files(root: Path, name: str) -> int:
 
 
 def test_folding_keeps_every_cut_and_the_compare_and_set(soon_folded: Ledger, tmp_path: Path) -> None:
-    """Through several folds, past a checkpoint of the log, and with the log before the checkpoint deleted."""
+    """The test makes several folds, passes a checkpoint of the log, and deletes the log before the checkpoint."""
     number, ledger = 40, soon_folded
     cuts = hourly("t", [{0: n, 1: 3 * n} for n in range(number)])
     ledger.record_cuts(hourly("u", [{0: 1}]), None)
@@ -814,7 +817,7 @@ def test_a_newest_cut_that_somebody_edits_is_not_told_from_memory(tmp_path: Path
 
 
 LATER = ("made_from", "engine", "confirmed_by")
-"""Columns of the ledger of loads that the first release did not have, in the order of their introduction."""
+"""Columns that the ledger of loads did not have in the first release, in the order of their introduction."""
 
 
 def without_columns(root: Path, lacking: Sequence[str]) -> None:
@@ -880,7 +883,8 @@ def test_topics_with_the_longest_names_have_cuts_receipts_folded_files_and_check
 def test_cuts_whose_commit_got_no_answer_are_recorded_and_nobody_was_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """An object store's client repeats such a commit and is refused, because the first one was accepted."""
+    """An object store's client repeats such a commit, and the store refuses the repetition because it accepted the
+    first request."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     assert ledger.record_cuts(hourly("t", [{0: 0}]), None)
@@ -898,7 +902,7 @@ def test_cuts_whose_commit_got_no_answer_are_recorded_and_nobody_was_first(
 
 
 def test_entries_of_a_tables_newest_life_count_whatever_their_version(tmp_path: Path) -> None:
-    """Entries of releases without lives are the oldest; within one life, the highest version counts."""
+    """Entries of releases without lives are the oldest. Within one life, the entry with the highest version is current."""
     ledger, window = Ledger(Lake.at(tmp_path)), sealed("t", "2026-01-01-00:00", p0=(0, 4), p1=(0, 2))
     ledger.create()
     for version, life in ((90, None), (50, "a"), (60, "a"), (2, "b"), (1, "b")):
@@ -910,7 +914,7 @@ def test_entries_of_a_tables_newest_life_count_whatever_their_version(tmp_path: 
 
 
 def test_an_entry_without_a_table_id_belongs_to_the_life_before_it(tmp_path: Path) -> None:
-    """A release without lives may write after one that records them, during an upgrade or after a downgrade."""
+    """During an upgrade or after a downgrade, a release without lives may write after a release that records them."""
     window, other = recorded(tmp_path, "people", [{0: 0}, {0: 100}, {0: 200}])
     ledger = Ledger(Lake.at(tmp_path))
     counting = list[str]()
@@ -925,7 +929,7 @@ def test_an_entry_without_a_table_id_belongs_to_the_life_before_it(tmp_path: Pat
 
 
 def test_loads_of_another_life_than_the_restored_one_are_forgotten(tmp_path: Path) -> None:
-    """Their versions say nothing about the restored table."""
+    """The versions of the forgotten loads say nothing about the restored table."""
     ledger = Ledger(Lake.at(tmp_path))
     ledger.create()
     windows = [sealed("t", f"2026-01-01-0{n}:00", p0=(n, n + 1)) for n in range(4)]

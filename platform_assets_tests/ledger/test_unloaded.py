@@ -1,4 +1,4 @@
-"""Sealed windows that are not loaded, queried repeatedly by one process, as a sensor does."""
+"""Sealed windows that are not loaded: one process queries them repeatedly, as a sensor does."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_windows_are_read_with_their_offsets_and_no_others(tmp_path: Path) -> No
 
 
 class Reads:
-    """Counts reads of a lake's folders, and fails if a table is opened."""
+    """Counts reads in a lake's folders, and fails if a table is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.files: list[str] = []
@@ -133,7 +133,7 @@ class Reads:
 def test_the_ticks_after_a_load_read_its_commit_once_for_all_topics_and_open_no_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One small read for each commit since, however many windows the ledger has."""
+    """All ticks together make one small read for each new commit, however many windows the ledger has."""
     topics, ledger, windows = [f"clicks-{n}" for n in range(10)], Ledger(Lake.at(tmp_path)), 30
     tables = [TableRef.raw(topic) for topic in topics]
     for topic in topics:
@@ -200,7 +200,7 @@ def test_an_acceptance_among_the_commits_is_seen_with_its_time(tmp_path: Path) -
 def test_loads_that_are_forgotten_are_seen_before_the_next_edge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a table is restored, the ledger forgets its later loads while the daemon keeps running."""
+    """When a table is restored, the ledger forgets the table's later loads. The daemon keeps running meanwhile."""
     windows, ledger = sealed(tmp_path, 2), Ledger(Lake.at(tmp_path))
     ledger.record_receipts([receipt(windows[0], version=1), receipt(windows[1], version=2)])
     assert found(ledger, 2) == []

@@ -1,5 +1,5 @@
-"""A later release's ledger is refused. An earlier release's ledger is upgraded, and an interrupted upgrade is
-completed."""
+"""Ledger versions: a later release's ledger is refused, an earlier release's ledger is upgraded, and an interrupted
+upgrade is completed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_VERSION = CHECKOUT / "platform_assets_tests" / "data" / "first_version"
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Return the ledger of a lake that the first version wrote."""
+    """Return the ledger of a lake that the platform's first version wrote."""
     shutil.copytree(FIRST_VERSION, tmp_path / "lake")
     return Ledger(Lake.at(tmp_path / "lake"))
 

@@ -1,4 +1,4 @@
-"""A login without encryption stays on this machine, whatever address a broker or a name server returns."""
+"""Logins without encryption: they stay on this machine, whatever address a broker or a name server returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class _Elsewhere(socket.socket):
 
 
 def sent(**changed: str) -> bytes:
-    """Return the first bytes sent to a broker at an address that no setting contains, before it has answered."""
+    """Connect to a broker at an address that no setting contains; return the first bytes sent before the broker
+    answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         security = Security(ClientSettings.from_environment({**GIVEN, **changed}))
@@ -40,7 +41,7 @@ def sent(**changed: str) -> bytes:
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat every connection as one to another machine."""
+    """Treat every connection as a connection to another machine."""
     connected = socket.create_connection
 
     def elsewhere(address: Any, timeout: float) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Well-encoded answers that no honest broker sends. The broker here is a script without a socket."""
+"""Correctly encoded answers that no honest broker sends. The broker in these tests is a script without a socket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def wire() -> Iterator[FakeWire]:
 
 @pytest.fixture
 def ask(wire: FakeWire, rng: random.Random) -> Ask:
-    """Call a function on a client of the given class; the broker answers requests from `fixed`."""
+    """Call a function on a client of the given class, whose requests are answered from `fixed`."""
 
     def asked(kind: type[Brokers], call: Callable[[Any], Any], fixed: dict[str, Any], **options: str) -> Any:
         wire.broker(rng, MadeLog.at_random(rng, 3), fixed=fixed)

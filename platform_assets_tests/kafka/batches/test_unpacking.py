@@ -1,4 +1,4 @@
-"""Bodies that are unpacked into reused memory."""
+"""Record-batch bodies that are unpacked into reused memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def packed(codec: str, data: bytes) -> memoryview:
 
 
 def body(rng: random.Random) -> bytes:
-    """Return a body of up to some hundred thousand bytes that shrinks hardly at all, or to a thousandth."""
+    """Return a body of up to some hundred thousand bytes. It is compressible by a factor between 1 and about 1,000."""
     return rng.randbytes(rng.randrange(1, 300)) * rng.choice([1, 10, 1_000])
 
 

@@ -1,4 +1,4 @@
-"""Requests for evidence: answers, failures and wrong answers of brokers, which are scripted here."""
+"""Requests for evidence: answers, failures and wrong answers of scripted brokers."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_the_rest_is_read_without_a_damaged_batch(start: Start, together: bool) 
 
 @pytest.mark.parametrize("end", [7, 10])
 def test_damage_behind_the_end_is_no_matter(start: Start, end: int) -> None:
-    """A fetch may return data after the end of a small range."""
+    """A fetch for a small range may return data beyond the range's end."""
     damaged = bytearray(batch(10, 10))
     damaged[-2] ^= 4
     script = Script(batches=[(0, 29, batch(0, 10) + bytes(damaged) + batch(20, 10))])
@@ -183,7 +183,7 @@ def test_damage_that_the_broker_finds_itself(start: Start) -> None:
 
 
 def test_a_batch_beyond_a_limit_is_named_with_its_offsets_and_the_setting(start: Start) -> None:
-    """Evidence decompresses batches in which compaction has left gaps."""
+    """Gathering evidence decompresses batches in which compaction has left gaps."""
     thinned = thin_batch(10, list(range(0, 10, 2)), span=10)
     broker = start(Script(batches=[(0, 9, batch(0, 10)), (10, 19, thinned), (20, 29, batch(20, 10))]))
     with pytest.raises(
@@ -265,7 +265,7 @@ def test_a_few_empty_answers_of_a_leaders_own_log_are_no_gap(start: Start) -> No
 
 
 def test_a_gap_up_to_the_last_stable_offset_is_shown_by_the_open_transaction_after_it(start: Start) -> None:
-    """A read_committed fetch stops before the batch that shows the gap."""
+    """A read_committed fetch stops before the batch that reveals the gap."""
     script = Script(batches=[(0, 9, batch(0, 10))], unstable=[(30, 39, batch(30, 10))])
     found = asked(start(script), compacted=True).by_partition[0]
     assert found.compacted_away.listed == (OffsetRange(10, 30),)
@@ -286,7 +286,7 @@ def test_an_empty_answer_with_a_throttle_time_is_left_alone_for_that_long(start:
 
 
 def test_a_log_start_that_only_one_request_gives_is_no_hole(start: Start) -> None:
-    """For example, a new leader's log may start before the old one's."""
+    """For example, a new leader's log may start before the previous leader's log."""
     script = Script(errors=[OUT_OF_RANGE], listed_start=20)
     found = asked(start(script), patience=20.0)
     assert (found.records, dict(found.holes)) == (30, {})
@@ -371,7 +371,7 @@ def test_second_bootstrap_server_serves_where_the_first_is_down(start: Start) ->
 
 
 def test_a_quota_is_waited_out_and_its_empty_answers_are_no_missing_offsets(start: Start) -> None:
-    """A broker answers at once with no data and the time to wait (KIP-219), however long that is."""
+    """A throttling broker answers at once, without data and with the time to wait (KIP-219), however long that time is."""
     script = Script(throttled=[300, 300, 300, 300, 300])
     began = time.monotonic()
     found = asked(start(script), patience=0.5)
@@ -389,7 +389,7 @@ def test_the_deadline_ends_the_wait_for_a_quota(start: Start) -> None:
 
 
 def loaded(broker: ScriptedBroker, patience: float = 1.0, limits: BatchLimits | None = None) -> list[int]:
-    """Return the offsets that the columnar loader reads of the broker's 30."""
+    """Return the offsets that the columnar loader reads from this broker, which has 30."""
     settings = ClientSettings("{}:{}".format(*broker.address), {}, limits or BatchLimits())
     brokers = Brokers(settings, "t", topic_id_text(TOPIC_ID), patience=patience, stopped=lambda: False)
     rows: list[pa.RecordBatch] = []
@@ -422,7 +422,7 @@ def test_an_empty_answer_is_no_age_of_a_record(start: Start) -> None:
 
 
 def near_by(start: Start, near: Script) -> tuple[Script, ScriptedBroker]:
-    """Return a leader in another rack and its script; `near` is the replica in rack `a`."""
+    """Return the script of a leader in another rack, and that leader; `near` is the script of the replica in rack `a`."""
     replica = start(near)
     leader = Script(near=("a", *replica.address))
     return leader, start(leader)

@@ -1,4 +1,4 @@
-"""Evidence from a real broker, compared with the producers' own record of every offset."""
+"""Evidence gathered from a real broker, compared with the producers' own record of every offset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Truth = dict[int, dict[int, str]]
 
 @dataclass
 class History:
-    """A topic, and what became of each offset according to its producers: `truth[partition][offset]` is a kind."""
+    """A topic, and the fate of each offset according to its producers: `truth[partition][offset]` is a kind."""
 
     broker: Broker
     topic: str
@@ -70,7 +70,7 @@ class History:
         return producer
 
     def send(self, producer: Producer, count: int, kind: str = "records", partition: int = 0, size: int = 20) -> None:
-        """Produce `count` records and note the offsets that the broker assigned."""
+        """Produce `count` records; record the offsets that the broker assigns."""
 
         def note(error: KafkaError | None, message: Message) -> None:
             assert error is None
@@ -82,14 +82,14 @@ class History:
         assert producer.flush(30) == 0
 
     def transaction(self, producer: Producer, counts: Mapping[int, int], *, commit: bool) -> None:
-        """Run one whole transaction with `counts[partition]` records."""
+        """Run one complete transaction with `counts[partition]` records."""
         producer.begin_transaction()
         for partition, count in counts.items():
             self.send(producer, count, "records" if commit else "aborted_records", partition)
         self.finish(producer, tuple(counts), commit=commit)
 
     def finish(self, producer: Producer, partitions: tuple[int, ...], *, commit: bool) -> None:
-        """End the transaction and wait for its markers, whose offsets no producer learns."""
+        """End the transaction and wait for its markers. No producer learns the offsets of markers."""
         before = {p: self.end(p) for p in partitions}
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
         for partition in partitions:
@@ -117,7 +117,7 @@ class History:
         return gather_evidence(self.settings, self.topic, self.topic_id, wanted, **settings)
 
     def check(self, *ranges: tuple[int, int], **options: Any) -> Evidence:
-        """Gather evidence of `ranges`, one for each partition, and compare each offset's kind with the truth."""
+        """Gather evidence for `ranges`, one range per partition, and compare each offset's kind with the truth."""
         evidence = self.gather(*ranges, **options)
         assert evidence.complete
         for partition, (start, end) in enumerate(ranges):
@@ -131,7 +131,7 @@ class History:
 
 @pytest.fixture
 def history(broker: Broker, topic: TopicMaker) -> History:
-    """Return a topic of two partitions whose history the test itself creates."""
+    """Return a topic with two partitions whose history the test itself creates."""
     return History(broker, topic(partitions=2, stem="evidence"))
 
 
@@ -175,7 +175,8 @@ def test_whole_log_of_mixed_transactions(mixed: History) -> None:
 
 
 def test_any_range_of_mixed_transactions(mixed: History, rng: random.Random) -> None:
-    """They include all four corner cases of SPARK-25005, and aborted transactions that began before the range."""
+    """The transactions include all four corner cases of SPARK-25005, and aborted transactions that began before the
+    range."""
     for _ in range(60):
         start, end = sorted((rng.randint(0, mixed.end()), rng.randint(0, mixed.end())))
         mixed.check((start, end), fetch_bytes=rng.choice([1, 300, 1 << 20]))
@@ -315,7 +316,8 @@ def test_dropped_segments_are_below_the_log_start(broker: Broker, topic: TopicMa
 
 @pytest.fixture(scope="module")
 def compacted(broker: Broker) -> dict[str, tuple[History, list[int]]]:
-    """Create a compacted topic for each compression; return them with the offsets that a consumer still reads."""
+    """Create a compacted topic for each compression type; return the topics with the offsets that a consumer still
+    reads."""
     config = {
         "cleanup.policy": "compact", "segment.ms": "300", "min.cleanable.dirty.ratio": "0.001",
         "delete.retention.ms": "60000", "min.compaction.lag.ms": "0", "max.compaction.lag.ms": "500",
@@ -461,7 +463,8 @@ def test_topic_re_created_or_deleted_while_it_is_read(history: History, again: b
 
 
 def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
-    """The broker serves what its quota window of some seconds allows, and then sends empty answers at once."""
+    """The broker first serves as much as its quota window of some seconds allows, and then sends empty answers without
+    delay."""
     producer = history.producer(transactional=False, options={"compression.type": "none"})
     history.send(producer, 140, size=100_000)
     client = f"evidence-{history.topic}"
@@ -481,7 +484,8 @@ def test_a_quota_of_a_megabyte_a_second_is_waited_out(history: History) -> None:
 
 @pytest.fixture(scope="module")
 def long(broker: Broker) -> History:
-    """Return a read-only topic with two partitions of a few thousand records in many batches, some transactional."""
+    """Return a read-only topic with two partitions. Each has a few thousand records in many batches, some
+    transactional."""
     name = f"evidence-long-{uuid.uuid4().hex[:8]}"
     broker.admin.create_topics([NewTopic(name, 2, -1)])[name].result(30)
     h = History(broker, name)

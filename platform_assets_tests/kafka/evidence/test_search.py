@@ -1,4 +1,4 @@
-"""Searching a log by batch headers: compared with a plain search on any log, and the cost of the search."""
+"""Searching a log by batch headers: results compared with a plain search of any log, and the cost of the search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BROKER_TIME = 10**9
 
 
 class Log(BatchSearch):
-    """A partition as bytes, served a few batches at a time like a broker's."""
+    """A partition as bytes, served a few batches at a time as a broker would."""
 
     def __init__(self, batches: list[bytes], served: int = 1, log_start: int = 0) -> None:
         super().__init__(Cluster(None, ClientSettings("localhost:1")), TOPIC)
@@ -34,10 +34,10 @@ class Log(BatchSearch):
 
 
 def any_log(rng: random.Random) -> tuple[list[bytes], int]:
-    """Return a log of batches with one record or many, some of them compacted, with markers and holes between them, and
-    the log's end.
+    """Return a log and its end. Its batches have one record or many, some are compacted, and between them are markers
+    and holes.
 
-    Timestamps are offsets.
+    Timestamps equal offsets.
     """
     batches, offset = [], rng.choice((0, 7))
     for _ in range(rng.randrange(1, 40)):
@@ -98,7 +98,7 @@ def test_a_marker_is_told_from_a_record() -> None:
 
 
 class Answering(BatchSearch):
-    """A partition whose fetches return these bytes in order, each with its error; the last answer repeats."""
+    """A partition whose fetches return `records` in order, each with its error code; the last answer is repeated."""
 
     def __init__(self, *records: bytes, errors: tuple[int, ...] = (0,), seconds: float = 20.0) -> None:
         super().__init__(Cluster(None, ClientSettings("localhost:1"), timeout=seconds), TOPIC)
@@ -127,7 +127,7 @@ def test_damage_names_topic_partition_and_offset() -> None:
 
 @pytest.mark.parametrize("empty", [2, 4])
 def test_an_empty_answer_does_not_show_that_there_are_no_records(empty: int) -> None:
-    """Each fetch without data is followed by one that looks for the batch after a gap."""
+    """After each fetch without data, another fetch looks for the batch after a gap."""
     search = Answering(*[b""] * empty, batch(40, [0, 1], stamp=5))
     found = search.first_record_at(0, 5, 40, 100)
     assert found is not None

@@ -183,7 +183,7 @@ def test_evidence_that_does_not_add_up_is_refused() -> None:
 
 @dataclass
 class Log:
-    """A random log, and what became of each of its offsets."""
+    """A random log, and the fate of each of its offsets."""
 
     compacted: bool
     batches: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -194,8 +194,8 @@ class Log:
     end: int = 0
 
     def fetch(self, offset: int, count: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """Return `count` batches, starting with the one that contains or follows `offset`, and the aborted
-        transactions that overlap."""
+        """Return `count` batches, starting with the batch that contains or follows `offset`, and the aborted
+        transactions that overlap these batches."""
         sent = [b for b in self.batches if b[1] >= offset][:count]
         upper = sent[-1][1] + 1 if sent else offset
         return b"".join(b[2] for b in sent), [(p, f) for p, f, last in self.aborted if last >= offset and f < upper]
@@ -258,7 +258,7 @@ def random_log(rng: random.Random) -> Log:
 
 
 def read(log: Log, start: int, end: int, rng: random.Random) -> PartitionEvidence:
-    """Count `[start, end)` from answers of any size."""
+    """Count the offsets of `[start, end)`, fetched in answers of any size."""
     t = tally(start, end, compacted=log.compacted)
     while not t.done:
         before = t.position
