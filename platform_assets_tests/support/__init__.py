@@ -1,1 +1,1 @@
-"""Code that tests share: services, samples, generators and checkers. Tests import from here and never from each other."""
+"""Code that tests share: services, samples, generators and checkers. Tests import from here, never from other tests."""

@@ -1,4 +1,4 @@
-"""Answers that Spark and a broker would give about hand-made tables, so that audit reports need neither."""
+"""Answers that Spark and a broker would give about hand-made tables, so that audit reports need neither of them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
 
 
 def nothing_answers() -> NoReturn:
-    """Raise the errors of missing services."""
+    """Raise the errors of unavailable services."""
     raise SparkUnreachableError("sc://nowhere", "connection refused")
 
 
 def _read(spark: object, lake: Lake, table: TableRef, keys: list[str], version: int) -> dict[str, Measured]:
-    """Read the files; as in `samples`, content digests follow from those of the offsets."""
+    """Read the files. As in `samples`, content digests are derived from the digests of the offsets."""
     found = {key: digest_of(rows.offsets_of(lake.table(table), key, version)) for key in keys}
     return {key: Measured(digest, Digest(digest.rows, digest.total + 1)) for key, digest in found.items()}
 

@@ -1,4 +1,4 @@
-"""`make audit`: compare locked packages with the advisories of `infra/advisories.toml`, and assessments with the locks."""
+"""`make audit`: compare locked packages with the advisories in `infra/advisories.toml`, and assessments with the locks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _JAR: Final = re.compile(r"(.+?)-(\d[\w.-]*?)(?:-(?:linux|osx|windows)-\w+)?\.ja
 
 @dataclass(frozen=True, slots=True, order=True)
 class Component:
-    """A package or jar that is installed: `place` is "python", a set of jars.lock, or "pyspark" for the jars inside it."""
+    """An installed package or jar. `place` is "python", the name of a set in jars.lock, or "pyspark" for the jars
+    inside pyspark."""
 
     place: str
     name: str
@@ -47,7 +48,7 @@ def installed() -> list[Component]:
 
 
 def version_of(jar: Path) -> tuple[str, str]:
-    """Return the name and the version in the name of a jar file. Raises ValueError."""
+    """Return the name and the version that the name of a jar file contains. Raises ValueError."""
     parts = _JAR.fullmatch(jar.name)
     if parts is None:
         raise ValueError(f"the version of {jar.name} cannot be told from its name")
@@ -55,7 +56,7 @@ def version_of(jar: Path) -> tuple[str, str]:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, for comparisons; suffixes such as `.Final` do not count."""
+    """Return the leading numbers of a version, for comparisons. Suffixes such as `.Final` do not count."""
     leading = re.match(r"\d+(?:\.\d+)*", version)
     if leading is None:
         raise ValueError(f"{version!r} does not begin with a number")
@@ -63,7 +64,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def concerns(advisory: Mapping[str, Any], component: Component) -> bool:
-    """Return True if an advisory names this component in this version."""
+    """Return True if an advisory lists this component in this version."""
     kind = "python" if component.place == "python" else "jar"
     if advisory.get(kind) != component.name:
         return False

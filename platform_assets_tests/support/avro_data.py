@@ -1,4 +1,4 @@
-"""Schemas and values of Avro for tests, written by fastavro, which shares no code with the decoder."""
+"""Avro schemas and values for tests, written by fastavro, which shares no code with the decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schema = dict[str, Any] | list[Any] | str
 
 
 def record(**fields: Any) -> dict[str, Any]:
-    """Return the schema of a record with these fields; a pair is a type with a default."""
+    """Return the schema of a record with these fields. A pair is a type and its default."""
     listed = [
         {"name": name, "type": of[0], "default": of[1]} if isinstance(of, tuple) else {"name": name, "type": of}
         for name, of in fields.items()
@@ -26,20 +26,20 @@ def record(**fields: Any) -> dict[str, Any]:
 
 
 def written(schema: Schema, value: Any) -> bytes:
-    """Return one datum."""
+    """Return one value in Avro's binary form."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
     return stream.getvalue()
 
 
 def avro(schema: Schema, writer: Schema | None = None, **options: Any) -> AvroDecoder:
-    """A decoder."""
+    """Return a decoder."""
     if writer is not None:
         options["writer_schema"] = writer
     return decoder(FormatSpec("avro", {"schema": schema, **options}))
 
 
 def decoded(of: AvroDecoder, values: Sequence[bytes | None]) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return rows, rescued fields and dead letters of both paths, which must agree."""
+    """Return the rows, rescued fields and dead letters that both paths give. The paths must agree."""
     found = decoding.decoded(of, values)
     return found.columns.to_pylist(), found.rescued.to_pylist(), found.dead.to_pylist()

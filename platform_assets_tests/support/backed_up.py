@@ -1,4 +1,4 @@
-"""A small real lake and Dagster home, to be backed up, destroyed and restored without services."""
+"""A small real lake and Dagster home, which can be backed up, destroyed and restored without services."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BackedUp:
         return self.folder / "backups"
 
     def seal(self, count: int = 1) -> None:
-        """Cut further hours, with two offsets each."""
+        """Cut more hours, with two offsets in each."""
         ledger = self.ledger
         ledger.create()
         newest = ledger.newest_cut("orders")
@@ -56,7 +56,7 @@ class BackedUp:
         assert ledger.record_cuts(cuts, None if newest is None else newest.edge)
 
     def load(self, *keys: str) -> None:
-        """Load these windows, or all that are not loaded."""
+        """Load these windows, or all windows that are not loaded."""
         known = self.ledger.receipts(ORDERS)
         for window in self.ledger.windows("orders"):
             if window.key in keys or (not keys and window.key not in known):
@@ -86,7 +86,7 @@ class BackedUp:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Everything that matters: rows, cuts, receipts, and Dagster's records."""
+        """Return everything that matters: rows, cuts, receipts, and Dagster's records."""
         return dict(self._state())
 
     def _state(self) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Browser for tests of Dagster's UI, behavior without a browser, and screenshots."""
+"""A browser for tests of Dagster's UI, the handling of a missing browser, and screenshots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCREENSHOTS_VARIABLE: Final = "PLATFORM_SCREENSHOTS"
 
 
 def executable(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the path of the browser. Without one, the test is skipped, or fails if `REQUIRE_BROWSER` is set."""
+    """Return the path of the browser. If there is none, skip the test, or fail it if `REQUIRE_BROWSER` is set."""
     if (found := browser.executable(environ)) is not None:
         return found
     if given := environ.get(browser.VARIABLE):
@@ -31,7 +31,7 @@ def executable(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def screenshot(page: Page, name: str) -> None:
-    """Keep a screenshot of the page if `PLATFORM_SCREENSHOTS` names a folder."""
+    """Save a screenshot of the page if `PLATFORM_SCREENSHOTS` names a folder."""
     if folder := os.environ.get(SCREENSHOTS_VARIABLE):
         Path(folder).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(folder) / f"{name}.png")

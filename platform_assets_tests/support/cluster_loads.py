@@ -20,9 +20,9 @@ from testbed.loads import Record, TopicLake, records, wait_until
 from testbed.spark_cluster import SparkCluster, frozen
 
 RECORDS: Final = 40_000
-"""Records of a large window, of 1,020 bytes each."""
+"""Number of records in a large window. Each has 1,020 bytes."""
 SLOW: Final = 512 << 10
-"""Bytes per second that a task gets from Kafka: after its first, larger fetch it must wait for some seconds."""
+"""Bytes per second that a task gets from Kafka. After its first, larger fetch, the task must wait for some seconds."""
 
 SPECULATION: Final[Mapping[str, str]] = {
     "spark.speculation": "true",
@@ -35,12 +35,13 @@ SPECULATION: Final[Mapping[str, str]] = {
     "spark.network.timeoutInterval": "5s",
     "spark.executor.heartbeatInterval": "5s",
 }
-"""Server settings: copy a task as soon as one of two is done, or if the only task takes long."""
+"""Server settings that make Spark start a copy of a task as soon as one of two tasks is done, or if the only task takes
+long."""
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A load in progress, and a process of an executor that was frozen while it wrote `file`, which is incomplete."""
+    """A load in progress, and an executor process that was frozen while it wrote `file`. The file is incomplete."""
 
     loading: Future[Loaded]
     writer: psutil.Process
@@ -48,17 +49,15 @@ class UnderWay:
 
 
 def large_window(lk: TopicLake) -> str:
-    """Make a window of two partitions, which tasks fetch in several requests, writing before they have fetched
-    everything.
-    """
+    """Make a window of two partitions. Tasks fetch it in several requests, and start writing before they have fetched
+    everything."""
     return lk.window_of(Record(b"%06d" % n * 170, partition=n % 2) for n in range(RECORDS))
 
 
 @contextmanager
 def in_the_middle_of_a_load(cluster: SparkCluster, lk: TopicLake, key: str) -> Iterator[UnderWay]:
     """Run a load within the block, with one of its writers frozen. The block ends when the load has ended. Kafka is
-    slow, so that tasks write slowly.
-    """
+    slow, so tasks write slowly."""
     with ExitStack() as until_it_is_loaded, ThreadPoolExecutor(1) as pool:
         found: list[tuple[psutil.Process, Path]] = []
 
@@ -82,7 +81,8 @@ def in_the_middle_of_a_load(cluster: SparkCluster, lk: TopicLake, key: str) -> I
 
 
 def assert_exact(lk: TopicLake, key: str) -> None:
-    """Check that the table has each record once, its folder no other file, and that a second load has nothing to do."""
+    """Check that the table has each record once, that its folder has no other file, and that a second load has nothing
+    to do."""
     assert records(lk.rows()) == records(lk.committed())
     assert lk.orphans() == []
     version = lk.version()
@@ -91,7 +91,8 @@ def assert_exact(lk: TopicLake, key: str) -> None:
 
 
 def assert_vacuumed(lk: TopicLake, key: str) -> list[Path]:
-    """Check that VACUUM removes all files in the table's folder that its version does not name; return those files."""
+    """Check that VACUUM removes all files in the table's folder that the current version does not list. Return those
+    files."""
     assert records(lk.rows()) == records(lk.committed())
     left = _unnamed(lk)
     for path in left:

@@ -45,9 +45,9 @@ def fault(message: str) -> str | None:
 
 
 def new_subjects(checkout: Path) -> list[str]:
-    """Return the subjects of commits that are not on `origin/main` yet: published ones can no longer be changed.
+    """Return the subjects of commits that are not on `origin/main` yet; published commits can no longer be changed.
 
-    Without a remote, those after the newest change of the hook's line; none outside of a Git checkout.
+    Without a remote, return those after the newest change of the hook's line. Outside of a Git checkout, return none.
     """
     base = _git(checkout, "rev-parse", "--verify", "--quiet", "refs/remotes/origin/main")
     base = base or _git(checkout, "log", "--format=%H", "-Gcommit_subjects", "--", ".pre-commit-config.yaml")

@@ -1,4 +1,5 @@
-"""Dagster's daemon for one topic, in process: ticks at any time that a test chooses, and the runs that they request."""
+"""Dagster's daemon for one topic, in this process: ticks at any time that a test chooses, and the runs that they
+request."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from testbed.project import definitions
 
 @dataclass
 class Daemon:
-    """Dagster's daemon for one topic: ticks, and the runs that they request, one after the other."""
+    """Dagster's daemon for one topic. It evaluates ticks, and executes the runs that they request one after the other."""
 
     lake: TopicLake
     instance: dg.DagsterInstance
@@ -27,7 +28,7 @@ class Daemon:
     results: list[dg.ExecuteInProcessResult] = field(default_factory=list)
 
     def tick(self) -> int:
-        """Run one tick and its runs; return their number."""
+        """Evaluate one tick and execute its runs. Return the number of runs."""
         lk = self.lake
         result = Tick(Group.of(self.declaration), lk.cluster, lk.ledger, self.instance, self.now).plan(self.cursor)
         for event in result.asset_events:
@@ -56,7 +57,7 @@ class Daemon:
         return len(result.run_requests or [])
 
     def ticks(self, until: timedelta) -> int:
-        """Run ticks at the sensor's interval for a duration; return the number of runs."""
+        """Evaluate ticks at the sensor's interval for a duration. Return the number of runs."""
         end, number = self.now + until, 0
         while self.now < end:
             self.now += self.declaration.sensor_interval

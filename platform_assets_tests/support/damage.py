@@ -1,4 +1,4 @@
-"""Damage to a table, and its inspection."""
+"""Functions that damage a table and inspect the damage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.loads import TopicLake
 
 
 def delete_rows(lk: TopicLake, key: str) -> None:
-    """Delete the rows at the window's offsets 3 and 5, as anyone with a Delta client could."""
+    """Delete the rows at offsets 3 and 5 of the window, as anyone with a Delta client could."""
     DeltaTable(lk.table).delete(f"window = '{key}' AND kafka_offset IN (3, 5)")
 
 

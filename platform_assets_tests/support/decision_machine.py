@@ -78,19 +78,19 @@ PEOPLE: Final = [b"person-%d" % n for n in range(3)]
 PARTITIONS: Final = (0, 1)
 IDS: Final = [letter * 22 for letter in "ABCDEFGHIJKLMNOP"]
 LATER: Final = datetime(2100, 1, 1, tzinfo=UTC)
-"""Timestamp of records that are sent after every decision of a history."""
+"""Timestamp of records that are sent after all decisions of a history."""
 Place = tuple[int, int]
 """Partition and offset."""
 Step = tuple[str, tuple[int, ...]]
-"""A rule, and its numbers."""
+"""A rule, and the numbers passed to it."""
 
 
 class Crashed(BaseException):
-    """The process died here."""
+    """The simulated process died at this point."""
 
 
 class Wrong(AssertionError):
-    """The lake is not what it has to be."""
+    """The lake is not in the required state."""
 
 
 # --- the log ------------------------------------------------------------------------------------------------------------
@@ -98,7 +98,8 @@ class Wrong(AssertionError):
 
 @dataclass
 class Log(Cluster):
-    """The topic of a cluster without brokers. `epoch_ends` are the offsets at which leader epochs ended, by partition."""
+    """The log of the topic in a cluster without brokers. `epoch_ends` are the offsets at which leader epochs ended, by
+    partition."""
 
     starts: dict[int, int]
     ends: dict[int, int]
@@ -152,7 +153,7 @@ class Log(Cluster):
 
 
 class Record(NamedTuple):
-    """A record of the producer's list."""
+    """A record in the producer's list."""
 
     number: int
     key: bytes
@@ -160,13 +161,14 @@ class Record(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """Its value, which no other record has."""
+        """The record's value, which no other record has."""
         return b"value-%d." % self.number
 
 
 @dataclass(frozen=True)
 class Erased:
-    """A finished erasure: by key, of what was sealed then and of older records of generations after `generation`; or of one record."""
+    """A finished erasure, either of one record or of a key. By key, it covers the records that were sealed at that
+    time, and older records in generations after `generation`."""
 
     key: bytes | None
     sealed: frozenset[int]
@@ -175,7 +177,7 @@ class Erased:
 
 @contextmanager
 def log_in_memory(log: Callable[[], Log]) -> Iterator[None]:
-    """Answer what brokers would be asked without a `Cluster`."""
+    """Answer the requests to brokers that are made without a `Cluster`."""
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(truncation, "_PAUSE", 0.0))
         patches.enter_context(
@@ -198,12 +200,13 @@ WRITES: Final[tuple[tuple[Any, str], ...]] = (
     (Folder, "erase"),
     (Folder, "delete"),
 )
-"""Everything that a command writes, except new data files, which nothing names yet."""
+"""Intercepts everything that a command writes, except new data files, to which no commit refers yet."""
 
 
 @contextmanager
 def dying(after: int) -> Iterator[None]:
-    """Let the process die before a write: `after` counts half writes, so an odd one dies after its effect. 0: it lives."""
+    """Let the process die before or after a write. `after` counts half writes, so with an odd number the process dies
+    after the write took effect. With 0, the process lives."""
     if after == 0:
         yield
         return
@@ -233,7 +236,7 @@ def dying(after: int) -> Iterator[None]:
 
 
 class InterruptedEngine(LocalEngine):
-    """Lets another process act once this one has read a window."""
+    """An engine that lets another process act after it has read a window."""
 
     meanwhile: Callable[[], None] | None = None
 
@@ -250,11 +253,11 @@ class InterruptedEngine(LocalEngine):
 
 _N: Final = 1 << 16
 _CRASH: Final = -1
-"""Of a rule's numbers: where the process dies, 0 in half of the cases."""
+"""The number of a rule that decides at which write the process dies. It is 0 in half of the cases."""
 
 
 def rule(*numbers: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Mark a rule of the machine: the bounds of its numbers."""
+    """Mark a method as a rule of the machine. `numbers` are the bounds of the rule's numbers."""
 
     def mark(method: Callable[..., None]) -> Callable[..., None]:
         method.numbers = numbers  # type: ignore[attr-defined]
@@ -264,7 +267,8 @@ def rule(*numbers: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 class Machine:
-    """One topic with two partitions, its lake below `root`, and what the producer, the operators and the log know of it."""
+    """One topic with two partitions, its lake below `root`, and everything that the producer, the operators and the log
+    know about the topic."""
 
     def __init__(self, root: Path, *, flat: bool) -> None:
         self.root = root
@@ -281,16 +285,16 @@ class Machine:
         self.log = Log(dict.fromkeys(PARTITIONS, 0), dict.fromkeys(PARTITIONS, 0))
         self.number = 0
         self.logs: list[dict[Place, Record]] = [{}]
-        """The records of each log that the topic ever had."""
+        """The records of each log that the topic has ever had."""
         self.log_of: dict[int, int] = {1: 0}
-        """Generations and their logs."""
+        """The log of each generation."""
         self.erased: list[Erased] = []
         self.to_erase: set[bytes | int] = set()
-        """Keys and records whose erasure was begun, and is not known to be done."""
+        """Keys and records whose erasure was begun, but is not known to be done."""
         self.parked: set[str] = set()
         self.may_be_parked: set[str] = set()
         self.continued: set[int] = set()
-        """Generations that another cluster continues with the offsets of the one before."""
+        """Generations that continue the offsets of the previous generation on another cluster."""
         self._deciding_on = ""
         self.steps = 0
         self.met: Counter[str] = Counter()
@@ -331,7 +335,7 @@ class Machine:
 
     @contextmanager
     def _tried(self, what: str) -> Iterator[None]:
-        """A command may be refused, with an error of the platform; the others are defects."""
+        """Allow the command in the block to be refused with an error of the platform. Any other error is a defect."""
         try:
             yield
         except PlatformError as e:
@@ -384,7 +388,7 @@ class Machine:
         self._fill_kafka()
 
     def _fill_kafka(self) -> None:
-        """Let brokers have the newest log, from its starts on."""
+        """Give the brokers the newest log, beginning at its log starts."""
         self.made.records[:] = [
             Kept(p, o, r.key, r.value, LATER if r.is_late else samples.START)
             for (p, o), r in sorted(self.logs[-1].items())
@@ -447,13 +451,13 @@ class Machine:
             self.log.topic_id = samples.TOPIC_ID[:-4] + f"{self.steps % 10_000:04}"
 
     def _is_undecided(self) -> bool:
-        """Return True if the topic has another id, or is on another cluster, than the ledger knows."""
+        """Return True if the topic's id or cluster is not the one that the ledger knows."""
         newest = self.ledger.newest_cut(TOPIC)
         assert newest is not None
         return (newest.topic_id, newest.cluster_id) != (self.log.topic_id, self.log.cluster_id)
 
     def _drop_unsealed(self) -> None:
-        """Forget the records of the newest log that are in no window: nobody can know of them."""
+        """Forget those records of the newest log that are in no window, because nobody can know about them."""
         newest = self.ledger.newest_cut(TOPIC)
         if newest is not None and self.log_of.get(newest.generation) == len(self.logs) - 1:
             log = self.logs[-1]
@@ -463,7 +467,7 @@ class Machine:
 
     @rule(_N, _CRASH)
     def tick(self, _: int, at: int) -> None:
-        """A tick of the sensor."""
+        """Evaluate a tick of the sensor."""
         with dying(at), self._tried("tick"):
             self._tick()
 
@@ -485,7 +489,7 @@ class Machine:
 
     @rule(_N, _N, 5)
     def load_while_another_acts(self, number: int, other: int, how: int) -> None:
-        """Load a window; another process acts once it is read."""
+        """Load a window, and let another process act after the window is read."""
         acts: list[Callable[[], None]] = [
             lambda: self.erase_key(other, 0),
             lambda: self.erase_record(other, 0),
@@ -530,7 +534,7 @@ class Machine:
 
     @rule(_N, _CRASH)
     def accept_log(self, _: int, at: int) -> None:
-        """Accept the log that the topic's name has now."""
+        """Accept the log that the topic's name refers to now."""
         with dying(at), self._tried("accept-log"):
             self._accept_log()
 
@@ -585,7 +589,8 @@ class Machine:
             self._check_no_bytes()
 
     def _coordinates(self, number: int) -> list[tuple[int, Place]]:
-        """Return generation and place of a record, in each generation that has a window for it."""
+        """Return the generation, partition and offset of a record, for each generation that has a window with this
+        record."""
         return [
             (generation, place)
             for generation, log in sorted(self.log_of.items())
@@ -625,7 +630,7 @@ class Machine:
 
     @rule(2, _CRASH)
     def replay(self, number: int, at: int) -> None:
-        """Replay all windows into a table of their own."""
+        """Replay all windows into a separate table."""
         with dying(at), self._tried("replay"):
             self._replay(f"replay-{number}")
 
@@ -662,7 +667,7 @@ class Machine:
 
     @rule(6)
     def maintain(self, how: int) -> None:
-        """Let a stranger maintain the raw table."""
+        """Let another writer maintain the raw table."""
         delta = DeltaTable(self._raw)
         with suppress(DeltaError):
             if how in (0, 1):
@@ -676,7 +681,7 @@ class Machine:
 
     @rule(_N)
     def damage(self, seed: int) -> None:
-        """Let a stranger delete rows or a file, or go back to an old version."""
+        """Let another writer delete rows or a file, or go back to an old version."""
         rng, delta = random.Random(seed), DeltaTable(self._raw)
         with suppress(DeltaError):
             match rng.randrange(5):
@@ -721,7 +726,7 @@ class Machine:
             return None
 
     def check(self) -> None:
-        """Check what holds after every step: rows are there once, and each is the producer's."""
+        """Check the conditions that hold after every step: each row is there once, and comes from the producer."""
         try:
             rows = _read(self._raw)
         except OSError:
@@ -740,7 +745,7 @@ class Machine:
                 raise Wrong(f"{(p, o)} of {key} is {value!r}, and the producer sent {record}")
 
     def _check_no_bytes(self) -> None:
-        """Check that nothing below the lake has a value of an erased record."""
+        """Check that no file below the lake contains a value of an erased record."""
         gone = {r.value for r in self._must_be_gone()}
         if gone and (found := _places_of(self.root / "lake", gone)):
             raise Wrong(f"an erasure is done, and {found} are still there")
@@ -766,11 +771,13 @@ class Machine:
         return found
 
     def _is_same_log(self, generation: int, later: int) -> bool:
-        """Return True if clusters have continued the log of a generation up to a later one."""
+        """Return True if, from a generation up to a later one, each generation continues the log of the previous one on
+        another cluster."""
         return all(g in self.continued for g in range(generation + 1, later + 1))
 
     def ends_well(self) -> None:
-        """Act as a daemon and an operator who follow the messages; afterwards all is as the producer's list says."""
+        """Act as a daemon and an operator who follow the messages. Afterwards check that everything agrees with the
+        producer's list."""
         self.engine.meanwhile = None
         self._log_settles()
         self._no_window_waits()
@@ -895,7 +902,7 @@ def _read(folder: Path) -> pl.DataFrame:
 
 
 def _places_of(root: Path, needles: set[bytes]) -> list[str]:
-    """Return the files below `root` that have one of these values, as they are or in an unpacked column."""
+    """Return the files below `root` that contain one of these values, either in their bytes or in an unpacked column."""
     found = []
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         content = path.read_bytes()
@@ -919,7 +926,7 @@ RULES: Final[dict[str, int]] = {
     "erase_key": 2, "erase_record": 2, "park": 1, "replay": 1, "expire": 2, "recreate": 1, "truncate": 1, "move": 1, "upkeep": 3,
     "maintain": 2, "damage": 2, "vacuum": 1, "rebuild": 1,
 }  # fmt: skip
-"""Rules of the machine, and how often each is taken."""
+"""Rules of the machine, each with its relative frequency."""
 
 
 def steps(rng: random.Random, number: int) -> list[Step]:
@@ -939,7 +946,7 @@ def _drawn(rng: random.Random, bound: int) -> int:
 
 
 def run(root: Path, history: Sequence[Step], *, flat: bool) -> Counter[str]:
-    """Run a history in a new lake below `root`; return what was met. Raises what is wrong."""
+    """Run a history in a new lake below `root`. Return the outcomes that occurred. Raises the fault that was found."""
     root.mkdir(parents=True, exist_ok=True)
     # Never the same lake twice: processes remember what they have read of one.
     folder = Path(tempfile.mkdtemp(dir=root))

@@ -14,7 +14,7 @@ from platform_assets.orchestration.resources import KafkaResource, LakeResource,
 from platform_assets_tests.support import tables
 
 FAILING, CORRECTED = "orders", "refunds"
-"""A topic whose declaration makes valid records fail, and a topic whose declaration was corrected since."""
+"""Two topics: the declaration of one makes valid records fail, and the declaration of the other was corrected later."""
 STRICT: Final = DecodeDeclaration(
     FormatSpec("json", {"schema": "id BIGINT NOT NULL, amount DECIMAL(12, 2) NOT NULL"}),
     key=FormatSpec("string"),
@@ -28,12 +28,12 @@ DECLARED: Final = {FAILING: STRICT, CORRECTED: LENIENT}
 
 
 def declaration(topic: str, declared: DecodeDeclaration) -> TopicDeclaration:
-    """Hourly windows, decoded as `declared`."""
+    """Return a declaration with hourly windows, decoded as `declared`."""
     return replace(tables.declaration(topic), decode=declared)
 
 
 def of_declared(declared: dict[str, DecodeDeclaration]) -> dg.Definitions:
-    """Return the code location of these topics, in which neither broker nor Spark answers."""
+    """Return the code location of these topics. Neither a broker nor Spark answers in it."""
     return dg.Definitions.merge(
         *(
             build_definitions(

@@ -36,7 +36,7 @@ ORDERS: Final = DecodeDeclaration(
 
 
 class InProcessEngine(DecodeEngine):
-    """Decodes like Spark's workers, but in this process, and reads tables without Spark."""
+    """An engine that decodes like Spark's workers, but in this process, and reads tables without Spark."""
 
     def _parallelism(self) -> int:
         return 2
@@ -60,7 +60,7 @@ class InProcessEngine(DecodeEngine):
 
 
 class DecodedTopic:
-    """A topic with a hand-made raw table under `root`, with hourly windows, decoded as `declared`."""
+    """A topic with hourly windows and a hand-made raw table under `root`, decoded as `declared`."""
 
     def __init__(self, root: Path, topic: str, declared: DecodeDeclaration = ORDERS) -> None:
         self.root, self.topic, self.declared = root, topic, declared
@@ -78,11 +78,12 @@ class DecodedTopic:
 
     @property
     def decoder(self) -> WindowDecoder:
-        """Decoder of windows, as currently declared."""
+        """Return the decoder of windows for the current declaration."""
         return WindowDecoder(self.declaration, self.ledger, InProcessEngine(self.lake, tables_without_spark))
 
     def load(self, *windows: Sequence[bytes | None]) -> list[str]:
-        """Load these values into the raw table, one window each, in alternating partitions; return the windows' keys."""
+        """Load these values into the raw table, one window for each value, in alternating partitions. Return the
+        windows' keys."""
         ends = [dict.fromkeys(range(self.partitions), 0)]
         for values in windows:
             ends.append({p: end + len(values[p :: self.partitions]) for p, end in ends[-1].items()})
@@ -100,7 +101,7 @@ class DecodedTopic:
         return [window.key for window in self.windows]
 
     def decode(self, *keys: str, instance: dg.DagsterInstance | None = None) -> list[DecodedWindow]:
-        """Decode windows, by default all; with an `instance`, report them and evaluate the checks."""
+        """Decode windows, by default all of them. With an `instance`, also report them and evaluate the checks."""
         wanted = keys or tuple(window.key for window in self.windows)
         decoder = self.decoder
         if instance is None:

@@ -24,15 +24,14 @@ BROKEN = [
     b"\xe2\x82",
     b"\xf0\x9f\x92",
 ]
-"""Bytes that are not UTF-8, each for a different reason."""
+"""Byte strings that are not UTF-8, each for a different reason."""
 
 any_bytes = st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | st.sampled_from(BROKEN)
 
 
 def decoded(decoder: Decoder, values: Sequence[bytes | None]) -> Decoded:
-    """Decode the values with the fast path, and check that both paths agree, with one row per value. A pickled decoder,
-    and a block that is a slice of a longer one, must give the same result.
-    """
+    """Decode the values with the fast path, and check that both paths agree and give one row per value. A pickled
+    decoder, and a block that is a slice of a longer block, must give the same result."""
     block = pa.array(values, pa.binary())
     fast, exact = decoder.decode(block), decoder.decode_exactly(block)
     assert_same(fast, exact)
@@ -53,7 +52,7 @@ def decoded(decoder: Decoder, values: Sequence[bytes | None]) -> Decoded:
 
 
 def assert_same(one: Decoded, other: Decoded) -> None:
-    """Check that both agree on each row, null and dead letter."""
+    """Check that both paths agree on each row, null and dead letter."""
     for batch in (one, other):
         batch.columns.validate(full=True)
         batch.dead.validate(full=True)

@@ -22,7 +22,7 @@ Headers = Sequence[tuple[str | None, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """A row and its hashes. `timestamp` in microseconds."""
+    """A row and its hashes. `timestamp` is in microseconds."""
 
     partition: int
     offset: int
@@ -36,7 +36,7 @@ class Vector:
 
 
 def vectors() -> list[Vector]:
-    """The golden vectors."""
+    """Return the golden vectors."""
     return [
         Vector(
             v["partition"], v["offset"], v["timestamp"], v["timestamp_type"], _bytes(v["key"]), _bytes(v["value"]),
@@ -48,7 +48,7 @@ def vectors() -> list[Vector]:
 
 
 def offsets_hash(partition: int, offset: int) -> int:
-    """Return the hash of a row's place."""
+    """Return the hash of a row's topic id, partition and offset."""
     return _chain(SEED, _int(partition), _long(offset))
 
 
@@ -56,7 +56,7 @@ def content_hash(
     partition: int, offset: int, timestamp: int, timestamp_type: int, key: bytes | None, value: bytes | None,
     headers: Headers | None,
 ) -> int:  # fmt: skip
-    """Return the hash of a row's content; `timestamp` in microseconds."""
+    """Return the hash of a row's content. `timestamp` is in microseconds."""
     parts = [_int(partition), _long(offset), _long(timestamp), _int(timestamp_type), *_nullable(key), *_nullable(value)]
     return _chain(SEED, *parts, _long(_headers(headers)))
 
@@ -89,7 +89,7 @@ def _chain(seed: int, *values: bytes) -> int:
 
 
 def xxh64(data: bytes, seed: int) -> int:
-    """Compute XXH64 as in its specification."""
+    """Compute XXH64 according to its specification."""
     at, left = 0, len(data)
     if left >= 32:
         lanes = [(seed + _P1 + _P2) & _MASK, (seed + _P2) & _MASK, seed, (seed - _P1) & _MASK]
@@ -132,9 +132,8 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def as_json(rows: Sequence[tuple[Any, ...]]) -> str:
-    """Return rows (partition, offset, timestamp, type, key, value, headers) with their hashes, in the golden vectors'
-    form.
-    """
+    """Return rows (partition, offset, timestamp, type, key, value, headers) with their hashes, in the form of the
+    golden vectors."""
     found = [
         {
             "partition": p, "offset": o, "timestamp": t, "timestamp_type": kind,

@@ -1,8 +1,8 @@
-"""A sender of dead letters in a separate process, to be killed: `python -m
+"""A sender of dead letters in a separate process that a test kills: `python -m
 platform_assets_tests.support.doomed_sender`.
 
-Reads one line of JSON (bootstrap, source, target, number), then prints each next step, and takes it after a line on
-standard input.
+It reads one line of JSON (bootstrap, source, target, number). Then it prints the name of each step, and takes the step
+after a line on standard input.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def letters(number: int) -> list[Letter]:
 
 
 def main() -> None:
-    """Send all letters; the parent kills this process at some step."""
+    """Send all letters. The parent kills this process at some step."""
     work = json.loads(sys.stdin.readline())
 
     def before_step(step: str) -> None:

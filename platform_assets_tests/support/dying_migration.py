@@ -1,4 +1,5 @@
-"""Migrates a table of a lake and kills its own process at the nth call that touches a file: `python -m … ROOT TOPIC KIND N`."""
+"""Migrate a table of a lake, and kill this process at the nth call that touches a file: `python -m … ROOT TOPIC KIND
+N`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from platform_assets.windows.maintain.migrating import Migration
 
 
 def die_at(number: int) -> None:
-    """End the process without any clean-up before the call with this number, counted from 1."""
+    """End the process without any clean-up just before the call with this number, counted from 1."""
     left = number
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:

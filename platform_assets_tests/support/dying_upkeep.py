@@ -1,6 +1,5 @@
-"""An upkeep that is struck at its nth step, a call that touches a file or the table: `python -m … ROOT TOPIC KIND N` kills
-its own process there.
-"""
+"""An upkeep that fails at its nth step, a call that touches a file or the table. `python -m … ROOT TOPIC KIND N` kills
+its own process there."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ from platform_assets.windows.maintain.last_upkeep import LastUpkeep
 from platform_assets.windows.maintain.upkeep import TableUpkeep
 
 Deed = Literal["fail", "lose the answer", "kill"]
-"""fail: an error instead of the step; lose the answer: the step, and then an error; kill: SIGKILL before the step."""
+"""fail: an error instead of the step; lose the answer: the step is done, but then an error is raised; kill: SIGKILL
+before the step."""
 DEEDS: Final[tuple[Deed, ...]] = get_args(Deed)
 KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
 LATER: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -35,12 +35,13 @@ _STEPS: Final[Mapping[type, tuple[str, ...]]] = {
 
 
 class StruckError(OSError):
-    """The error of a struck step."""
+    """The error raised at the chosen step."""
 
 
 @contextmanager
 def struck(number: int, deed: Deed) -> Iterator[list[str]]:
-    """Strike at the step with this number, counted from 1, within the block; yield the names of the steps begun."""
+    """Within the block, strike at the step with this number, counted from 1. Yield the names of the steps that have
+    begun."""
     begun: list[str] = []
 
     def striking(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,7 +67,7 @@ def struck(number: int, deed: Deed) -> Iterator[list[str]]:
 
 
 def upkeep(ledger: Ledger, topic: str, kind: TableKind) -> LastUpkeep | None:
-    """Do the whole upkeep of a table, of all windows."""
+    """Do the whole upkeep of a table, for all windows."""
     return TableUpkeep(TableRef(kind, topic), ledger, quiet=timedelta()).run(LATER)
 
 

@@ -1,4 +1,4 @@
-"""Records with everything that a record can have."""
+"""Records that have everything that a record can have."""
 
 from __future__ import annotations
 

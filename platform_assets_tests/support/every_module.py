@@ -10,7 +10,7 @@ PACKAGE = "platform_assets"
 
 
 def main() -> int:
-    """Print the modules that cannot be imported; return their number."""
+    """Print the modules that cannot be imported. Return 1 if there are any."""
     failed = 0
     for module in pkgutil.walk_packages(importlib.import_module(PACKAGE).__path__, f"{PACKAGE}."):
         if module.name.endswith(".__main__"):

@@ -1,4 +1,4 @@
-"""Evidence in a form to compare with a test's knowledge of the offsets."""
+"""Evidence in a form that can be compared with a test's knowledge of the offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from platform_assets.kafka.evidence.partition import OFFSET_KINDS, PartitionEvid
 from platform_assets.model.offsets import ranges_of
 
 Kinds = dict[str, list[tuple[int, int]]]
-"""By kind of offset: ascending `(start, end)`, end exclusive. Without kinds that do not occur."""
+"""Ascending `(start, end)` ranges by kind of offset, end exclusive. Kinds that do not occur are left out."""
 
 
 def by_kind(found: PartitionEvidence) -> Kinds:

@@ -1,6 +1,6 @@
-"""Addresses on which processes listen, from the kernel, and files that other users can reach.
+"""Addresses on which processes listen, as reported by the kernel, and files that other users can reach.
 
-    python -m platform_assets_tests.support.exposure
+python -m platform_assets_tests.support.exposure
 
 starts each service that `up` and `make test-cluster` start, one kind after the other, and prints a table.
 """
@@ -36,9 +36,8 @@ _WORKSPACE: Final = "import dagster as dg\n\ndefs = dg.Definitions()\n"
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Listening ports of a service's processes, and the files of its folder that other users can read or write. `sockets` are the
-    Unix sockets to which other users may connect.
-    """
+    """Listening ports of a service's processes, and those files in its folder that other users can read or write.
+    `sockets` are the Unix sockets to which other users can connect."""
 
     service: str
     processes: int
@@ -54,11 +53,11 @@ class Exposure:
 
     @property
     def is_private(self) -> bool:
-        """True if other machines and users can reach only its loopback ports."""
+        """True if other machines and users can reach nothing but the service's loopback ports."""
         return not self.beyond and not self.sockets and not self.readable
 
     def line(self) -> str:
-        """Row of a Markdown table."""
+        """Return a row of a Markdown table."""
         hosts = sorted({each.rpartition(":")[0] for each in self.listens})
         ports = ", ".join(f"{sum(e.rpartition(':')[0] == h for e in self.listens)} ports of {h}" for h in hosts)
         open_to_others = sorted(map(str, self.readable))
@@ -74,9 +73,9 @@ HEADER: Final = (
 
 
 def exposure(service: str, processes: Iterable[psutil.Process], folder: Path) -> Exposure:
-    """Return what processes and a folder expose to others.
+    """Return what processes and a folder expose to other users.
 
-    Descendants count too. Assumes that anybody can enter `folder` itself.
+    Descendants of the processes count too. Assumes that every user can enter `folder` itself.
     """
     found = {each.pid: each for one in processes for each in (one, *one.children(recursive=True))}
     listens: set[str] = set()
@@ -96,7 +95,7 @@ def exposure(service: str, processes: Iterable[psutil.Process], folder: Path) ->
 
 
 def reachable(folder: Path) -> Iterator[Path]:
-    """Return the files and folders below a folder that other users can reach and may read or write."""
+    """Return the files and folders below a folder that other users can reach and can read or write."""
     for path in sorted(folder.iterdir()):
         try:
             mode = path.lstat().st_mode
@@ -117,15 +116,15 @@ def _others_connect(path: str) -> bool:
 
 
 def of_the_object_store(root: Path) -> Exposure:
-    """Return the exposure of s3proxy, as `make test-cluster` starts it."""
+    """Return the exposure of s3proxy as `make test-cluster` starts it."""
     with object_store(home_at(root / "home"), root, "a secret") as store:
         return exposure("object store", [psutil.Process(store.pid)], root)
 
 
 def of_postgres(root: Path) -> Exposure:
-    """Return the exposure of PostgreSQL, as `make test-cluster` starts it.
+    """Return the exposure of PostgreSQL as `make test-cluster` starts it.
 
-    `root` must be a folder that anybody may enter.
+    `root` must be a folder that every user can enter.
     """
     with postgres.server(root) as server:
         return exposure("PostgreSQL", [server.main_process()], root)
@@ -148,7 +147,7 @@ def of_the_spark_cluster(root: Path) -> list[Exposure]:
 
 
 def of_the_platform(root: Path, services: Sequence[platform.Service], *, three: bool = False) -> list[Exposure]:
-    """Return the exposure of these services, as `up --registry` starts them; the brokers may be three secured ones."""
+    """Return the exposure of these services as `up --registry` starts them. The brokers may be three secured ones."""
     home = home_at(root / "home")
     workspace = root / "workspace"
     workspace.mkdir(mode=0o700)
@@ -171,7 +170,7 @@ def of_the_platform(root: Path, services: Sequence[platform.Service], *, three: 
 
 
 def main() -> int:
-    """Start each kind, and print the table; return 1 if anything is open to others."""
+    """Start each kind of service, and print the table. Return 1 if anything is open to other users."""
     os.umask(0o022)
     found: list[Exposure] = []
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A registry of a few lines that misbehaves on request. Other tests use a real registry."""
+"""A registry in a few lines that misbehaves on request. Other tests use a real registry."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class FakeRegistry:
-    """Answers each path from `answers`, otherwise with `unknown`, as for an unknown id; `asked` has the paths and
-    headers of all requests.
-    """
+    """Answers each path from `answers`. Other paths get `unknown`, which is the answer to an unknown id. `asked` has
+    the paths and headers of all requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Callable[[], Answer]] = {}

@@ -1,7 +1,6 @@
-"""Crashes at chosen points of a load, for the platform's loader and its control loaders. A crash is an exception that
-no handler of the platform catches, so nothing after the point happens: the files on disk are those that a killed
-process would leave.
-"""
+"""Crashes at chosen points of a load, for the platform's loader and the control loaders. A crash is an exception that
+no handler of the platform catches. So nothing happens after the crash, and the files on disk are those that a killed
+process would leave."""
 
 from __future__ import annotations
 
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 Point = Literal["before the plan", "after the plan", "files written", "between the writes", "after all"]
-"""Points at which a load is ended: before it has read anything; when its plan is known; when data files are written but
-not committed; between storing data and position; and at its end, before its result is reported.
-"""
+"""Points at which a load can crash: before it has read anything; when its plan is known; when data files are written
+but not committed; between storing data and position; and at its end, before its result is reported."""
 POINTS: tuple[Point, ...] = get_args(Point)
 
 
@@ -34,12 +32,12 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Points at which one attempt to load crashes; none by default."""
+    """Points at which one attempt to load crashes. There are none by default."""
 
     point: Point | None = None
 
     def reach(self, point: Point) -> None:
-        """Report that the attempt has reached `point`. Raises Crash if it must end there."""
+        """Report that the attempt has reached `point`. Raises Crash if the attempt has to end there."""
         if point == self.point:
             raise Crash(point)
 
@@ -52,7 +50,7 @@ class Faults:
 
 
 def leave_files(lake: TopicLake, key: str) -> None:
-    """Write data files of a window that no commit refers to, as a killed writer would leave them."""
+    """Write data files of a window to which no commit refers, as a killed writer would leave them."""
     sealed = lake.ledger.window(lake.topic, key)
     assert sealed is not None
     ranges = sealed.ranges.non_empty()
@@ -62,7 +60,7 @@ def leave_files(lake: TopicLake, key: str) -> None:
 
 
 class InterruptedLedger(Ledger):
-    """A ledger whose caller may crash at the beginning, and between a data commit and its entry."""
+    """A ledger whose caller may crash at the beginning, and between a data commit and its ledger entry."""
 
     def __init__(self, lake: TopicLake, faults: Faults) -> None:
         super().__init__(lake.lake)
@@ -81,7 +79,7 @@ class InterruptedLedger(Ledger):
 
 @dataclass(frozen=True, slots=True)
 class InterruptedLoader:
-    """The platform's loader, which requests its session once its plan is known."""
+    """The platform's loader. It requests its session once its plan is known."""
 
     lake: TopicLake
     faults: Faults

@@ -1,4 +1,4 @@
-"""The field ids in a data file, as pyarrow reads them."""
+"""The field ids in a data file, read with pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand-made facts: a sound table, and one defect at a time."""
+"""Hand-made facts: an undamaged table, and one defect at a time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def recorded(key: str) -> Recorded:
 
 
 def sound(**changes: Any) -> Facts:
-    """Return four loaded windows in three partitions: the second has holes, and the third no offsets."""
+    """Return four loaded windows in three partitions. The second window has holes, and the third has no offsets."""
     facts = Facts(
         table=TableRef.raw("t"),
         windows=RANGES,
@@ -66,11 +66,11 @@ def sound(**changes: Any) -> Facts:
 
 
 def changed(*more: tuple[str, Mapping[int, list[int]]]) -> dict[str, dict[int, HeldOffsets]]:
-    """Return windows that were read because their files changed: the offsets found in each, by partition."""
+    """Return windows that were read because their files changed, each with the offsets found, by partition."""
     return {k: {p: HeldOffsets.of(np.array(sorted(o), dtype=np.int64)) for p, o in found.items()} for k, found in more}
 
 
 def rows_of(key: str, **changes: list[int]) -> dict[int, list[int]]:
-    """Return the rows of a window as loaded, except for the named partitions: `rows_of(A, p0=[5, 6])`."""
+    """Return the rows of a window as loaded, except for the given partitions: `rows_of(A, p0=[5, 6])`."""
     found = {p: offsets(key, p) for p in RANGES[key].by_partition if offsets(key, p)}
     return {**found, **{int(name[1:]): some for name, some in changes.items()}}

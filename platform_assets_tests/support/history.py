@@ -33,7 +33,8 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One value sent to `partition`, once. `offset` is the broker's answer, which can come with any outcome."""
+    """One value, sent once to `partition`. `offset` is the one that the broker returned, which can happen with any
+    outcome."""
 
     value: bytes
     partition: int
@@ -56,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Anomaly:
-    """A violation that concerns `value` at `offset` of `partition`; `offset` is None if unknown."""
+    """A violation that concerns `value` at `offset` of `partition`. `offset` is None if it is unknown."""
 
     name: Name
     value: bytes
@@ -66,7 +67,7 @@ class Anomaly:
 
 
 def check_history(sends: Iterable[Send], rows: Iterable[Row], ranges: Iterable[TopicRanges]) -> list[Anomaly]:
-    """Return the anomalies of a table with `rows` after `sends`, if the half-open `ranges` were loaded. Pure.
+    """Return the anomalies of a table with `rows` after `sends`, given that the half-open `ranges` were loaded. Pure.
 
     Raises ValueError if a value was sent twice, because such a history cannot be checked.
     """
@@ -75,7 +76,7 @@ def check_history(sends: Iterable[Send], rows: Iterable[Row], ranges: Iterable[T
 
 
 class _History:
-    """Sends and rows by value and by place."""
+    """Sends and rows by value, and by partition and offset."""
 
     def __init__(self, sends: Iterable[Send], rows: Iterable[Row], ranges: Iterable[TopicRanges]) -> None:
         self._sends: dict[bytes, Send] = {}
@@ -119,7 +120,7 @@ class _History:
                     yield Anomaly("unseen", value, *place, "in the table, and in no range")
 
     def places(self) -> Iterator[Anomaly]:
-        """Yield the anomalies in the values at each place."""
+        """Yield the anomalies in the values at each partition and offset."""
         acknowledged: dict[Place, set[bytes]] = defaultdict(set)
         for send in self._sends.values():
             if send.outcome == "ok" and send.offset is not None:

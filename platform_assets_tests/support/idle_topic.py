@@ -1,4 +1,5 @@
-"""A sound table whose topic becomes idle: each tick seals one window without offsets. Without broker and Spark."""
+"""An undamaged table whose topic becomes idle: each tick seals one window without offsets. Needs neither a broker nor
+Spark."""
 
 from __future__ import annotations
 
@@ -48,13 +49,13 @@ class IdleTopic:
         return dict.fromkeys((0, 1), min(number, LOADED) * 10)
 
     def tick(self) -> dg.SensorResult:
-        """Seal the next window, and evaluate the sensor; store its reports as the daemon does."""
+        """Seal the next window, evaluate the sensor, and store its reports as the daemon does."""
         result = self.evaluate()
         self.keep(result.asset_events)
         return result
 
     def evaluate(self) -> dg.SensorResult:
-        """Seal the next window, and evaluate the sensor, without storing its result."""
+        """Seal the next window, and evaluate the sensor without storing its result."""
         before, self.ticked = edge(self.ticked), self.ticked + 1
         self.ledger.record_cuts([samples.cut(self.topic, edge(self.ticked), self._end(self.ticked))], before)
         cluster = Cluster(None, ClientSettings("127.0.0.1:1"))
@@ -73,7 +74,7 @@ class IdleTopic:
             DEEP_AUDIT.evaluate(answers.unanswered(self.root, self.topic))
 
     def unbalance(self, number: int) -> None:
-        """Write more holes into a window's receipt than its offsets allow."""
+        """Write more holes into the receipt of a window than the window's offsets allow."""
         key = self.windows[number].key
         receipt = self.ledger.receipts(self.table, [key])[key]
         self.ledger.record_receipts([replace(receipt, holes={"commit markers": 3})])
@@ -83,7 +84,7 @@ class IdleTopic:
         DeltaTable(self.root / "raw" / self.topic).delete(predicate)
 
     def shorten(self, number: int) -> None:
-        """Remove the last row from a window's file without a trace in the log: the file keeps its name and size."""
+        """Remove the last row from a window's file without a trace in the log. The file keeps its name and size."""
         folder = self.ledger.lake.table(self.table)
         (path,) = holdings.files_of(folder, self.windows[number].key).paths
         file = folder.path / unquote(path)

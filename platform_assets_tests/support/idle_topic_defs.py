@@ -9,9 +9,8 @@ import dagster as dg
 from platform_assets_tests.support import report_defs
 
 SOUND, DAMAGED, UNSAID = "orders", "refunds", "visits"
-"""A sound topic; one with a damaged receipt and file; and a sound one with a window that is reported without its
-checks.
-"""
+"""Three topics: an undamaged one; one with a damaged receipt and file; and an undamaged one with a window that is
+reported without its checks."""
 TOPICS: Final = (SOUND, DAMAGED, UNSAID)
 
 

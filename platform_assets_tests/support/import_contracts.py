@@ -7,7 +7,8 @@ from importlinter import Contract, ContractCheck, fields, output
 
 
 class NobodyImportsTests(Contract):
-    """Forbids imports of modules named `test_*` of `package`: code that two tests need belongs in a helper."""
+    """Forbids imports of modules of `package` whose names begin with `test_`: code that two tests need belongs in a
+    helper."""
 
     package = fields.StringField()
 

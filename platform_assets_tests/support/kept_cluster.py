@@ -1,4 +1,4 @@
-"""A cluster without brokers: one topic, whose log a test describes."""
+"""A cluster without brokers. It has one topic, whose log a test describes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from platform_assets_tests.support.erasures import MadeTopic
 from testbed import samples
 
 EPOCH = 7
-"""Leader epoch of hand-made cuts."""
+"""Leader epoch in hand-made cuts."""
 
 
 @dataclass
 class KeptCluster:
-    """A `Cluster` with one topic: `starts` and `ends` of its log by partition."""
+    """A `Cluster` with one topic. `starts` and `ends` are the bounds of its log by partition."""
 
     topic_name: str
     ends: dict[int, int]
@@ -55,6 +55,6 @@ def ends_of(topic: MadeTopic) -> Mapping[int, int]:
 
 
 def loader_of(topic: MadeTopic, cluster: KeptCluster | None = None) -> Loader:
-    """Return the loader of a hand-made topic, with all steps that ask brokers."""
+    """Return the loader of a hand-made topic. It has all steps that query brokers."""
     found = cluster or KeptCluster(topic.topic, dict(ends_of(topic)))
     return Loader(topic.declaration, cast(Cluster, found), topic.ledger, topic.engine, run_id="run")

@@ -1,8 +1,7 @@
 """Switch that puts a session's lakes into an object store: `PLATFORM_TEST_LAKE=s3`. The store keeps objects as files,
 and a test's folder is among them, so a test can change files of its lake without using the store. `Lake.at` and
-`Folder.at` turn a path there into the store's address, so the platform always uses the store; separate processes get
-the address (`TopicLake.address`).
-"""
+`Folder.at` turn a path in that folder into the store's address, so the platform always uses the store. Separate
+processes get the address (`TopicLake.address`)."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ from testbed.object_store import ObjectStore, object_store
 
 @contextmanager
 def lakes_in(store: ObjectStore) -> Iterator[None]:
-    """Within the block, turn paths below the store's folder into its addresses, and use its client environment."""
+    """Within the block, turn paths below the store's folder into the store's addresses, and use the environment for the
+    store's client."""
     lake_at, folder_at = Lake.at, Folder.at
 
     def address(path: str | Path) -> str:
@@ -58,7 +58,7 @@ def session_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def tmp_path(tmp_path: Path, session_store: ObjectStore | None) -> Path:
-    """pytest's `tmp_path`, but below the store's folder if lakes are in a store."""
+    """Replacement for pytest's `tmp_path`, below the store's folder if lakes are in a store."""
     if session_store is None:
         return tmp_path
     folder = session_store.bucket / tmp_path.name
@@ -70,11 +70,11 @@ SPARK: Final = {
     # s3proxy has no ETag for a file that a test has written directly.
     "spark.hadoop.fs.s3a.change.detection.version.required": "false",
 }
-"""Settings of a Spark server that reads lakes whose files tests change."""
+"""Settings of a Spark server that reads lakes in which tests change files."""
 
 
 def in_store(home: Home, store: ObjectStore | None) -> Home:
-    """Home of services that read and write lakes of the session."""
+    """Home of services that read and write the session's lakes."""
     if store is not None:
         return Home(home.root, home.jars, store.root("any"), home.dagster)
     return home

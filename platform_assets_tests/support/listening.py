@@ -1,4 +1,5 @@
-"""Listening sockets of processes, from the kernel, and the answers of Spark's own ports without a login."""
+"""Listening sockets of processes, as reported by the kernel, and the answers of Spark's own ports to clients that have
+not logged in."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _VERIFIER: Final = b"endpoint-verifier"
 
 
 def listening(record: ProcessRecord) -> set[tuple[str, int]]:
-    """Return address and port of each TCP socket on which a service or a descendant listens."""
+    """Return the address and port of each TCP socket on which a service or one of its descendants listens."""
     return {
         (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
         for process in family(record)
@@ -27,9 +28,9 @@ def listening(record: ProcessRecord) -> set[tuple[str, int]]:
 
 
 def answers_to_a_stranger(port: int, times: int = 2) -> list[bytes]:
-    """Return a port's answers to Spark RPC calls without a login, until it closes the connection.
+    """Return the answers of a port to Spark RPC calls without a login, until the server closes the connection.
 
-    Each call has bytes where Spark expects a serialized Java object.
+    Where Spark expects a serialized Java object, each call has other bytes.
     """
     content = b"\0\0" + struct.pack(">H", len(_VERIFIER)) + _VERIFIER + b"no object"
     found = []

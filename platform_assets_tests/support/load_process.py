@@ -1,7 +1,7 @@
-"""A run in a separate process, for tests that race or kill it.
+"""A run in a separate process, for tests that race with it or kill it.
 
 `python -m platform_assets_tests.load_process '{"topic": …, "root": …, "closed": …, "key": …}'`, with the brokers and
-the Spark server in the environment. Its last line of output is a JSON object with the result.
+the Spark server in the environment. The last line of its output is a JSON object with the result.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from testbed.loads import TopicLake
 
 
 class LoadProcess:
-    """Parent's handle of such a process, which ends with the block.
+    """Handle of the parent for such a process, which ends with the block.
 
-    With `hold`, it waits for `go` before it commits.
+    With `hold`, the process waits for `go` before it commits.
     """
 
     def __init__(self, lake: TopicLake, key: str, remote: str, *, hold: bool = False, dagster: bool = False) -> None:
@@ -59,7 +59,7 @@ class LoadProcess:
             self.kill()
 
     def wait_for_hold(self) -> None:
-        """Wait until the process holds before its commit."""
+        """Wait until the process is waiting before its commit."""
         assert self._stdout.readline() == "holding\n"
 
     def go(self) -> None:
@@ -75,7 +75,7 @@ class LoadProcess:
         return found
 
     def kill(self) -> None:
-        """Kill it, as the system would: no handler runs."""
+        """Kill the process as the system would, so that no handler runs."""
         self.process.kill()
         self.process.communicate(timeout=30)
 
@@ -116,7 +116,7 @@ def _load(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _materialize(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Load through Dagster, with its own retries."""
+    """Load through Dagster, with Dagster's retries."""
     import dagster as dg
 
     from platform_assets_tests.support.runs_of import failure_of, materialize

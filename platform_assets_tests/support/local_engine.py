@@ -1,4 +1,5 @@
-"""A load engine without Kafka and Spark: records come from memory, and this process writes and reads files as workers do."""
+"""A load engine without Kafka and Spark: records come from memory, and this process writes and reads files as Spark's
+workers do."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _FILES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A record that Kafka would have, at an offset of a partition."""
+    """A record at an offset of a partition, as if it were in Kafka."""
 
     partition: int
     offset: int
@@ -49,7 +50,7 @@ class Kept:
 
 @dataclass
 class LocalEngine:
-    """A LoadEngine whose Kafka is `records`, ascending by partition and offset."""
+    """A LoadEngine that reads `records`, ascending by partition and offset, instead of Kafka."""
 
     lake: Lake
     records: list[Kept] = field(default_factory=list)

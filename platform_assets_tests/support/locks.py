@@ -21,7 +21,8 @@ _ENTRY: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One package of a lock: its version, or one per range of Python versions, and the hashes of its archives."""
+    """One package of a lock: its versions and the hashes of its archives. There is one version, or one for each range
+    of Python versions."""
 
     versions: frozenset[str]
     hashes: frozenset[str]
@@ -31,7 +32,7 @@ class Locked:
 
 
 def normal(name: str) -> str:
-    """Return a package's name in the normalized form of indexes."""
+    """Return a package's name in the normalized form that package indexes use."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

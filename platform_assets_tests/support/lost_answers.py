@@ -1,6 +1,5 @@
-"""A proxy for an object store that forwards requests and, on demand, loses a request or its answer. It is a separate
-process, because some calls of delta-rs hold the interpreter's lock while they wait for an answer.
-"""
+"""A proxy for an object store that forwards requests and, on demand, loses a request or the answer to it. It is a
+separate process, because some calls of delta-rs hold the interpreter's lock while they wait for an answer."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ What = Literal["answer", "request"]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Requests to lose: those by `method` for keys with this ending, after the first `after` of them. `what`: the request, which
-    then never arrives, or the answer. `times`: how many in a row, because a request without an answer is sent again.
-    """
+    """Requests to lose: those by `method` for keys with this ending, after the first `after` such requests. `what` says
+    what is lost: the request, which then never arrives, or the answer. `times` is the number of losses in a row,
+    because a request without an answer is sent again."""
 
     ending: str
     what: What = "answer"
@@ -38,7 +37,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class LostAnswers:
-    """A test's handle of the proxy, which listens on loopback at `port`."""
+    """A test's handle for the proxy, which listens on loopback at `port`."""
 
     port: int
     _process: subprocess.Popen[str]
@@ -48,7 +47,7 @@ class LostAnswers:
         self.lose(Loss(ending))
 
     def lose(self, *losses: Loss) -> None:
-        """Apply these losses from now on, instead of the pending ones."""
+        """From now on, apply these losses instead of the pending losses."""
         assert self._asked([asdict(loss) for loss in losses]) == "ok"
 
     @property
@@ -90,7 +89,7 @@ class _State:
         self.counts: dict[What, int] = {"answer": 0, "request": 0}
 
     def loses(self, method: str, path: str) -> What | None:
-        """Return what to lose for this request."""
+        """Return the part of this exchange to lose, the request or the answer; None if nothing is to be lost."""
         with self.mutex:
             for number, loss in enumerate(self.losses):
                 if method != loss.method or not path.partition("?")[0].endswith(loss.ending):

@@ -1,4 +1,4 @@
-"""Record batches built from given or random records, so their content is known."""
+"""Record batches built from given or random records, so that their content is known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Headers = tuple[tuple[bytes, bytes | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One record; `timestamp` in ms. Header keys are bytes, as on the wire."""
+    """One record. `timestamp` is in milliseconds. Header keys are bytes, as in the Kafka protocol."""
 
     offset: int
     key: bytes | None = b"key"
@@ -26,7 +26,7 @@ class Made:
     timestamp: int = 1_700_000_000_000
 
     def row(self, timestamp_type: int = 0) -> dict[str, Any]:
-        """Return it as a row of a raw table, with timestamps in microseconds; header keys must be UTF-8."""
+        """Return the record as a row of a raw table, with timestamps in microseconds. Header keys must be UTF-8."""
         return {
             "kafka_offset": self.offset,
             "kafka_timestamp": self.timestamp * 1000,
@@ -38,7 +38,7 @@ class Made:
 
 
 def varint(value: int) -> bytes:
-    """Return a zigzag varint of 64 bits; larger numbers wrap around, as in Java."""
+    """Return a zigzag varint of 64 bits. Larger numbers wrap around, as in Java."""
     value = (value + (1 << 63)) % (1 << 64) - (1 << 63)
     value = (value << 1) ^ (value >> 63)
     value &= (1 << 64) - 1
@@ -50,7 +50,7 @@ def varint(value: int) -> bytes:
 
 
 def sized(value: bytes | None) -> bytes:
-    """Return length and bytes; -1 for a null."""
+    """Return the length followed by the bytes; the length is -1 for null."""
     return varint(-1) if value is None else varint(len(value)) + value
 
 
@@ -78,10 +78,10 @@ def made_batch(
     altered: bytes | None = None,
     count: int | None = None,
 ) -> bytes:
-    """Return a batch of magic 2 over the offsets `[base, last]`, by default those of its records.
+    """Return a batch of magic 2 with the offsets `[base, last]`, by default those of its records.
 
-    `appended_at`: the broker's timestamp for all records. `altered` and `count` replace the body, packed or not, and
-    the number of records.
+    `appended_at` is the broker's timestamp for all records. `altered` and `count` replace the body, compressed or not,
+    and the number of records.
     """
     first = (records[0].offset if records else 0) if base is None else base
     end = (records[-1].offset if records else first) if last is None else last
@@ -104,7 +104,7 @@ def made_marker(offset: int, producer: int, *, commit: bool) -> bytes:
 
 
 def random_record(rng: random.Random, offset: int) -> Made:
-    """Return a random record with any of the parts that records can have."""
+    """Return a random record with any of the parts that a record can have."""
 
     def some(longest: int) -> bytes | None:
         if rng.random() < 0.1:
@@ -125,10 +125,11 @@ def random_records(rng: random.Random, offsets: Sequence[int]) -> list[Made]:
 
 @dataclass
 class MadeLog:
-    """A random log of a partition: transactions that end either way, emptied markers, holes, and compression.
+    """A random log of a partition: transactions that commit or abort, markers without records, holes, and compression.
 
-    `batches` are its batches in order, `rows` what a read_committed consumer gets, `aborted` each aborted transaction
-    as (producer, first offset, offset of its marker). It ends at `end`, exclusive, with every transaction ended.
+    `batches` are its batches in order, `rows` are what a read_committed consumer gets, and `aborted` has each aborted
+    transaction as (producer, first offset, offset of its marker). The log ends at `end`, exclusive, and every
+    transaction has ended.
     """
 
     batches: list[bytes]
@@ -140,7 +141,7 @@ class MadeLog:
 
     @classmethod
     def at_random(cls, rng: random.Random, size: int = 60, start: int = 0) -> MadeLog:
-        """Make about `size` batches from offset `start` on."""
+        """Make about `size` batches, beginning at offset `start`."""
         log = cls([], [], [], [], [], start)
         open_since: dict[int, int] = {}
         waiting: dict[int, list[dict[str, Any]]] = {}
@@ -205,10 +206,9 @@ class MadeLog:
         self.last_offsets.append(self.end - 1)
 
     def fetched(self, offset: int, batches: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """Return the bytes of that many batches from the first one that ends at `offset` or later, and the aborted
-        transactions that a broker lists with them: those that end at `offset` or later and begin before the end of the
-        fetch.
-        """
+        """Return the bytes of that many batches, beginning with the first one that ends at `offset` or later, and the
+        aborted transactions that a broker lists with these batches: those that end at `offset` or later and begin
+        before the end of the fetch."""
         at = next(i for i, last in enumerate(self.last_offsets) if last >= offset)
         last = min(at + batches, len(self.batches))
         end = self.first_offsets[last] if last < len(self.batches) else self.end

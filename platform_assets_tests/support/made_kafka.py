@@ -1,4 +1,5 @@
-"""A simulated cluster for a topic that a test has built: it gives the answers that the test sets, and a loader that uses it."""
+"""A simulated cluster for a topic that a test has built, and a loader that uses it. The cluster gives the answers that
+the test sets."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from testbed import samples
 
 @dataclass
 class MadeCluster(Cluster):
-    """A cluster with the records of `made`; `starts` are the current log starts by partition."""
+    """A cluster with the records of `made`. `starts` are the current log starts by partition."""
 
     made: MadeTopic
     starts: dict[int, int] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class MadeCluster(Cluster):
         return {} if newest is None else dict(newest.cut.offsets)
 
     def expire(self, partition: int, before: int) -> None:
-        """Imitate retention: offsets before this one no longer exist, also for readers."""
+        """Imitate retention: offsets before this one no longer exist. Readers do not find them either."""
         self.starts[partition] = before
         self.forget(partition, range(before))
 
@@ -68,7 +69,7 @@ def loader_of(made: MadeTopic, cluster: MadeCluster) -> Loader:
 
 
 def deciding_of(made: MadeTopic, cluster: MadeCluster, said: list[str]) -> Deciding:
-    """Return the work of `accept-loss`, with `yes` to each question."""
+    """Return a `Deciding` for the topic that confirms each question. Its reports go to `said`."""
     return Deciding(
         made.declaration,
         made.ledger,

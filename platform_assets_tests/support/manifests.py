@@ -1,4 +1,4 @@
-"""The parsed manifests of infra/kubernetes."""
+"""The parsed manifests in infra/kubernetes."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def manifests() -> list[Manifest]:
 
 
 def pods() -> dict[str, Manifest]:
-    """Return the pod templates, by the names of their controllers."""
+    """Return the pod templates by the names of their controllers."""
     return {m["metadata"]["name"]: m["spec"]["template"] for m in manifests() if "template" in m["spec"]}
 
 
 def containers() -> Iterator[tuple[str, Manifest]]:
-    """Return all containers with the names of their pods, including init containers."""
+    """Return all containers, including init containers, with the names of their pods."""
     for name, pod in pods().items():
         for container in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
             yield name, container
 
 
 def values(node: Any, key: str) -> Iterator[Any]:
-    """Yield the values of `key` anywhere in a manifest."""
+    """Yield the values of `key`, wherever it is in a manifest."""
     if isinstance(node, dict):
         for name, value in node.items():
             if name == key:

@@ -1,6 +1,5 @@
-"""Decoded numbers and times, compared with readers that share no code with the decoders. Tests compare some values, and
-`make soak SCENARIO=decoders` as many as fit into its time.
-"""
+"""Comparison of decoded numbers and times with readers that share no code with the decoders. Tests compare some values,
+and `make soak SCENARIO=decoders` compares as many as it can in the given time."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def whole(bits: int, places: int = 0) -> Callable[[str], Any]:
-    """Return the number times 10 to the power of `places` if that is a whole number of `bits` bits."""
+    """Return the number times 10 to the power of `places` if that is a whole number of at most `bits` bits."""
 
     def read(text: str) -> Any:
         number = Fraction(text) * 10**places
@@ -62,7 +61,7 @@ def double(text: str) -> Any:
 
 
 def single(text: str) -> Any:
-    """Return the float nearest to the nearest double."""
+    """Return the float nearest to the double nearest to the number."""
     try:
         return struct.unpack("<f", struct.pack("<f", double(text)))[0]
     except (OverflowError, struct.error):
@@ -70,7 +69,7 @@ def single(text: str) -> Any:
 
 
 def instant(places: int) -> Callable[[str], Any]:
-    """Return the time of that many microseconds, with the point moved by `places`."""
+    """Return the time of that many microseconds, with the decimal point moved by `places`."""
 
     def read(text: str) -> Any:
         micros = whole(64, places)(text)
@@ -99,7 +98,7 @@ def numbers(rng: random.Random) -> list[str]:
 
 
 def hold(options: dict[str, Any], format_name: str, values: Sequence[bytes], expected: Sequence[Any]) -> int:
-    """Check that both paths give `expected`, and a dead letter for DEAD; return the number of values compared."""
+    """Check that both paths give `expected`, and a dead letter where it is DEAD. Return the number of values compared."""
     found = decoded(decoder_of(FormatSpec(format_name, options)), values)
     dead = set(found.dead["row"].to_pylist())
     for row, (value, mine, theirs) in enumerate(
@@ -132,7 +131,7 @@ def timestamps_of_json(unit: str, rng: random.Random) -> int:
 
 
 def doubles_that_wrap(rng: random.Random) -> int:
-    """Compare numbers at which a 64-bit accumulator wraps to 0."""
+    """Compare numbers at which a 64-bit accumulator wraps around to 0."""
     texts = [f"{times << 64}{tail}" for times in range(1, 6) for tail in ("", ".0", ".000000", "e0", "e-5")]
     texts += [f"{text[:1]}.{text[1:]}" for text in texts[::5]] + [f"0.000{text}00" for text in texts[::5]]
     rng.shuffle(texts)
@@ -144,7 +143,7 @@ def doubles_that_wrap(rng: random.Random) -> int:
 
 
 def digits_alone(bits: int) -> Callable[[str], Any]:
-    """Return the whole number of a text without point and exponent."""
+    """Return the whole number in a string without decimal point and exponent."""
     return lambda text: whole(bits)(text) if text.lstrip("-").isdigit() else DEAD
 
 
@@ -175,7 +174,7 @@ def moments(rng: random.Random) -> list[str]:
 
 
 def day(text: str) -> date:
-    """Return the day at the start of a text."""
+    """Return the day at the start of a string."""
     return date.fromisoformat(text[:10])
 
 
@@ -192,7 +191,7 @@ def times_of_text(format_name: str, rng: random.Random) -> int:
 
 
 def avro_hold(kind: Any, given: Sequence[Any]) -> int:
-    """Check that fastavro reads back what it wrote; return the number of values compared."""
+    """Check that fastavro reads back what it wrote. Return the number of values compared."""
     schema = record(before="long", a=kind, after="string")
     written_values = [written(schema, {"before": -1, "a": each, "after": "x"}) for each in given]
     parsed = fastavro.parse_schema(schema)
@@ -203,20 +202,20 @@ def avro_hold(kind: Any, given: Sequence[Any]) -> int:
 
 
 def whole_numbers_of_avro(kind: str, bits: int, rng: random.Random) -> int:
-    """Compare int and long."""
+    """Compare values of the types int and long."""
     return avro_hold(
         kind, [each for each in near_powers.wholes(rng, 1_000) if -(1 << (bits - 1)) <= each < 1 << (bits - 1)]
     )
 
 
 def reals_of_avro(kind: str, rng: random.Random) -> int:
-    """Compare float and double."""
+    """Compare values of the types float and double."""
     reals = [each for each in map(COLUMNS[kind.upper()], numbers(rng)) if each is not DEAD]
     return avro_hold(kind, [*reals, math.inf, -math.inf, 5e-324 if kind == "double" else 1e-45])
 
 
 def decimals_of_avro(of: dict[str, Any], scale: int, rng: random.Random) -> int:
-    """Compare decimals of bytes and fixed."""
+    """Compare decimals stored as bytes and as fixed."""
     units = [each for each in near_powers.wholes(rng, 1_000) if abs(each) < 10**38]
     decimals = [Decimal((int(each < 0), tuple(map(int, str(abs(each)))), -scale)) for each in units]
     return avro_hold({**of, "logicalType": "decimal", "precision": 38, "scale": scale}, decimals)
@@ -257,7 +256,8 @@ PROTOBUF_KINDS: Final[dict[str, tuple[int, bool, int, Callable[[int], bytes]]]] 
 
 
 def whole_numbers_of_protobuf(rng: random.Random) -> int:
-    """Compare whole numbers. The decoder uses the Protobuf library, so this builds the bytes by the specification."""
+    """Compare whole numbers. The decoder uses the Protobuf library, so this function builds the bytes according to the
+    specification."""
     candidates = near_powers.wholes(rng, 1_000)
     fields = " ".join(f"{kind} {kind}_ = {number};" for number, kind in enumerate(PROTOBUF_KINDS, 1))
     content = descriptor_set(proto(f"message All {{ {fields} }}"), {})
@@ -301,4 +301,5 @@ JUDGES: Final[dict[str, Callable[[random.Random], int]]] = {
     },
     "protobuf whole numbers": whole_numbers_of_protobuf,
 }
-"""Functions that compare random values: each returns how many, and raises AssertionError for a wrong one."""
+"""Functions that compare random values. Each returns the number of values compared, and raises AssertionError for a
+wrong value."""

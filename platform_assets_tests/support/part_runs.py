@@ -1,6 +1,8 @@
-"""`make test-cluster`: the tests that need a cluster, then the portable ones on each kind of lake root, Spark and brokers.
+"""`make test-cluster`: run the tests that need a cluster, then the portable tests on each kind of lake root, Spark and
+brokers.
 
-Each run is a separate pytest. All of them run, even after a failed one; command-line arguments are passed to each.
+Each run is a separate pytest process. All of them run, even after one has failed; command-line arguments are passed to
+each of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ NOTHING_CHOSEN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One pytest run: the tests selected by the expression `marks`, with `environment` added to the process's own."""
+    """One pytest run: the tests selected by the expression `marks`, with `environment` added to that of this process."""
 
     what: str
     marks: str
@@ -42,7 +44,7 @@ RUNS: Final = (
 def outcome(code: int, arguments: Sequence[str]) -> str:
     """Return the meaning of pytest's exit code.
 
-    A run without tests is a failure, unless `arguments` may have excluded them all.
+    A run without tests is a failure, unless `arguments` may have excluded all tests.
     """
     if code == 0:
         return "passed"
@@ -50,7 +52,7 @@ def outcome(code: int, arguments: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str], runs: Sequence[Run] = RUNS) -> int:
-    """Do all runs; return 1 if one of them failed, or none had a test."""
+    """Do all runs. Return 1 if one of them failed, or if none had a test."""
     said: list[str] = []
     found: list[str] = []
     for run in runs:

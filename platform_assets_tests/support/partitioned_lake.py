@@ -1,8 +1,9 @@
-"""A lake whose tables are partitioned by window, as releases before flat tables wrote it: `data/partitioned_lake.tar.gz`.
+"""A lake with tables partitioned by window, as written by releases before flat tables: `data/partitioned_lake.tar.gz`.
 
-It was written by this module on 2026-11-26, and is never written again. Topic `people` has two partitions and hourly windows: 0 to 5
-are loaded and decoded, some records are dead letters, a record of window 1 was erased, the loss of two records of window 2 was
-accepted, window 3 has no offsets, another writer compacted window 4, and window 6 is sealed and not loaded.
+This module wrote the lake on 2026-11-26, and it is never written again. Topic `people` has two partitions and hourly
+windows. Windows 0 to 5 are loaded and decoded; some of their records are dead letters. A record of window 1 was erased,
+the loss of two records of window 2 was accepted, window 3 has no offsets, and another writer compacted window 4. Window
+6 is sealed but not loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Pairs = Mapping[int, list[tuple[bytes | None, bytes | None]]]
 
 
 def values() -> list[Pairs]:
-    """Key and value by window and partition. A value that is no UTF-8 becomes a dead letter."""
+    """Keys and values by window and partition. A value that is not UTF-8 becomes a dead letter."""
     windows: list[Pairs] = []
     for w in range(7):
         each = 0 if w == 3 else EACH
@@ -46,7 +47,7 @@ def _value(window: int, partition: int, n: int) -> bytes | None:
 
 
 def topic_in(root: Path) -> MadeTopic:
-    """Return the topic with its records, for a lake below `root` that exists."""
+    """Return the topic with its records, for an existing lake below `root`."""
     topic = MadeTopic(root)
     at = {0: 0, 1: 0}
     for number, window in enumerate(values()):
@@ -59,7 +60,7 @@ def topic_in(root: Path) -> MadeTopic:
 
 
 def unpacked(folder: Path) -> MadeTopic:
-    """Unpack the lake into a folder; return its topic."""
+    """Unpack the lake into a folder. Return its topic."""
     with tarfile.open(KEPT) as kept:
         # An argument of `extractall` only from Python 3.11.4 on; before that, this attribute has no effect.
         kept.extraction_filter = getattr(tarfile, "data_filter", None)

@@ -1,6 +1,5 @@
-"""Kinds of lake root, Spark and brokers of a test session, selected by environment variables, and tests that hold on
-each kind. A fixture that can provide another kind calls `chosen`, and the kind is listed here.
-"""
+"""Kinds of lake root, Spark and brokers for a test session, selected by environment variables, and the tests that must
+pass on each kind. A fixture that can provide another kind calls `chosen`, and the kind is listed here."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part that a session's tests share. The first of its `kinds` is the default if `variable` is not set."""
+    """A part that the tests of a session share. If `variable` is not set, the first of its `kinds` is used."""
 
     what: str
     variable: str
     kinds: tuple[str, ...]
 
     def chosen(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Return the session's kind. Raises ValueError for a kind that no fixture provides."""
+        """Return the kind used in this session. Raises ValueError for a kind that no fixture provides."""
         found = environ.get(self.variable) or self.kinds[0]
         if found not in self.kinds:
             raise ValueError(f"{self.variable}={found!r} is none of the kinds that there are: {', '.join(self.kinds)}")
@@ -54,12 +53,12 @@ PORTABLE: Final = frozenset(
 )
 """Modules of loads, conflicts, crashes and audits, below the tests' folder.
 
-Tests there that use the session's services are `portable`: they hold on each kind of part.
+Tests in these modules that use the session's services are `portable`: they must pass on each kind of part.
 """
 
 
 def line(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the session's selection of services, for its report.
+    """Return the session's selection of services, for the session's report.
 
     Raises ValueError for a kind that no fixture provides.
     """

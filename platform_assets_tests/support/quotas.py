@@ -1,4 +1,4 @@
-"""Quotas of a broker's clients."""
+"""Quotas for a broker's clients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _VERSION = 1
 
 @contextmanager
 def fetch_quota(bootstrap: str, client_id: str | None, bytes_a_second: int) -> Iterator[None]:
-    """Within the block, limit all consumers with `client_id` together to this many bytes per second. None limits each
-    client without its own quota.
-    """
+    """Within the block, limit all consumers with `client_id` together to this many bytes per second. If it is None,
+    limit each client that has no quota of its own."""
     _alter(bootstrap, client_id, bytes_a_second, remove=False)
     try:
         yield

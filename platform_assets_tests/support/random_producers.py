@@ -1,7 +1,6 @@
-"""Producers that act at random, and record the fate of each value they sent. Several work in turn, one step each. Every
-value is unique. A send is acknowledged, has certainly failed, or its outcome is unknown, according to the client's
-answers only.
-"""
+"""Producers that act at random, and record the fate of each value that they sent. Several producers work in turn, one
+step each. Every value is unique. A send is acknowledged, or has certainly failed, or its outcome is unknown, as judged
+only from the client's answers."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _NEVER_LEFT = (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE)
 
 @dataclass
 class Attempt:
-    """A value being sent; `offset` and `error` come from its delivery report, and `reported` is true if there was one."""
+    """A value being sent. `offset` and `error` come from its delivery report, and `reported` is true if there was one."""
 
     value: bytes
     partition: int
@@ -46,7 +45,7 @@ class Attempt:
 
 
 class RandomProducers:
-    """`run` sends values, and `sends` has their fates. Every kind of producer takes part."""
+    """`run` sends values, and `sends` has the fate of each. Every kind of producer takes part."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rng: random.Random) -> None:
         self.sends: list[Send] = []
@@ -80,7 +79,7 @@ class RandomProducers:
             yield
 
     def _purged(self) -> Iterator[None]:
-        """Purge queued values, which have certainly failed, and values in flight, whose outcome is unknown."""
+        """Purge queued values, which have then certainly failed, and values in flight, whose outcome is then unknown."""
         linger = self._rng.choice((0, 1, 5))
         producer = self._producer(changes={"enable.idempotence": False, "retries": 0, "linger.ms": linger})
         attempts = self._produced(producer, self._rng.randint(20, 60))
@@ -101,7 +100,7 @@ class RandomProducers:
         self._note_outcome(attempts, "failed")
 
     def _fenced(self) -> Iterator[None]:
-        """Commit after another producer with the same name was started: the outcome is unknown."""
+        """Commit after another producer with the same name was started. The outcome is unknown."""
         producer, attempts = yield from self._transaction(name := self._name())
         self._restarted(name)
         yield
@@ -113,7 +112,7 @@ class RandomProducers:
             assert not attempts, "a fenced producer committed"  # a client with nothing to commit does not ask
 
     def _raced(self) -> Iterator[None]:
-        """Commit while another producer with the same name starts: either can be first."""
+        """Commit while another producer with the same name starts. Either can be first."""
         producer, attempts = yield from self._transaction(name := self._name())
         with ThreadPoolExecutor(1) as pool:
             commit = pool.submit(producer.commit_transaction, 30)
@@ -124,9 +123,8 @@ class RandomProducers:
         self._note_outcome(attempts, "ok" if error is None else "unknown")
 
     def _killed(self, when: Literal["delivered", "committing", "unheard"]) -> Iterator[None]:
-        """Kill a producer in a transaction: before, during or after its commit, but before it could report it. An open
-        transaction holds back the last stable offset until the producer is restarted.
-        """
+        """Kill a producer in a transaction before, during or after its commit, but before it could report the commit.
+        An open transaction holds back the last stable offset until the producer is restarted."""
         name = self._name()
         attempts = [self._attempt() for _ in range(self._rng.randint(2, 12))]
         by_value = {a.value.decode(): a for a in attempts}
@@ -180,7 +178,7 @@ class RandomProducers:
         return producer, attempts
 
     def _restarted(self, name: str) -> None:
-        """Start the next incarnation of a producer, which first ends the previous one's transaction."""
+        """Start the next incarnation of a producer, which first ends the transaction of the previous incarnation."""
         self._producer(name).init_transactions(30)
 
     def _sent(self, producer: Producer) -> list[Attempt]:

@@ -1,4 +1,4 @@
-"""Raw records as a task of the decoding engine reads them."""
+"""Raw records in the form in which a task of the decoding engine reads them."""
 
 from __future__ import annotations
 

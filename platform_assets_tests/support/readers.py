@@ -1,4 +1,4 @@
-"""Other readers of raw tables: their rows in a common form."""
+"""Other readers of raw tables, which return rows in a common form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS: Final = (
     "window",
 )
 Read = Callable[[str, int], Iterable[Mapping[str, Any]]]
-"""Reads rows of the table at a path, at a version."""
+"""Function that reads the rows of the table at a path, at a version."""
 
 
 def by_delta_rs(path: str, version: int) -> Iterable[Mapping[str, Any]]:
@@ -40,7 +40,7 @@ def by_polars(path: str, version: int) -> Iterable[Mapping[str, Any]]:
 
 
 def by_duckdb(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-    """Read with DuckDB from delta-rs's dataset, because its own Delta extension is in no package registry."""
+    """Read with DuckDB from delta-rs's dataset, because DuckDB's own Delta extension is in no package registry."""
     with duckdb.connect() as connection:
         connection.register("rows", DeltaTable(path, version=version).to_pyarrow_dataset())
         found: list[dict[str, Any]] = connection.sql("SELECT * FROM rows").to_arrow_table().to_pylist()
@@ -58,7 +58,7 @@ def by_spark(spark: SparkSession) -> Read:
 
 
 def plain(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a row of any reader in the common form: times in UTC, bytes as bytes."""
+    """Return a row from any reader in the common form: times in UTC, bytes as bytes."""
     found = dict(row)
     moment: datetime = found["kafka_timestamp"]
     found["kafka_timestamp"] = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -71,10 +71,10 @@ def plain(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return rows in the form of `plain`, by partition and offset."""
+    """Return rows in the form of `plain`, ordered by partition and offset."""
     return sorted(map(plain, rows), key=lambda row: row[1:3])
 
 
 def readers(spark: SparkSession) -> dict[str, Read]:
-    """Return each reader by its name."""
+    """Return the readers by name."""
     return {"delta-rs": by_delta_rs, "polars": by_polars, "DuckDB": by_duckdb, "Spark": by_spark(spark)}

@@ -1,6 +1,5 @@
-"""Histories of a topic's lake with maintenance, damage and lost ledgers, checked at their end against the producer's
-notes. Tables are read only with delta-rs. Without Kafka and Spark.
-"""
+"""Histories of a topic's lake with maintenance, damage and lost ledgers. At the end of each history, the lake is
+checked against the producer's notes. Tables are read only with delta-rs. Neither Kafka nor Spark is needed."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
 
 ROWS: Final = 20
-"""Rows of a window in each of two partitions."""
+"""Number of rows of a window in each of two partitions."""
 WINDOWS: Final = 4
 Place = tuple[int, int]
 """Partition and offset."""
@@ -54,7 +53,7 @@ EVENTS: Final = (
 
 
 def made_topic(root: Path) -> MadeTopic:
-    """A topic with two partitions, each window of which has several files."""
+    """Return a topic with two partitions in which each window has several files."""
     topic = MadeTopic(root)
     topic.declaration = replace(topic.declaration, records_per_file=ROWS // 2)
     return topic
@@ -104,7 +103,7 @@ def lose_ledger(topic: MadeTopic) -> None:
 
 
 def lose_file(topic: MadeTopic, key: str) -> None:
-    """Delete one data file of a window, if it has any."""
+    """Delete one data file of a window, if the window has any."""
     folder = topic.root / "raw" / topic.topic
     for path in holdings.files_of(Folder.at(folder), key).paths[:1]:
         (folder / unquote(path)).unlink(missing_ok=True)
@@ -122,11 +121,11 @@ def files_that_may_hold(delta: DeltaTable, key: str) -> list[dict[str, Any]]:
 
 @dataclass
 class History:
-    """History of a topic whose windows were loaded. `notes` are the producer's: the value at each place. `erased` are the erased
-    places, and `forgotten` those of them that no ledger has to know any longer. `first` is the start of the first window
-    according to the last rebuild. `met` counts the outcomes of the loads that were checked. `is_lost` is true once the ledger,
-    the log's loads and all data files are lost, so that only a backup helps.
-    """
+    """History of a topic whose windows were loaded. `notes` are the producer's notes: the value at each partition and
+    offset. `erased` are the erased places, and `forgotten` are those erased places that a ledger no longer has to know.
+    `first` is the start of the first window according to the last rebuild. `met` counts the outcomes of the loads that
+    were checked. `is_lost` is true once the ledger, the log's loads and all data files are lost, so that only a backup
+    helps."""
 
     topic: MadeTopic
     kafka: MadeCluster
@@ -231,7 +230,7 @@ class History:
     # --- the end of it
 
     def ends_well(self) -> None:
-        """Load each window, follow each error's remedy to its end, and check the error and the table."""
+        """Load each window, follow the remedy in each error to its end, and check the error and the table."""
         if self.is_lost:
             return
         for window in self.topic.ledger.windows(self.topic.topic):
@@ -350,7 +349,7 @@ class History:
         return {(r.partition, r.offset) for r in self.topic.records}
 
     def _in_versions(self, window: SealedWindow) -> set[Place]:
-        """Return all places of this window with a row in any readable version."""
+        """Return all partitions and offsets of this window that have a row in any readable version."""
         versions = range(table(self.topic).version() + 1)
         return set[Place]().union(*(self.rows(window.key, version) or () for version in versions))
 
@@ -372,7 +371,7 @@ class History:
         return {(r["kafka_partition"], r["kafka_offset"]): r["value"] for r in rows}
 
     def said(self, window: SealedWindow | None, what: object) -> str:
-        """For a failing test."""
+        """Return a text for a failing test."""
         return "\n".join([*self.story, f"{'the table' if window is None else window.key}: {what}"])
 
 
@@ -381,7 +380,7 @@ def _places(ranges: Iterable[tuple[int, int, int]]) -> set[Place]:
 
 
 def a_history(root: Path, rng: random.Random, events: int = 12) -> History:
-    """Make a topic below `root` with loaded windows and that many later events."""
+    """Make a topic below `root` with loaded windows, followed by that many events."""
     topic = made_topic(root / "lake")
     kafka = MadeCluster(topic)
     loaded_windows(topic, kafka)

@@ -1,6 +1,6 @@
 """Parts of the docs that are generated from the code: commands, fields of the YAML, columns, checks.
 
-`python -m platform_assets_tests.support.reference` writes them between their markers; a test compares.
+`python -m platform_assets_tests.support.reference` writes them between their markers; a test compares them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WIDTH: Final = 100
 
 
 def commands() -> str:
-    """Return the help of each command, by name."""
+    """Return the help of each command by name."""
     parts = [f"```text\n{_help(())}\n```"]
     for name in sorted(command.list_commands(click.Context(command))):
         parts.append(f"### `{name}`\n\n```text\n{_help((name,))}\n```")
@@ -70,7 +70,7 @@ def client_settings() -> str:
 
 
 def spark_settings() -> str:
-    """Return the settings with which users must start their own Spark server."""
+    """Return the settings that users' own Spark servers must be started with."""
     given = list(spark_server.CONFIGURATION.items())
     needed = given[: [name for name, _ in given].index("spark.ui.enabled")]
     return "\n".join(["```properties", *(f"{name}={value}" for name, value in needed), "```"])
@@ -112,7 +112,7 @@ def _ledger(columns: Mapping[str, tuple[str, str]]) -> str:
 
 
 def checks() -> str:
-    """Return the checks, and what each proves."""
+    """Return the checks, and what each of them proves."""
     listed = [*CHECKS.values(), DEEP_AUDIT]
     rows = ((f"`{c.name}`", c.description, "after each load" if c.blocking else "by a schedule") for c in listed)
     return _table(("check", "what it proves", "when"), rows)
@@ -134,11 +134,12 @@ SECTIONS: Final[Mapping[str, tuple[Path, Callable[[], str]]]] = {
     "decision columns": (DOCS / "tables.md", decision_columns),
     "checks": (DOCS / "checks.md", checks),
 }
-"""Sections by the name in their markers: their page, and the function that generates them."""
+"""Sections by the name in their markers: the page of each section, and the function that generates it."""
 
 
 def with_section(page: str, name: str, text: str) -> str:
-    """Return `page` with `text` between the markers of section `name`. Raises ValueError unless it has exactly one."""
+    """Return `page` with `text` between the markers of section `name`. Raises ValueError unless the page has exactly
+    one such section."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     found = re.findall(f"{re.escape(begin)}.*?{re.escape(end)}", page, re.DOTALL)
     if len(found) != 1:
@@ -147,7 +148,7 @@ def with_section(page: str, name: str, text: str) -> str:
 
 
 def main() -> None:
-    """Write every section again."""
+    """Write every section to its page."""
     for name, (page, make) in SECTIONS.items():
         page.write_text(with_section(page.read_text(), name, make()))
 

@@ -20,14 +20,13 @@ JOB, AUDIT_JOB = "evaluate_checks", "evaluate_deep_audits"
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The definitions of the sound, the damaged and the inconsistent table."""
+    """Return the definitions of the sound, the damaged and the inconsistent table."""
     return of_topics(TOPICS, AUDITED)
 
 
 def of_topics(topics: Sequence[str], audited: Sequence[str]) -> dg.Definitions:
-    """Return the code location of `topics`, with a job of all checks and one of the deep audits of those `audited`.
-    Neither broker nor Spark answers here, so checks that need them cannot tell.
-    """
+    """Return the code location of `topics`, with one job that runs all checks, and one that runs the deep audits of the
+    topics `audited`. Neither a broker nor Spark answers here, so checks that need them cannot determine a result."""
     every = [dg.AssetCheckKey(table_key(TableRef.raw(t)), name) for t in topics for name in CHECKS]
     audits = [dg.AssetCheckKey(table_key(TableRef.raw(t)), DEEP_AUDIT.name) for t in audited]
     return dg.Definitions.merge(

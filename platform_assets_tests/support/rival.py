@@ -1,8 +1,8 @@
-"""A platform in a separate process that loads windows on its parent's request, and waits before each commit. The parent
-writes lines with a window's key or `go`; the answers are lines of JSON: that it is waiting, or the result of the load.
-Its last argument names the topic and lake; brokers and the object store are in its environment. The columnar engine's
-tasks run in the process itself instead of Spark's workers, so each request to the store follows its environment.
-"""
+"""A platform in a separate process that loads windows on request, and waits before each commit. Its parent writes lines
+with a window's key or `go`; the answers are lines of JSON, which say that the rival is waiting, or give the result of
+the load. The last argument names the topic and lake; brokers and the object store are in the environment. The columnar
+engine's tasks run in the process itself instead of Spark's workers, so each request to the store follows the
+environment of this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HOLDING: Final = {"holding": True}
 
 
 class Rival:
-    """Parent's handle of such a process."""
+    """Handle of the parent for such a process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -48,7 +48,7 @@ class Rival:
         self._holds = False
 
     def begin(self, key: str, closed: datetime) -> None:
-        """Make it load this window, with `closed` as the newest closed edge."""
+        """Make the rival load this window, with `closed` as the newest closed edge."""
         self._say(f"{key} {closed.isoformat()}")
 
     def wait(self) -> dict[str, Any] | None:
@@ -60,7 +60,7 @@ class Rival:
         return None if self._holds else found
 
     def go(self) -> None:
-        """Let it commit."""
+        """Let the rival commit."""
         self._say("go")
 
     def result(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def rival(lake: TopicLake, environment: Mapping[str, str]) -> Iterator[Rival]:
 
 
 class _Gate:
-    """Holds the first commit of each load."""
+    """Makes the first commit of each load wait."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -147,7 +147,7 @@ def _answer(lake: TopicLake, key: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Load windows on the parent's request until its input ends."""
+    """Load windows on the parent's request until the input ends."""
     settings = json.loads(sys.argv[1])
     gate = _Gate()
     _in_process()

@@ -1,4 +1,4 @@
-"""The Kubernetes job that Dagster's own launcher creates for a run with the overlay `runs-in-pods`."""
+"""The Kubernetes job that Dagster's own launcher creates for a run if the overlay `runs-in-pods` is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Job = dict[str, Any]
 
 
 class _Recorder:
-    """Stands for Kubernetes' server: it stores requested jobs."""
+    """Stands for the Kubernetes API server: it stores the requested jobs."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -41,9 +41,8 @@ class _Recorder:
 
 @contextmanager
 def instance_of_overlay(folder: Path, *, own_storage: bool = False) -> Iterator[tuple[dg.DagsterInstance, list[Job]]]:
-    """Return the instance of the overlay's dagster.yaml, which is copied to `folder`, and the jobs that its launcher
-    requests. With `own_storage` it uses SQLite in `folder` instead of PostgreSQL.
-    """
+    """Return the instance defined by the overlay's dagster.yaml, which is copied to `folder`, and the jobs that its
+    launcher requests. With `own_storage`, the instance uses SQLite in `folder` instead of PostgreSQL."""
     given = yaml.safe_load((OVERLAY / "dagster.yaml").read_text("utf-8"))
     if own_storage:
         del given["storage"]

@@ -1,4 +1,4 @@
-"""Runs of the real definitions of a topic, in process, with real resources."""
+"""Runs of the real definitions of a topic, in this process, with real resources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from testbed.project import definitions
 
 
 def minutes_ago(minutes: int) -> datetime:
-    """Return a full minute at least `minutes` ago, because Dagster knows partitions by its own clock."""
+    """Return a full minute at least `minutes` ago. It must be in the past, because Dagster determines partitions by its
+    own clock."""
     return datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=minutes)
 
 
@@ -30,7 +31,7 @@ def materialize(
     root: Path | None = None,
     timeout_seconds: float = 10,
 ) -> dg.ExecuteInProcessResult:
-    """Run the windows from the first of `keys` to the last, with checks; failures are in the result."""
+    """Run the windows from the first of `keys` to the last, with checks. The result contains failures."""
     found = definitions(
         lake.declaration, bootstrap or lake.bootstrap, root or lake.root, remote, downstream, timeout_seconds
     )
@@ -42,7 +43,7 @@ def materialize(
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    """Return the error of a failed run's last failed step, without stack traces."""
+    """Return the error of the last failed step of a failed run, without stack traces."""
     assert not result.success
     data = result.get_step_failure_events()[-1].step_failure_data
     if data.user_failure_data is not None:
@@ -67,7 +68,7 @@ def materializations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Mappin
 
 
 def plain(value: Any) -> Any:
-    """Return a metadata value without its Dagster type; tables as lists of rows."""
+    """Return a metadata value without its Dagster type. Tables become lists of rows."""
     if isinstance(value, dg.TableMetadataValue):
         return [dict(record.data) for record in value.records]
     return value.value

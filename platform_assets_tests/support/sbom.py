@@ -24,7 +24,8 @@ from platform_assets_tests.support.audit import version_of
 from platform_assets_tests.support.locks import PRODUCT, locked
 
 PLACE: Final = "platform-assets:place"
-"""Property with the place of a component: "python", a set of jars.lock, "registry", or "pyspark" for the jars in it."""
+"""Property with the place of a component: "python", the name of a set in jars.lock, "registry", or "pyspark" for the
+jars inside pyspark."""
 WRITTEN_TO: Final = CHECKOUT / "build" / "sbom.cdx.json"
 _TESTS_ALONE: Final = "s3proxy"
 
@@ -32,7 +33,7 @@ _TESTS_ALONE: Final = "s3proxy"
 def components() -> Iterator[Component]:
     """Return all components of an installation of the product.
 
-    A Python package has the hashes of all archives in its lock.
+    A Python package has the hashes of all of its archives in the lock.
     """
     for name, each in locked(PRODUCT).items():
         for version in each.versions:
@@ -49,7 +50,7 @@ def components() -> Iterator[Component]:
 
 
 def sbom() -> str:
-    """Return the document; it depends only on the locks."""
+    """Return the document. It depends only on the locks."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
     bom = Bom(components=components())
     bom.metadata.component = Component(
@@ -77,7 +78,7 @@ def _component(
 
 
 def _organisation(path: Path, name: str) -> str | None:
-    """Return the group in the jar's own Maven files; None if they have none for this name."""
+    """Return the group that the jar's own Maven files give; None if they do not give one for this name."""
     with zipfile.ZipFile(path) as archive:
         groups = [
             parts[2]

@@ -1,7 +1,7 @@
-"""`make screenshots`: take the pictures of the README and the docs from the demo's UI. Runs the demo in a separate data
-folder, opens its UI in a headless Chromium, and takes the asset graph and the report of a passing check. Then deletes
-rows of one window directly in Delta, evaluates the checks again, and takes the report of the failing check.
-"""
+"""`make screenshots`: take the pictures for the README and the docs from the demo's UI. Run the demo in a separate data
+folder, open its UI in a headless Chromium, and take pictures of the asset graph and of the report of a passing check.
+Then delete rows of one window directly in Delta, evaluate the checks again, and take a picture of the report of the
+failing check."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DELETED: Final = 25
 
 
 def main() -> None:
-    """Take all pictures and write them to `docs/pictures`; the demo's data folder may be given, and is kept then."""
+    """Take all pictures and write them to `docs/pictures`. If the demo's data folder is given, it is kept."""
     with tempfile.TemporaryDirectory(prefix="platform-assets-") as folder:
         home = home_at(Path(sys.argv[1] if len(sys.argv) > 1 else folder) / "home")
         environment = {**service_environment(), "PLATFORM_HOME": str(home.root), "PLATFORM_JARS": str(home.jars)}
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def take(home: Home, environment: Mapping[str, str]) -> None:
-    """Take the pictures of a home in which the demo has ended; its Spark and its broker are left running."""
+    """Take the pictures of a home in which the demo has ended. The demo's Spark and broker must still be running."""
     for service in ("kafka", "spark"):
         platform.start_service(service, home, environ=environment)
     os.environ.update(environment)
@@ -66,7 +66,7 @@ def take(home: Home, environment: Mapping[str, str]) -> None:
 
 
 def _evaluate() -> None:
-    """Evaluate all checks of the demo's tables, and the deep audit, which otherwise runs at night."""
+    """Evaluate all checks of the demo's tables, including the deep audit, which normally runs at night."""
     from platform_assets.definitions import defs
 
     names = [*CHECKS, DEEP_AUDIT.name]
@@ -112,7 +112,7 @@ def _clip(x: int, y: int, width: int, height: int) -> FloatRect:
 
 
 def _damage(lake: Lake) -> None:
-    """Delete some rows of one window with a plain Delta client, which leaves the ledger as it was."""
+    """Delete some rows of one window with a plain Delta client, which does not change the ledger."""
     windows = [w for w in Ledger(lake).windows(TOPIC) if w.ranges.size > 2 * _DELETED]
     window = windows[-len(windows) // 4]
     partition, offsets = next((p, r) for p, r in window.ranges.items() if r.size > _DELETED)

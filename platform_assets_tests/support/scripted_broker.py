@@ -1,4 +1,4 @@
-"""Brokers that answer according to a script: for behavior that a real one shows rarely, or never on request."""
+"""Brokers that answer according to a script, for behavior that a real broker shows rarely, or never on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUT_OF_RANGE, CORRUPT = 1, 2
 
 
 def batch(base: int, count: int) -> bytes:
-    """Return a batch of `count` records from offset `base` on."""
+    """Return a batch of `count` records, beginning at offset `base`."""
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     for delta in range(count):
         builder.append(delta, timestamp=0, key=None, value=b"value", headers=[])
@@ -31,7 +31,7 @@ def batch(base: int, count: int) -> bytes:
 
 @dataclass
 class Script:
-    """Content and answers of a scripted broker. The first fetches each get one of `errors`."""
+    """Content and answers of a scripted broker. Each of the first fetches gets one of `errors`."""
 
     batches: list[tuple[int, int, bytes]] = field(
         default_factory=lambda: [(n, n + 9, batch(n, 10)) for n in (0, 10, 20)]
@@ -42,9 +42,9 @@ class Script:
     log_start: int = 0
     errors: list[int] = field(default_factory=list)
     throttled: list[int] = field(default_factory=list)
-    """First answers to fetches: no data, and a wait of these milliseconds."""
+    """Throttle times in milliseconds for the first fetches, which get no data."""
     empty: list[int] = field(default_factory=list)
-    """The next fetches get an answer without records and errors, with a wait of these milliseconds."""
+    """Throttle times in milliseconds for the next fetches, which get neither records nor errors."""
     empty_from: int = 1 << 62
     """Fetches from this offset on get such an answer too."""
     unstable: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -52,11 +52,11 @@ class Script:
     corrupt: range = range(0)
     """Offsets for which the broker itself reports a corrupt batch."""
     aborted: list[tuple[int, int]] = field(default_factory=list)
-    """Producer id and first offset of the aborted transactions, which each fetch lists."""
+    """Producer ids and first offsets of aborted transactions, which the answer to each fetch lists."""
     listed_start: int | None = None
-    """The log start that ListOffsets gives, if it is not `log_start`."""
+    """The log start that ListOffsets gives if it is not `log_start`."""
     local_start: int = 1 << 62
-    """The first offset on the broker's own disks; earlier ones are in tiered storage."""
+    """The first offset on the broker's own disks. Earlier offsets are in tiered storage."""
     fetch_versions: tuple[int, int] = (4, 18)
     list_versions: tuple[int, int] = (1, 10)
     leader: tuple[str, int] | None = None
@@ -66,14 +66,14 @@ class Script:
     fetched: list[tuple[int, int]] = field(default_factory=list)
     """`(offset, leader epoch)` of each received fetch."""
     probed: list[int] = field(default_factory=list)
-    """The offset of each read_uncommitted fetch."""
+    """The offset of each fetch with read_uncommitted."""
     racks: list[str] = field(default_factory=list)
     """The rack that each fetch named."""
     epoch: int = 5
 
 
 class ScriptedBroker(socketserver.ThreadingTCPServer):
-    """A broker with one topic of one partition, on loopback; `failures` are errors of its own code."""
+    """A broker with one topic of one partition, on loopback. `failures` are errors in the broker's own code."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -203,7 +203,7 @@ Start = Callable[[Script], ScriptedBroker]
 
 @contextlib.contextmanager
 def scripted_brokers() -> Iterator[Start]:
-    """Provide a function that starts a broker with a script; all end with the block, and none may have failed."""
+    """Provide a function that starts a broker with a script. All brokers end with the block, and none may have failed."""
     brokers: list[ScriptedBroker] = []
     with contextlib.ExitStack() as stack:
 

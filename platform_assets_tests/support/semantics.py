@@ -1,8 +1,8 @@
 """Demonstration of delivery semantics: three loaders with the same crashes, and the checks' results for their tables.
 
-`python -m platform_assets_tests.semantics` repeats the run in README.md and docs/SEMANTICS.md, and writes it there:
-same seed, records and crashes. It starts its own broker and Spark Connect server, unless `KAFKA_BOOTSTRAP_SERVERS` and
-`SPARK_REMOTE` name others.
+`python -m platform_assets_tests.semantics` repeats the run shown in README.md and docs/SEMANTICS.md with the same seed,
+records and crashes, and writes the result there. It starts its own broker and Spark Connect server, unless
+`KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE` name others.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ PARTITIONS = 2
 Offsets = frozenset[tuple[int, int]]
 """`(partition, offset)` pairs."""
 Schedule = Sequence[tuple[Point, ...]]
-"""For each window, the crash points of its first load attempts; the next attempt does not crash."""
+"""For each window, the points at which the first attempts to load it crash, one per attempt. The next attempt does not
+crash."""
 
 _LOST: frozenset[FindingKind] = frozenset({"rows missing", "window not loaded", "record not in the table"})
 _DOUBLED: frozenset[FindingKind] = frozenset({"duplicate in a window", "duplicate across windows"})
@@ -62,9 +63,9 @@ class _Loads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Result of one loader. `lost` and `doubled` are the differences between its table and the topic's committed records;
-    `due_lost` and `due_doubled` are those that its crashes must have caused. `windows` are the sealed ranges by key, in order.
-    """
+    """Result of one loader. `lost` and `doubled` are the differences between the loader's table and the topic's
+    committed records; `due_lost` and `due_doubled` are the differences that the loader's crashes must have caused.
+    `windows` are the sealed ranges by key, in order."""
 
     loader: LoaderName
     crashes: Mapping[Point, int]
@@ -79,11 +80,11 @@ class Result:
 
     @property
     def as_due(self) -> bool:
-        """True if the table differs from the topic exactly as its crashes must have caused."""
+        """True if the table differs from the topic exactly as the crashes must have caused."""
         return (self.lost, self.doubled) == (self.due_lost, self.due_doubled)
 
     def named(self, check: str, kinds: frozenset[FindingKind]) -> Offsets:
-        """Return the offsets that `check` names in findings of `kinds`."""
+        """Return the offsets that `check` lists in findings of `kinds`."""
         return frozenset(
             (f.partition, offset)
             for f in self._findings(check, kinds)
@@ -99,9 +100,8 @@ class Result:
 
     @property
     def exact(self) -> bool:
-        """True if the checks report exactly the lost and the doubled records. `no_gaps` does not ask brokers, so it reports a
-        loss by window and partition, and offsets only if it knows them.
-        """
+        """True if the checks report exactly the lost and the doubled records. `no_gaps` does not query brokers, so it
+        reports a loss by window and partition, and lists offsets only if it knows them."""
         short = {(f.window, f.partition) for f in self._findings("no_gaps", _LOST)}
         return (
             not self.others
@@ -118,7 +118,8 @@ class Result:
 
 
 def schedule(rng: random.Random) -> Schedule:
-    """Return a schedule with every point at least once, some windows that crash twice, and one that does not crash."""
+    """Return a schedule that has every point at least once, some windows that crash twice, and one window that does not
+    crash."""
     chosen: list[tuple[Point, ...]] = [
         ("before the plan", "files written"),
         ("after the plan", "between the writes"),
@@ -135,7 +136,7 @@ def schedule(rng: random.Random) -> Schedule:
 def run(
     bootstrap: str, topic: str, spark: Callable[[], SparkSession], root: Path, seed: int
 ) -> tuple[Schedule, tuple[Result, ...]]:
-    """Fill `topic`, which is empty and has two partitions, and load it with each loader into a lake below `root`."""
+    """Fill `topic`, which is empty and has two partitions. Then load it with each loader into a lake below `root`."""
     rng = random.Random(seed)
     crashes = schedule(rng)
     lakes = {name: TopicLake(bootstrap, topic, root / name.replace(" ", "-"), spark) for name in LOADERS}
@@ -149,7 +150,8 @@ def run(
 
 
 def _produce(lake: TopicLake, rng: random.Random) -> None:
-    """Produce records in every partition: plain ones, and a committed and an aborted transaction, in any order."""
+    """Produce records in every partition, in any order: some without a transaction, some in a committed transaction,
+    and some in an aborted transaction."""
 
     def records(least: int) -> list[Record]:
         counts = {p: least + rng.randrange(20) for p in range(PARTITIONS)}
@@ -161,7 +163,7 @@ def _produce(lake: TopicLake, rng: random.Random) -> None:
 
 
 def _load(name: LoaderName, lake: TopicLake, key: str, points: Iterable[Point]) -> list[Point]:
-    """Load like an orchestrator, with retries until it succeeds; return the crashes."""
+    """Load as an orchestrator does, with retries until it succeeds. Return the crashes."""
     met: list[Point] = []
     for point in (*points, None):
         try:
@@ -305,7 +307,7 @@ def _by_window(r: Result, offsets: Offsets) -> list[str]:
 
 
 def with_section(readme: str, text: str) -> str:
-    """Return `readme` with `text` between its two markers. Raises ValueError without them."""
+    """Return `readme` with `text` between its two markers. Raises ValueError if there are none."""
     if not re.search(f"{BEGIN}.*{END}", readme, re.DOTALL):
         raise ValueError(f"the README has no section between {BEGIN} and {END}")
     before, rest = readme.split(BEGIN, 1)
@@ -316,7 +318,8 @@ def with_section(readme: str, text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Repeat the run, print it, and write it into the documents. Return 0 if every loader gave the expected result."""
+    """Repeat the run, print the report, and write it into the documents. Return 0 if every loader gave the expected
+    result."""
     parser = argparse.ArgumentParser(prog="semantics", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=SEED, help="another seed gives other records and crashes")
     parser.add_argument("--print-only", action="store_true", help="leave the documents as they are")

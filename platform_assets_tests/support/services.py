@@ -1,4 +1,4 @@
-"""Small stand-ins for services, so that tests of the supervisor's rules take milliseconds."""
+"""Small substitutes for services, with which tests of the supervisor's rules take milliseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITH_CHILD = (
 
 
 def spec_of(home: Home, name: str, code: str, *, timeout: float = 30.0) -> ServiceSpec:
-    """Return a service that runs this Python, and is ready when its flag file exists."""
+    """Return a service that runs this Python interpreter, and is ready when its flag file exists."""
     flag = home.root / f"{name}.flag"
     return ServiceSpec(
         name=name,
@@ -42,7 +42,7 @@ def spec_of(home: Home, name: str, code: str, *, timeout: float = 30.0) -> Servi
 
 
 def launch_of(home: Home, name: str, code: str, *, answers: bool = True, timeout: float = 30.0) -> Launch:
-    """Return its launch; each start removes the previous flag."""
+    """Return the launch of this service. Each start removes the flag of the previous start."""
 
     def build() -> ServiceSpec:
         (home.root / f"{name}.flag").unlink(missing_ok=True)
@@ -52,19 +52,19 @@ def launch_of(home: Home, name: str, code: str, *, answers: bool = True, timeout
 
 
 def child_of(home: Home, name: str) -> int:
-    """Return the child's pid, from `WITH_CHILD`."""
+    """Return the pid of the child process that `WITH_CHILD` started."""
     return int(Path(home.root / f"{name}.flag").read_text())
 
 
 def kill(record: ProcessRecord) -> None:
-    """Kill a service's own process as the system would, and wait for its end."""
+    """Kill a service's own process as the system would, and wait until it has ended."""
     process = psutil.Process(record.pid)
     process.kill()
     process.wait(30)
 
 
 def naming(path: Path) -> list[int]:
-    """Return the pids of processes whose arguments contain a path."""
+    """Return the pids of processes that have a path in their arguments."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -76,7 +76,8 @@ def naming(path: Path) -> list[int]:
 
 
 def marked(record: ProcessRecord) -> list[int]:
-    """Return the pids with a record's mark, from the system instead of the code under test."""
+    """Return the pids of processes with the mark of a record, as the operating system reports them, without using the
+    code under test."""
     found = []
     for process in psutil.process_iter():
         try:

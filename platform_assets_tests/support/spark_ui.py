@@ -1,4 +1,4 @@
-"""Everything that a Spark server shows in its UI, to people and programs."""
+"""Everything that a Spark server shows to people and programs in its UI."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, urldefrag, urljoin
 
 
 def pages(ui: str) -> Iterator[tuple[str, str]]:
-    """Return every page linked from the UI's tabs, and the REST interface's data of each application."""
+    """Return every page linked from the UI's tabs, and each application's data in the REST interface."""
     waiting = [f"{ui}/{tab}/" for tab in ("connect", "SQL", "jobs", "stages", "environment", "executors", "storage")]
     rest = f"{ui}/api/v1/applications"
     (application,) = re.findall(r'"id" : "([^"]+)"', fetched(rest) or "")

@@ -1,4 +1,4 @@
-"""A topic with its lake in an object store."""
+"""A topic whose lake is in an object store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.loads import TopicLake
 
 @dataclass
 class StoreLake(TopicLake):
-    """A topic on a real broker whose lake is at `address`; nothing is in the folder `root`."""
+    """A topic on a real broker. Its lake is at `address`; the folder `root` stays empty."""
 
     @property
     def folder(self) -> Folder:
@@ -31,5 +31,5 @@ class StoreLake(TopicLake):
         return {unquote(path) for path in paths}
 
     def unnamed_files(self) -> list[str]:
-        """Data files that it does not name."""
+        """Data files that the newest version does not list."""
         return sorted(set(self.data_files()) - self.named_files())

@@ -1,6 +1,6 @@
 """Small streams for the tests, and the program that a test kills: `python streaming.py BOOTSTRAP ROWS SECONDS HELD`.
 
-It stops sending flights after reporting HELD, so that some are left however late the kill comes.
+After it has reported HELD, the program stops sending flights, so that some are left even if the kill comes late.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def stream(
     stop: threading.Event | None = None,
     on_sent: OnSent = lambda topic, rows: None,
 ) -> dict[TopicName, int]:
-    """Send all missing rows and return their number, by topic."""
+    """Send all missing rows. Return the number of rows sent, by topic."""
     with open_streams(client, START, stop=stop or threading.Event(), on_sent=on_sent, datasets=datasets) as streams:
         streams.send_backlog()
         streams.send_live(seconds)
@@ -51,7 +51,7 @@ def committed(client: ClientSettings, topic: TopicName) -> TopicLog:
 
 
 def produced(client: ClientSettings, topic: TopicName) -> TopicLog:
-    """Return all records in the log, including aborted ones."""
+    """Return all records in the log, including aborted records."""
     return scan(client, topic, whole_log(Cluster.connect(client), topic), committed=False)
 
 

@@ -1,4 +1,5 @@
-"""A sound table, a damaged one, and one whose accounts differ, for tests of reports; without broker and Spark."""
+"""A sound table, a damaged table, and a table that disagrees with the ledger and with Dagster, for tests of reports.
+Needs neither a broker nor Spark."""
 
 from __future__ import annotations
 
@@ -25,14 +26,13 @@ from testbed import samples
 
 SOUND, TORN, AT_ODDS = "orders", "payments.eu_west", "refunds"
 WINDOWS, WAITING, PARTITIONS, OFFSETS = 30, 2, 3, 100
-"""Each window has that many offsets in each partition; the newest ones are not loaded."""
+"""Number of offsets that each window has in each partition. The newest windows are not loaded."""
 LOST_WINDOW, LOST_ROWS, DOUBLED = 20, 12, 5
-"""Numbers of windows of the damaged table: without rows, without rows [1240, 1260) of partition 1, with duplicate rows.
-"""
+"""Numbers of three windows of the damaged table: without rows; without rows [1240, 1260) of partition 1; with duplicate
+rows."""
 BEHIND, AHEAD, UNBALANCED, UNREPORTED, MISREPORTED = 6, 13, 17, 22, 24
-"""Numbers of windows of the inconsistent table: without a receipt, with the receipt of a load that never existed, with
-too many holes in the receipt, unknown to Dagster, and known to Dagster by another load.
-"""
+"""Numbers of five windows of the inconsistent table: without a receipt; with the receipt of a load that never existed;
+with too many holes in the receipt; unknown to Dagster; and reported to Dagster with another load."""
 
 
 def key(number: int) -> str:
@@ -41,12 +41,12 @@ def key(number: int) -> str:
 
 
 def declaration(topic: str) -> TopicDeclaration:
-    """Return a declaration with hourly windows from the samples' first one on."""
+    """Return a declaration with hourly windows, beginning with the first window of the samples."""
     return TopicDeclaration(topic, "0 * * * *", samples.START)
 
 
 def sound(lake_root: Path, topic: str = SOUND) -> list[SealedWindow]:
-    """Make a sound table: every seventh window holds transaction markers, and the tenth also an aborted record."""
+    """Make a sound table. Every seventh window contains transaction markers, and the tenth also an aborted record."""
     windows = samples.recorded(
         lake_root, topic, [dict.fromkeys(range(PARTITIONS), n * OFFSETS) for n in range(WINDOWS + 1)]
     )
@@ -99,7 +99,7 @@ def reported(
     but: Iterable[int] = (),
     otherwise: Iterable[int] = (),
 ) -> None:
-    """Report windows to Dagster as sensor and runs would, but omit some, and report some with another load."""
+    """Report windows to Dagster as the sensor and runs would, but omit some, and report some with another load."""
     receipts = Ledger(Lake.at(lake_root)).receipts(TableRef.raw(topic))
     for number, window in enumerate(windows):
         instance.report_runless_asset_event(sealed_event(window))
@@ -122,9 +122,8 @@ def facts(
     waiting: Collection[int] = (),
     unasked: Collection[int] = (),
 ) -> Facts:
-    """Return facts of `orders`, with 10 offsets per window and partition, all loaded except the windows `waiting` and
-    `unasked`. `holes` are by number of window and partition; None for holes without an explanation.
-    """
+    """Return facts of `orders`, with 10 offsets per window and partition. All windows are loaded except `waiting` and
+    `unasked`. `holes` are given by number of window and partition; None stands for holes without an explanation."""
     keys = [key(n) for n in range(windows)]
     ranges = {
         k: TopicRanges({p: OffsetRange(n * 10, n * 10 + 10) for p in range(partitions)}) for n, k in enumerate(keys)

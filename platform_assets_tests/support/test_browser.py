@@ -1,4 +1,4 @@
-"""Behavior of browser tests without a browser."""
+"""Results of browser tests on a machine without a browser."""
 
 from __future__ import annotations
 

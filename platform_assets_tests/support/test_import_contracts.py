@@ -1,4 +1,4 @@
-"""The project's own import contract: an import of a test module is found anywhere."""
+"""The project's own import contract finds an import of a test module anywhere."""
 
 from __future__ import annotations
 

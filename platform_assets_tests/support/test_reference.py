@@ -1,4 +1,4 @@
-"""The docs' commands, fields, columns and checks match the code."""
+"""The commands, fields, columns and checks in the docs match the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def first_column(page: str, after: str) -> list[str]:
 
 
 def same(documented: Collection[str], real: Collection[str]) -> bool:
-    """Return True if both contain the same names, each once."""
+    """Return True if both contain the same names, each of them once."""
     return sorted(documented) == sorted(real)
 
 

@@ -1,4 +1,5 @@
-"""The compared loaders lose and duplicate exactly what their crashes must cause, and the checks name exactly that."""
+"""The compared loaders lose and duplicate exactly the records that their crashes must affect, and the checks report
+exactly these records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Sharing of the session's services between processes; each open file stands for a process, because files hold the
-locks.
-"""
+"""Sharing of the session's services between processes. Each open file stands for a process, because files hold the
+locks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """A token endpoint of OpenID Connect on loopback: it returns signed tokens for a client's id and secret, and publishes
-its public key.
-"""
+its public key."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ CLIENT = "loader"
 
 @dataclass
 class TokenEndpoint:
-    """A running endpoint. `asked` has scope and client id of each token request."""
+    """A running endpoint. `asked` has the scope and client id of each token request."""
 
     url: str = ""
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -37,11 +36,11 @@ class TokenEndpoint:
 
     @property
     def keys_url(self) -> str:
-        """URL of its public key."""
+        """URL of the endpoint's public key."""
         return self.url.removesuffix("/token") + "/keys"
 
     def variables(self) -> dict[str, str]:
-        """Client settings for a login with its tokens."""
+        """Client settings for a login with tokens of this endpoint."""
         return {
             "KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
             "KAFKA_SASL_MECHANISM": "OAUTHBEARER",
@@ -52,7 +51,7 @@ class TokenEndpoint:
         }
 
     def keys(self) -> dict[str, Any]:
-        """Its public key as a key set (RFC 7517)."""
+        """The endpoint's public key as a key set (RFC 7517)."""
         numbers = self.key.public_key().public_numbers()
         public = {name: _base64(getattr(numbers, name).to_bytes(256, "big").lstrip(b"\0")) for name in ("n", "e")}
         return {"keys": [{"kty": "RSA", "kid": "1", "use": "sig", "alg": "RS256", **public}]}

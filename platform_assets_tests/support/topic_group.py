@@ -1,4 +1,4 @@
-"""Dagster's daemon for a topic group, in process: ticks, and the runs that they request."""
+"""Dagster's daemon for a topic group, in this process: ticks, and the runs that they request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed.project import definitions
 
 @dataclass
 class TopicGroup:
-    """Group of the topics of `lakes`, which share a lake."""
+    """A group of the topics of `lakes`. The topics share one lake."""
 
     lakes: list[TopicLake]
     instance: dg.DagsterInstance
@@ -31,7 +31,7 @@ class TopicGroup:
         return Group(self.name, tuple(lk.declaration for lk in self.lakes))
 
     def definitions(self) -> dg.Definitions:
-        """Definitions, as built by `TopicTables`."""
+        """Return the definitions as built by `TopicTables`."""
         first = self.lakes[0]
         each = [definitions(lk.declaration, first.bootstrap, first.root, self.remote) for lk in self.lakes]
         made = dg.Definitions(
@@ -46,7 +46,7 @@ class TopicGroup:
         return dg.Definitions.merge(made, shared)
 
     def tick(self) -> list[dg.RunRequest]:
-        """Run one tick, store its reports, and return the runs that it requests."""
+        """Evaluate one tick, store its reports, and return the runs that it requests."""
         first = self.lakes[0]
         result = Tick(self.group, first.cluster, first.ledger, self.instance, self.now).evaluate(self.cursor)
         for event in result.asset_events:

@@ -37,7 +37,7 @@ class Trio:
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all three, running or not."""
+        """Addresses of all three brokers, running or not."""
         return brokers.remembered_addresses(self.home)
 
     def record(self, node: int) -> ProcessRecord:
@@ -45,7 +45,7 @@ class Trio:
         return state.read_records(self.home)[brokers.ALL[node - 1]]
 
     def kill(self, *nodes: int) -> None:
-        """Kill brokers at once, by their process ids."""
+        """Kill brokers immediately, by their process ids."""
         for node in nodes:
             record = self.record(node)
             assert is_alive(record)
@@ -53,24 +53,23 @@ class Trio:
             psutil.Process(record.pid).wait(30)
 
     def start(self, node: int) -> None:
-        """Start one broker; returns when it answers."""
+        """Start one broker. Return when it answers."""
         platform.start_service(self.service(node), self.home, report=lambda _: None, environ=service_environment())
 
     @staticmethod
     def service(node: int) -> BrokerService:
-        """The name of a broker's service."""
+        """Return the name of a broker's service."""
         return brokers.ALL[node - 1]
 
     def admin(self) -> AdminClient:
-        """Return a new client, which does not know former leaders. Keep it while you wait for an answer."""
+        """Return a new client, which does not know former leaders. Keep the client while you wait for an answer."""
         return AdminClient({**librdkafka(self.bootstrap), "log_level": 0})
 
     def create(
         self, name: str, replicas: Sequence[Sequence[int]] = (), config: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic with a partition for each list of nodes, whose first node leads; by default, brokers place one
-        partition.
-        """
+        """Create a topic with one partition for each list of nodes; the first node of a list leads. Without lists, the
+        brokers place one partition."""
         placed: dict[str, object] = (
             {"num_partitions": len(replicas), "replica_assignment": [list(each) for each in replicas]}
             if replicas
@@ -103,7 +102,7 @@ class Trio:
 
 @contextmanager
 def three_brokers(root: Path) -> Iterator[Trio]:
-    """Run three brokers below `root`, which are stopped at the end of the block, by their process ids."""
+    """Run three brokers below `root`. At the end of the block, they are stopped by their process ids."""
     trio = Trio(home_at(root))
     try:
         trio.up()

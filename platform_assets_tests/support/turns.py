@@ -1,6 +1,5 @@
-"""Sharing of the session's broker and Spark server between test processes. Tests use them at the same time. A test that
-stops or freezes a service needs them alone, and has the marker `alone`.
-"""
+"""Sharing of the session's broker and Spark server between test processes. Tests use these services at the same time. A
+test that stops or freezes a service must be the only user, and has the marker `alone`."""
 
 from __future__ import annotations
 
@@ -14,9 +13,8 @@ _alone = False
 
 @contextmanager
 def turn(folder: Path | None, *, alone: bool) -> Iterator[None]:
-    """Wait for the session's services, and reserve them within the block. Processes coordinate in `folder`; None is for
-    a process without others.
-    """
+    """Wait for the session's services, and reserve them within the block. Processes coordinate in `folder`, which is
+    None if there are no other processes."""
     global _alone
     with ExitStack() as stack:
         if folder is not None:
@@ -56,6 +54,6 @@ def until_the_last_leaves(folder: Path, end: Callable[[], object]) -> Iterator[N
 
 
 def require_alone(doing: str) -> None:
-    """Raise RuntimeError unless the running test is marked as needing the services alone."""
+    """Raise RuntimeError unless the running test is marked `alone`."""
     if not _alone:
         raise RuntimeError(f"{doing} disturbs other tests: mark this one with pytest.mark.alone")

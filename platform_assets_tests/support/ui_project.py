@@ -16,7 +16,7 @@ from testbed.project import write_project
 
 @contextmanager
 def user_interface(folder: Path, lake: TopicLake, remote: str) -> Iterator[str]:
-    """Provide the UI's address for that project; the daemon starts runs requested there."""
+    """Provide the address of the UI for that project. The daemon starts runs that are requested in the UI."""
     home: Home = home_at(folder / "home")
     options = UpOptions(workspace=write_project(folder, lake, sensor_running=False))
     environ: Mapping[str, str] = {

@@ -1,8 +1,8 @@
 """Execution of pages: files are written, commands run in one shell, and outputs are compared.
 
-A fence marked `bash` is run, and fails with its first command that fails. The lines of a following fence marked `text`
-must be in its output, in their order; `…` stands for anything. A fence with a title is a file with that name, written
-to the shell's current folder. Other fences are ignored.
+A fence marked `bash` is run, and fails at the first command that fails. The lines of a following fence marked `text`
+must be in the output of these commands, in the same order; `…` stands for anything. A fence with a title is a file with
+that name, written to the shell's current folder. Other fences are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEGIN, _END = "\x1e", "\x1f"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands of one fence, and the lines that must be in their output. `where` is for messages."""
+    """Commands of one fence, and the lines that must be in their output. `where` is used in messages."""
 
     where: str
     commands: str
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Output of a step on both streams, and its exit code, which is None if it never ended."""
+    """Output of a step on both streams, and the exit code of the step, which is None if the step never ended."""
 
     step: Step
     output: str
@@ -40,7 +40,7 @@ class Done:
 
     @property
     def fault(self) -> str | None:
-        """Return the difference from the page, or None."""
+        """Return how the output differs from the page; None if it does not differ."""
         if self.code != 0:
             return f"{self.step.where}: exit code {self.code}\n{self.step.commands}\n{self.output}"
         left = iter(self.output.splitlines())
@@ -56,13 +56,13 @@ def _matches(line: str, found: str) -> bool:
 
 
 def fences(page: str) -> Iterator[tuple[int, str, str | None, str]]:
-    """Yield line, language, title and text of each fence of `page`."""
+    """Yield the line, language, title and text of each fence in `page`."""
     for fence in _FENCE.finditer(page):
         yield page.count("\n", 0, fence.start()) + 1, fence[1], fence[2], fence[3]
 
 
 def steps(name: str, page: str) -> Iterator[Step]:
-    """Yield the steps of a reader of `page`, in order."""
+    """Yield the steps that a reader of `page` takes, in order."""
     last: Step | None = None
     for line, language, title, text in fences(page):
         if last is not None and language == "text":
@@ -80,7 +80,8 @@ def steps(name: str, page: str) -> Iterator[Step]:
 
 
 def walk(todo: Sequence[Step], folder: Path, environment: Mapping[str, str], *, timeout: float) -> Iterator[Done]:
-    """Run `todo` in one shell that starts in `folder`; it ends with the first command that fails, or at `timeout` (s)."""
+    """Run `todo` in one shell that starts in `folder`. The run ends at the first command that fails, or at `timeout`
+    (s)."""
     script = folder.with_suffix(".sh")
     lines = ["set -eo pipefail"]
     for at, step in enumerate(todo):

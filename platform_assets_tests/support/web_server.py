@@ -1,4 +1,4 @@
-"""The web server, as started by `up`, for a module of the tests."""
+"""The web server, as started by `up`, for one module of the tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets.services.ports import DAGSTER_VARIABLE, LOOPBACK, choose_po
 
 @contextmanager
 def webserver(module: str, root: Path, environment: Mapping[str, str], *options: str) -> Iterator[str]:
-    """Provide the UI's address for the code location in `module`; its log is in the folder `root`."""
+    """Provide the UI's address for the code location in `module`. The web server's log is in the folder `root`."""
     (port,) = choose_ports(1, DAGSTER_VARIABLE, environ=environment)
     with (root / "webserver.log").open("wb") as log:
         server = subprocess.Popen(
