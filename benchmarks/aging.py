@@ -24,7 +24,7 @@ STEPS: Final = ("open", "load", "checks", "status")
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds of each step for the next window of each table, one table after the other."""
+    """Measure the seconds that each step takes for the next window of each table, one table after the other."""
     sizes = (10, 6_000) if bench.quick else (10, 10_000, 100_000)
     rounds = bench.pick(7, 3)
     seconds: dict[str, list[float]] = {f"{step}, {n:,} windows": [] for step in STEPS for n in sizes}

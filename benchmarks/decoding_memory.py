@@ -82,7 +82,7 @@ def part_of(bulk: Bulk, records: int) -> Bulk:
 
 @contextmanager
 def peak_of_workers(server: psutil.Process) -> Iterator[dict[int, int]]:
-    """Measure the peak bytes of each of the server's Python workers within the block, by process id."""
+    """Measure, within the block, the peak memory in bytes of each Python worker of the server, by process id."""
     peaks: dict[int, int] = {}
     done = threading.Event()
     for child in server.children(recursive=True):

@@ -133,7 +133,7 @@ class Grown:
 
 
 def run(bench: Bench) -> Measured:
-    """Measure the seconds of each step for the next window of each table, one table after the other."""
+    """Measure the seconds that each step takes for the next window of each table, one table after the other."""
     sizes = (10, 1_000) if bench.quick else (10, 1_000, 10_000, 100_000)
     rounds = bench.pick(7, 3)
     seconds: dict[str, list[float]] = {f"{step}, window {n + 1:,}": [] for step in STEPS for n in sizes}

@@ -48,8 +48,8 @@ _PARTS: Mapping[str, Sequence[tuple[Any, str]]] = {
 
 @dataclass(frozen=True)
 class Runs:
-    """First loads of the only window of `bulk`, each into an empty lake at `root` with a new instance. The lake has the
-    same path each time, so its Spark session is started only once, as on a running platform."""
+    """First loads of the only window of `bulk`. Each load uses an empty lake at `root` and a new instance. The lake has
+    the same path each time, so its Spark session is started only once, as on a running platform."""
 
     bulk: Bulk
     remote: str

@@ -48,7 +48,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Data files in the table's folder that no commit refers to yet, and the digests of their rows.
+    """Data files in the table's folder, to which no commit refers yet, and the digests of their rows.
 
     `folder`, relative to the table's folder, contains these files and nothing else. `engine` is the engine that read
     the rows from Kafka, or None if that is not known.

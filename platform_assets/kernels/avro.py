@@ -154,12 +154,12 @@ def read_values(
     """Read the values `data[starts[i]:starts[i] + sizes[i]]`, from value `first` on. A negative size stands for a null.
 
     `columns` has three numbers for each column: the position in `slots` where its items begin, its level, and the
-    number of slots for that level. `levels` has three numbers for each level: the items so far, the items before the
-    value that is being read, and the number of slots. `slots` and `valid` are 0 where nothing was read. If the program
-    cannot read a value, the items of the value are removed again, and the value gets two numbers in `stops`: the number
-    of the failed step plus 1, and the byte of the value at which that step begins. Within a list, these numbers are for
-    the LIST step of the outermost list. For a value of more than `largest` bytes, they are -1 and 0. For all other
-    values, `stops` is unchanged.
+    number of slots for that level. `levels` has three numbers for each level: the number of items so far, the number of
+    items before the value that is being read, and the number of slots. `slots` and `valid` are 0 where nothing was
+    read. If the program cannot read a value, the items of the value are removed again, and the value gets two numbers
+    in `stops`: the number of the failed step plus 1, and the byte of the value at which that step begins. Within a
+    list, these numbers are for the LIST step of the outermost list. For a value of more than `largest` bytes, they are
+    -1 and 0. For all other values, `stops` is unchanged.
 
     Returns the number of values, or the index of the value for which a level has too few slots. In that case, provide
     more slots and continue with that value.

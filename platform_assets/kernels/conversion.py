@@ -201,8 +201,8 @@ def _days(year: Whole, month: Whole, day: Whole) -> Whole:
 
 @kernel(BYTES, INTS, INTS, INTS, FILLED_LONGS, FILLED_BYTES)
 def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, undecided: Bytes) -> None:
-    """Fill `values` with microseconds since 1970 in UTC, read with the steps of `program`. Text without an offset is in
-    UTC."""
+    """Parse times with the steps of `program`, and fill `values` with microseconds since 1970 in UTC. Text without an
+    offset is in UTC."""
     for index in range(sizes.size):
         size = np.int64(sizes[index])
         if size < 0:

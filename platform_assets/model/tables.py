@@ -1,4 +1,4 @@
-"""Tables of the lake: their kind, their topic, and the name that follows from the two. Pure."""
+"""Tables of the lake. Each has a kind, a topic, and a name made from the two. Pure."""
 
 from __future__ import annotations
 

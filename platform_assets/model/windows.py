@@ -28,7 +28,7 @@ not more precise."""
 
 _DRAWN = re.compile(r"(?<![A-Z])[RH](?![A-Z])", re.IGNORECASE)
 _NEAREST = re.compile(r"(?<![A-Z])(?:\d+|L)?W(?:\d+)?(?![A-Z])", re.IGNORECASE)
-"""Cron's syntax for the weekday nearest to a day of the month, which Dagster does not support."""
+"""Cron's syntax for the weekday nearest to a day of the month. Dagster does not support it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -143,7 +143,7 @@ def _closed(schedule: str, after: datetime, now: datetime, limit: int | None) ->
 
 def count_edges(schedule: str, start: datetime, end: datetime) -> int:
     """Return the number of edges in `[start, end)`. This is fast for any span, because whole days are counted at once:
-    in UTC, every day that has edges has them at the same times."""
+    in UTC, the edges are at the same times on every day that has any."""
     start, end = start.astimezone(UTC), end.astimezone(UTC)
     first_day, last_day = _next_midnight(start), end.replace(hour=0, minute=0, second=0, microsecond=0)
     if first_day >= last_day:

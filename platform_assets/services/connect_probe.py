@@ -14,8 +14,8 @@ _TIMEOUT_SECONDS: Final = 5.0
 def accepts(host: str, port: int, token: str) -> bool:
     """Return True if a Spark Connect server listens at this address and accepts this token.
 
-    The request is empty, so the service itself rejects it. If the service rejects the request, and not the
-    authentication before it, the token is valid. Nothing is left on the server.
+    The request is empty, so the service itself rejects it. The token is valid if the request passes authentication and
+    is rejected only by the service. Nothing is left on the server.
 
     Args:
         host: a loopback address.

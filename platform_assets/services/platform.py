@@ -310,8 +310,8 @@ def reload(home: Home | None = None) -> bool:
 def given(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> frozenset[Service]:
     """Return the services that the environment sets. They are not started here.
 
-    If an address belongs to this home, as printed by `platform-assets env`, it does not count, because its service is
-    to be started here.
+    An address of this home, as printed by `platform-assets env`, does not count, because the service with that address
+    is to be started here.
 
     Raises:
         ConfigurationError: the run state is damaged.
@@ -415,8 +415,8 @@ def _reload_what_ran(home: Home, wanted: Sequence[Service], started: Sequence[Pr
 
 
 def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) -> None:
-    """Check every requested port before any service starts. If a port were found to be in use later, all services that
-    had started would have to be ended."""
+    """Check every requested port before any service starts. Without this check, a port that is in use would be noticed
+    only after other services had started, and all of these would have to be ended."""
     records = state.read_records(home)
     for service in wanted:
         variable = _PORT_VARIABLE.get(service)

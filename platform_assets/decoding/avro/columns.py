@@ -31,7 +31,7 @@ from platform_assets.decoding.maps import map_type
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 SINGLE: Final = "value"
-"""Name of the only column of values that are not records."""
+"""Name of the column for values that are not records. Such values have only this column."""
 MOST_PARTS: Final = 10_000
 """Maximum number of parts of a schema after each name is replaced by its definition. Without a limit, a few lines could
 define billions of parts."""
@@ -142,8 +142,8 @@ class _Columns:
 
 
 def default_of(field: Field, place: str) -> Any:
-    """Return the reader's default for `field`, which the writer does not have, in pyarrow's form. Raises BadSchema if
-    the field's type does not allow this default."""
+    """Return the reader's default for `field` in pyarrow's form. The writer does not have this field. Raises BadSchema
+    if the field's type does not allow this default."""
     return _default(field.type, field.default, f"default of {place}")
 
 

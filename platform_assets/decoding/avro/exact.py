@@ -96,8 +96,8 @@ def step_to(name: str) -> str:
 
 
 class _Reader:
-    """Reader of the value `data`. It has the position of the next part and, for a faulty part, the steps to that part,
-    innermost first."""
+    """Reader of the value `data`. It keeps the position of the next part and, for a faulty part, the steps to that
+    part, innermost first."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at

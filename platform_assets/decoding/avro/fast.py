@@ -224,7 +224,7 @@ Bytes = npt.NDArray[np.uint8]
 TOO_LARGE: Final = -2
 """Step number that stands for a value of more than `max_bytes`."""
 _FEW = 64
-"""Number of slots for the items of a list at the start, in addition to one slot for each value."""
+"""Initial number of slots for the items of a list, in addition to one slot for each value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ MOST_DEPTH: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The fields of a value that become columns, and other settings for the conversion of values.
+    """The fields that become columns, and other settings for the conversion of values.
 
     `renamed` has pairs of a field's name in the value and the name of the field's column, for fields where the two
     names differ.

@@ -120,8 +120,8 @@ def _add_ids(kind: Any, path: Path, ids: Mapping[Path, int]) -> None:
 def write_files(frame: DataFrame, folder: str) -> Measured:
     """Write `frame` to plain Parquet files in `folder`, in one pass, and return the digests of the written rows.
 
-    The server gets the observed values from a listener, and answers without them if that listener is late. In that
-    case, the digests are computed from the files.
+    The server gets the observed values from a listener, and answers without these values if the listener is late. In
+    that case, the digests are computed from the files.
     """
     from pyspark.sql import Observation
 

@@ -156,8 +156,8 @@ def _series(
 
 
 def encodings(layout: pa.Schema) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the leaves with dictionary encoding, and the leaves with delta encoding, which are whole numbers and
-    times.
+    """Return two groups of leaves: those with dictionary encoding, and those with delta encoding. The second group has
+    the whole numbers and times.
 
     For whole numbers, delta encoding takes less time and less space than a dictionary.
     """

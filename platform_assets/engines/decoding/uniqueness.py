@@ -96,7 +96,7 @@ class _Counts:
 
 def _samples(names: Sequence[str], blocks: Blocks, chosen: dict[int, int]) -> tuple[FailingRow, ...]:
     """Return the second row of each chosen hash, with the number of rows that have the hash and the position of the
-    first of them."""
+    first such row."""
     firsts: dict[int, list[tuple[int, int, Any]]] = {hash_: [] for hash_ in chosen}
     for block in blocks():
         keys, hashes = _keys(block, names)

@@ -58,7 +58,8 @@ def by_place(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordB
 
 
 def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Return the number of each row's value, and the list of values by number. A missing value becomes ''."""
+    """Number the distinct values of a column. Return the number for each row, and the list of values in the order of
+    their numbers. A missing value becomes ''."""
     found = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     names = found.dictionary.to_pylist()
     indices = pc.fill_null(found.indices, len(names)) if found.null_count else found.indices

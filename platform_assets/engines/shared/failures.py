@@ -42,7 +42,8 @@ _WORKER_ENDED = ("Python worker exited unexpectedly", "Python worker process ter
 
 
 def worker_ended(text: str) -> str | None:
-    """Return Spark's message if a job ended because its task processes died on every attempt, or None for other errors."""
+    """Return Spark's message if a job ended because the processes of a task died on every attempt, or None for other
+    errors."""
     return next((sign for sign in _WORKER_ENDED if sign in text), None)
 
 

@@ -224,10 +224,10 @@ def codecs(
     """Return the codec of each column, by the paths of its leaves: `codec`, or none if `codec` does not shrink the
     column.
 
-    For compressed, encrypted or random values, a codec costs the writer and each reader time without a benefit. The
-    same is true for most differences of numbers, which are bit-packed. `first` are sample rows; see WORTH_CODEC. The
-    codec is tried only on the columns in `deltas`, encoded with `DELTAS`, and on binary columns that are not in
-    `dictionaries`. All other columns keep the codec.
+    For compressed, encrypted or random values, a codec only costs time, for the writer and for each reader. The same is
+    true for most differences of numbers, which are bit-packed. `first` are sample rows; see WORTH_CODEC. The codec is
+    tried only on the columns in `deltas`, encoded with `DELTAS`, and on binary columns that are not in `dictionaries`.
+    All other columns keep the codec.
     """
     trial = pa.Codec(codec)
     plain = {

@@ -1,4 +1,5 @@
-"""Start of each task in Spark's Python workers: it compares the versions of the code, and avoids work between tasks."""
+"""The code that runs at the start of each task in Spark's Python workers. It compares the versions of the code, and
+avoids work between tasks."""
 
 from __future__ import annotations
 
