@@ -1,4 +1,4 @@
-"""Real services for the tests: each JVM starts at most once a session, on free ports, and is ended by its pid."""
+"""Real services for the tests: each JVM is started at most once a session, on free ports, and is ended by its pid."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 SEED_VARIABLE = "PLATFORM_TEST_SEED"
 SEED = int(os.environ.setdefault(SEED_VARIABLE, str(random.SystemRandom().randrange(2**32))))
-"""Stored in the environment, so that all processes of a test run use the same seed."""
+"""Seed that is also stored in the environment, so that all processes of a test run use the same one."""
 
 TopicMaker = Callable[..., str]
 LakeMaker = Callable[..., TopicLake]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make signals that the shell has pytest ignore, as in the background, effective again for programs that tests
-    start.
+    """Let programs that tests start receive signals again that the shell made pytest ignore, as it does for background
+    jobs.
 
     Refuse a session whose parts are not available.
     """
@@ -74,15 +74,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> list[str]:
-    """Return the seed, which repeats a failure, and the services in use."""
+    """Return the seed, with which a failure can be repeated, and the services in use."""
     return [f"seed: {SEED} (set {SEED_VARIABLE} to repeat it)", parts.line()]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each file to one process, the longest files first, and mark portable tests.
+    """Assign each file to one process, the longest files first, and mark portable tests.
 
-    Tests of a topic with a fixed name have to be in one file.
+    All tests of a topic with a fixed name must be in one file.
     """
     file_of = {item: item.path.relative_to(item.config.rootpath).as_posix() for item in items}
     for item, file in file_of.items():
@@ -97,7 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Wait until no other process disturbs the services that `item` needs, or uses those that it disturbs."""
+    """Wait until no other process disturbs the services that `item` needs, or uses services that `item` disturbs."""
     if not _shares(item):
         return (yield)
     with turns.turn(_common_folder(item.config), alone=item.get_closest_marker("alone") is not None):
@@ -109,13 +109,13 @@ def _shares(item: pytest.Item) -> bool:
 
 
 def _common_folder(config: pytest.Config) -> Path | None:
-    """Return the folder that contains the folder of each test process; None if there is only one process."""
+    """Return the folder that contains the folders of all test processes; None if there is only one process."""
     return Path(config.option.basetemp).parent if hasattr(config, "workerinput") else None
 
 
 @pytest.fixture(scope="session", autouse=True)
 def unsynced_databases() -> Iterator[None]:
-    """Do not let this process's SQLite databases, which are Dagster's, wait for the disk.
+    """Do not make this process's SQLite databases, which Dagster uses, wait for the disk.
 
     A run in the test process would wait some hundred times. Without waiting, writes still survive a killed process;
     only a power failure could lose them.
@@ -133,7 +133,7 @@ def unsynced_databases() -> Iterator[None]:
 
 
 class Broker:
-    """The session's broker or brokers. A test that stops them starts them again; the address stays."""
+    """The session's broker or brokers. A test that stops them starts them again; the address does not change."""
 
     def __init__(self, home: Home, settings: BrokerSettings) -> None:
         self._home, self._options = home, UpOptions(services=("kafka",), broker=settings)
@@ -149,7 +149,7 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """Return the current process id: another test process may have restarted the broker."""
+        """Return the current process id, because another test process may have restarted the broker."""
         return state.read_records(self._home)["kafka"].pid
 
     def stop(self) -> None:
@@ -158,12 +158,12 @@ class Broker:
         platform.down(self._home, services=brokers.ALL)
 
     def client_environment(self) -> dict[str, str]:
-        """Return the variables that its clients need in addition to its address."""
+        """Return the environment variables that the broker's clients need in addition to its address."""
         found = brokers.security_of(self._home)
         return {} if found is None else found.client_environment()
 
     def segment(self, topic: str, partition: int) -> Path:
-        """Return the first segment of a partition at the broker that leads it."""
+        """Return the first segment of a partition, on the broker that leads the partition."""
         from confluent_kafka import TopicCollection
 
         described = self.admin.describe_topics(TopicCollection([topic]))[topic].result(30)
@@ -194,10 +194,10 @@ def platform_home(
 
 @pytest.fixture(scope="session")
 def broker(platform_home: Home) -> Iterator[Broker]:
-    """Return a real broker that looks for expired and compactable records every second, so that tests see both soon; or
-    three of them.
+    """Return a real broker, or three of them. It looks for expired and compactable records every second, so that tests
+    soon see both.
 
-    The environment has the variables that their clients need, and none of other brokers.
+    The environment has the variables that clients of these brokers need, and none for other brokers.
     """
     properties = {
         "log.retention.check.interval.ms": "1000",
@@ -223,7 +223,7 @@ def broker(platform_home: Home) -> Iterator[Broker]:
 
 
 class Registry:
-    """The session's schema registry. A test that stops it starts it again; address and schemas stay."""
+    """The session's schema registry. A test that stops it starts it again; its address and schemas do not change."""
 
     def __init__(self, home: Home) -> None:
         self._home, self._environ = home, service_environment()
@@ -285,7 +285,7 @@ def spark_remote(
     tmp_path_factory: pytest.TempPathFactory,
     session_store: ObjectStore | None,
 ) -> Iterator[str]:
-    """Return the address of a real Spark Connect server including the token; the server runs tasks itself or on a
+    """Return the address of a real Spark Connect server, including the token. The server runs tasks itself or on a
     cluster."""
     if parts.BROKERS.chosen() != "plain":
         # Its workers take the settings of Kafka clients from its environment.
@@ -319,7 +319,8 @@ def spark(spark_remote: str) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def connection(spark_remote: str) -> Callable[[], ConnectSession]:
-    """Return the session that a run of the platform creates, and a new one after a test has stopped it."""
+    """Return the session that a run of the platform would create; return a new session after a test has stopped the
+    previous one."""
     from platform_assets.engines.shared.session import connect
 
     sessions: list[ConnectSession] = []
@@ -334,7 +335,7 @@ def connection(spark_remote: str) -> Callable[[], ConnectSession]:
 
 @pytest.fixture
 def flat() -> Iterator[None]:
-    """Create flat tables, whatever layout the session chose: for tests of what only flat tables have."""
+    """Create flat tables, whatever layout the session chose, for tests of features that only flat tables have."""
     with layouts.new_tables_are("flat"):
         yield
 
@@ -348,7 +349,7 @@ def partitioned() -> Iterator[None]:
 
 @pytest.fixture(params=["flat", "partitioned"])
 def layout(request: pytest.FixtureRequest) -> Iterator[Layout]:
-    """Run a test in both layouts; return its layout."""
+    """Run a test once for each layout; return the layout."""
     with layouts.new_tables_are(request.param):
         yield request.param
 
@@ -398,7 +399,8 @@ def shell_of(tmp_path: Path, spark_remote: str) -> ShellOf:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Return the path of the browser; skip without one. Expensive fixtures of browser tests request this one first."""
+    """Return the path of the browser; skip the test if there is none. Expensive fixtures of browser tests request this
+    fixture first."""
     return browsers.executable()
 
 
@@ -406,7 +408,7 @@ def chromium() -> str:
 def browser(chromium: str) -> Iterator[Browser]:
     """Return a headless Chromium.
 
-    It keeps an event loop in this thread: name fixtures that run Dagster jobs before this one.
+    It keeps an event loop in this thread. List fixtures that run Dagster jobs before this one.
     """
     with launched(chromium) as found:
         yield found
@@ -414,5 +416,5 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
-    """Return random numbers determined by the session's seed and the test's name only."""
+    """Return random numbers that depend only on the session's seed and the test's name."""
     return random.Random(f"{SEED}:{request.node.nodeid}")

@@ -59,7 +59,7 @@ CANARY = "canary-7f3a91-password"
 def at_rest(
     broker: Broker, connection: Callable[[], SparkSession], tmp_path_factory: pytest.TempPathFactory
 ) -> TopicLake:
-    """Return a topic with one loaded and one unloaded window, which no bad input may change."""
+    """Return a topic with one loaded and one unloaded window, which bad input must not change."""
     from confluent_kafka.admin import NewTopic
 
     name = f"bad-input-{uuid.uuid4().hex[:12]}"
@@ -73,14 +73,14 @@ def at_rest(
 
 @pytest.fixture
 def unchanged(at_rest: TopicLake) -> Iterator[TopicLake]:
-    """Return the same topic; after the test, check that it is unchanged."""
+    """Return the topic of `at_rest`; after the test, check that the topic is unchanged."""
     before = at_rest.snapshot()
     yield at_rest
     assert at_rest.snapshot() == before
 
 
 def sealed_keys(lk: TopicLake) -> tuple[str, str]:
-    """Return the keys of the loaded and of the unloaded window."""
+    """Return the keys of the loaded window and of the unloaded window."""
     loaded, waiting = (w.key for w in lk.ledger.windows(lk.topic))
     return loaded, waiting
 
@@ -180,7 +180,7 @@ def test_a_table_folder_that_cannot_be_written_is_named(lake: LakeMaker) -> None
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """Return a new Dagster instance that does not wait between a run's retries."""
+    """Return a new Dagster instance that does not wait before it retries a run."""
     monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
@@ -220,7 +220,7 @@ def test_dagster_itself_refuses_a_run_of_no_window(
 
 
 def test_malformed_yaml_is_refused_with_file_and_line(tmp_path: Path) -> None:
-    """`dagster definitions validate` on a project whose one topic has a mistake."""
+    """Run `dagster definitions validate` on a project whose only topic has a mistake."""
     folder = tmp_path / "wrong_project" / "defs" / "orders"
     folder.mkdir(parents=True)
     (tmp_path / "wrong_project" / "__init__.py").touch()
@@ -260,7 +260,7 @@ def test_malformed_yaml_is_refused_with_file_and_line(tmp_path: Path) -> None:
 
 
 def secret_settings(lk: TopicLake, monkeypatch: pytest.MonkeyPatch) -> ClientSettings:
-    """Return settings with a user and a password in the environment, as an operator would set them."""
+    """Put a user and a password into the environment, as an operator would; return the settings read from it."""
     monkeypatch.setenv("KAFKA_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
     monkeypatch.setenv("KAFKA_SASL_MECHANISM", "PLAIN")
     monkeypatch.setenv("KAFKA_SASL_USERNAME", "loader")
@@ -275,7 +275,7 @@ def test_a_password_is_in_nothing_that_a_failing_load_leaves_behind(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark is given the password and cannot log in, since the broker requires no login."""
+    """Spark gets the password and cannot log in, because the broker offers no login."""
     caplog.set_level(logging.DEBUG)
     settings = secret_settings(unchanged, monkeypatch)
     assert CANARY in settings.java()["sasl.jaas.config"]

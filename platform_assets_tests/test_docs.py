@@ -1,4 +1,4 @@
-"""The README and the pages: concise where required, complete, and built without network."""
+"""The README and the documentation pages: they are concise where required, complete, and built without network access."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_pages_are_built_strictly_and_fetch_nothing(tmp_path: Path) -> None:
 
 
 def _literals() -> list[str]:
-    """Return texts of the program, with `…` in place of inserted values."""
+    """Return the program's string literals, with `…` in place of inserted values."""
     found = []
     for path in (CHECKOUT / "platform_assets").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Errors cross processes unchanged: a caller catches exactly what a worker raised."""
+"""Errors that cross process boundaries unchanged: a caller catches exactly what a worker raised."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _family(kind: type[PlatformError]) -> Iterator[type[PlatformError]]:
 
 
 def made(kind: type[PlatformError]) -> PlatformError:
-    """Return an error of this kind, with a sample value for each of its arguments."""
+    """Return an error of this class, with a sample value for each of its arguments."""
     if "__init__" not in {name for base in kind.__mro__[: kind.__mro__.index(PlatformError)] for name in vars(base)}:
         return kind("a message")
     parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]

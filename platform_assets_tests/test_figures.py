@@ -1,4 +1,5 @@
-"""Figures in the texts equal the newest results: after a new measurement, the test names the texts to update."""
+"""Figures in the documentation: they equal the newest results. After a new measurement, the test names the pages to
+update."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from platform_assets.services.home import CHECKOUT
 IN_SPEED: Final = (
     "bulk", "topic-kinds", "decoding", "decoding-avro", "broken-avro", "whole-window", "many-windows", "memory", "streams",
 )  # fmt: skip
-"""Scenarios whose goals docs/speed.md states one by one."""
+"""Scenarios whose goals docs/speed.md states individually."""
 BY_LOADS: Final = {
     "README.md": (
         "load by the columnar engine",
@@ -40,17 +41,17 @@ SCENARIOS: Final = newest(CHECKOUT / "benchmarks" / "results")
 
 
 def said(path: str) -> str:
-    """Return a text in one line."""
+    """Return a page's text in one line."""
     return " ".join((CHECKOUT / path).read_text().split())
 
 
 def times(value: float) -> str:
-    """Return a ratio as the texts format it."""
+    """Return a ratio in the format that the pages use."""
     return f"{value:.1f} ×" if value >= 10 else f"{value:.2f} ×"
 
 
 def of_sizes(name: str) -> list[float]:
-    """Return the seconds of a tick, a load and so on for tables of 10 to 100,000 windows."""
+    """Return the seconds for `name`, for example a tick or a load, with tables of 10 to 100,000 windows."""
     return list(SCENARIOS["many-windows"]["more"]["curves"][f"seconds of {name} by windows in the table"].values())
 
 

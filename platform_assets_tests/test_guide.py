@@ -1,4 +1,5 @@
-"""The guide, executed word for word in an empty folder: every command in it, with services that it starts itself."""
+"""The guide, executed word for word in an empty folder: the test runs every command, with services that the guide
+itself starts."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from testbed.homes import home_at, service_environment
 
 GUIDE: Final = CHECKOUT / "docs" / "guide"
 WALKED: Final = ("first-topic", "read", "load", "alerts", "backup", "remove")
-"""Pages with commands, in the order in which a reader follows them."""
+"""Pages with commands, in the order in which readers follow them."""
 
 
 def test_every_page_with_commands_is_walked() -> None:

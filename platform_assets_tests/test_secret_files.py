@@ -1,4 +1,4 @@
-"""A secret is in a variable, or in a file that another variable names; no message shows it."""
+"""Secrets in a variable, or in a file that another variable names: no message shows them."""
 
 from __future__ import annotations
 

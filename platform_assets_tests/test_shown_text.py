@@ -1,8 +1,7 @@
-"""Every place in the code that passes text to Dagster's UI, a log or a terminal: untrusted text goes through
-`model/untrusted.py`.
+"""Code that passes text to Dagster's UI, a log or a terminal: all untrusted text goes through `model/untrusted.py`.
 
-The embedded services, which cannot import that module, have `platform_assets/services/printable.py`. The places are
-found in the source, so that new ones are covered too.
+The embedded services cannot import that module and use `platform_assets/services/printable.py`. The test finds the
+calls in the source, so it also covers new ones.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ESCAPING: Final = {
     "platform_assets.checks.report.description": frozenset({"describe"}),
     "platform_assets.services.printable": frozenset({"printable"}),
 }
-"""Modules whose functions escape text: a function with the same name from elsewhere does not count."""
+"""Modules whose functions escape text. Functions with the same names in other modules do not count."""
 POSITIONS: Final = {
     made.__name__: list(inspect.signature(made).parameters).index("description")
     for made in (
@@ -41,7 +40,7 @@ POSITIONS: Final = {
         dg.Failure,
     )
 }
-"""Calls that may have a positional description."""
+"""Calls that accept a description as a positional argument."""
 LEVELS: Final = frozenset({"debug", "info", "warning", "error", "critical", "exception", "log"})
 TERMINAL: Final = "terminal/"
 SERVICES: Final = "services/"
@@ -93,7 +92,7 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
 
 
 def escaping(tree: ast.Module) -> frozenset[str]:
-    """Return the functions of ESCAPING that the module imports without renaming and does not redefine."""
+    """Return the functions in ESCAPING that the module imports without renaming and does not redefine."""
     nodes = list(ast.walk(tree))
     taken = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     taken |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -112,7 +111,7 @@ def name_of(call: ast.AST) -> str:
 
 
 def is_safe(value: ast.expr, by: frozenset[str]) -> bool:
-    """Return True if the expression is a constant, a number, or the result of one of the functions `by`."""
+    """Return True if the expression is a constant, a number, or the result of a function in `by`."""
     if isinstance(value, ast.Constant):
         return True
     if isinstance(value, ast.JoinedStr):
@@ -139,7 +138,7 @@ def is_safe(value: ast.expr, by: frozenset[str]) -> bool:
 
 
 def texts(file: str, tree: ast.Module) -> Iterator[tuple[ast.expr, frozenset[str]]]:
-    """Yield each expression that is shown, with the functions of which one has to produce it."""
+    """Yield each expression that is shown, with the functions that may produce it."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

@@ -1,4 +1,5 @@
-"""Code that has to handle every kind of table: a new kind fails here until its rows are erased, backed up and shown."""
+"""Code that must handle every kind of table: for a new kind, these tests fail until the kind's rows are erased, backed
+up and shown."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ DECODED = replace(RAW, decode=DecodeDeclaration(FormatSpec("json", {"schema": "i
 
 
 def test_erasing_removes_records_from_every_kind(tmp_path: Path) -> None:
-    """Also if the topic is no longer decoded: its decoded tables remain."""
+    """This includes a topic that is no longer decoded, because its decoded tables still exist."""
     for declaration in (RAW, DECODED):
         tables = WindowEraser(declaration, Ledger(Lake.at(tmp_path))).tables
         assert sorted(table.kind for table in tables) == sorted(KINDS)
@@ -32,7 +33,7 @@ def test_erasing_removes_records_from_every_kind(tmp_path: Path) -> None:
 
 
 def test_a_decoded_topic_has_every_kind() -> None:
-    """Events that Dagster lacks, runs on record and the tables of commands are derived from
+    """Events that Dagster lacks, recorded runs and the tables that commands handle are all derived from
     `TopicDeclaration.tables`."""
     assert [table.kind for table in RAW.tables] == ["raw"]
     assert [table.kind for table in DECODED.tables] == list(KINDS)

@@ -1,6 +1,6 @@
-"""Dagster's UI in a real browser: the asset graph, a window that is materialized manually, its offset ranges and its
-checks. If `PLATFORM_SCREENSHOTS` is set, screenshots are kept there; `CHROMIUM` names a browser other than the
-system's."""
+"""Dagster's UI in a real browser: the asset graph, a window that is materialized manually, the window's offset ranges
+and checks. If `PLATFORM_SCREENSHOTS` is set, screenshots are saved in that folder; `CHROMIUM` selects a browser other
+than the system's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Shot = Callable[[str], None]
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """Return a page of the browser."""
+    """Return a browser page."""
     page = browser.new_page(viewport={"width": 1440, "height": 1000})
     page.set_default_timeout(_PATIENCE_MS)
     yield page
@@ -41,7 +41,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def shot(page: Page) -> Shot:
-    """Keep a screenshot of the page."""
+    """Save a screenshot of the page."""
     return lambda name: screenshot(page, name)
 
 
@@ -72,7 +72,7 @@ def launch(page: Page, address: str, lk: TopicLake, key: str, runs: int) -> None
 
 
 def offset_ranges(page: Page) -> list[list[str]]:
-    """Return the table of offset ranges on a window's page: its header and its rows."""
+    """Return the header and the rows of the table of offset ranges on a window's page."""
     row = page.get_by_role("row").filter(has=page.get_by_text("offset_ranges", exact=True)).first
     table = row.locator("table")
     table.wait_for()

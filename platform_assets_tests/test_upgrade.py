@@ -1,9 +1,10 @@
-"""Today's code reads, proves and continues a lake that the first version wrote.
+"""An upgrade from the first version: today's code reads and proves the lake that the first version wrote, and continues
+it.
 
-`data/first_version` was written by that version with a real broker and a real Spark: topic `orders` of two
-partitions in windows of a minute. The first window is dense, the second has a committed and an aborted transaction,
-the third has no offsets, and the fourth is sealed and not loaded. These files are never rewritten: after a format
-change, they must still be readable.
+The first version wrote `data/first_version` with a real broker and a real Spark: topic `orders` with two partitions and
+one-minute windows. The first window is dense. The second has a committed and an aborted transaction. The third has no
+offsets. The fourth is sealed and not loaded. These files are never rewritten: after a format change, they must still be
+readable.
 """
 
 from __future__ import annotations
@@ -39,14 +40,13 @@ KEYS = [f"2026-03-01-00:0{n}" for n in range(4)]
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    """Return the ledger of a copy of that lake."""
+    """Return the ledger of a copy of the first version's lake."""
     shutil.copytree(FIRST_VERSION, tmp_path / "lake")
     return Ledger(Lake.at(tmp_path / "lake"))
 
 
 def evaluation(ledger: Ledger, *, whole: bool = True) -> Evaluation:
-    """Return the results of checks without broker and Spark: windows proved by the first version have to stay
-    proved."""
+    """Return the results of checks without broker and Spark: windows that the first version proved must stay proved."""
     return Evaluation(
         DECLARED,
         ledger,

@@ -1,4 +1,4 @@
-"""The wheel, unpacked without a checkout: a project in an empty folder, checked, loaded by Dagster and then run."""
+"""The wheel, unpacked without a checkout: a project in an empty folder is checked, loaded by Dagster and then run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMAND: Final = "import sys; from platform_assets.cli.main import run; run()"
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what the wheel installs."""
+    """Return a folder with the files that the wheel installs."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, source)
@@ -51,7 +51,7 @@ def run(site: Path, folder: Path, *arguments: str, timeout: float = 300) -> subp
 
 
 def declare(project: Path) -> None:
-    """Declare the example topic, as the project's README describes, with the current hour as its start."""
+    """Declare the example topic as the project's README describes, with the current hour as its start."""
     example = project / "defs" / "orders" / "defs.yaml.example"
     lines = [line.removeprefix("# ") for line in example.read_text().splitlines()[1:]]
     text = "\n".join(lines).replace("2026-01-01T00:00Z", f"{datetime.now(UTC):%Y-%m-%dT%H:00Z}")

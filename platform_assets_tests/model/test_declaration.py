@@ -1,4 +1,4 @@
-"""A declaration that cannot work is refused with its field and a remedy, before anything runs."""
+"""Declarations that cannot work: each is refused with its field and a remedy, before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of sets of offsets: their sensitivity to changes, and that Spark computes the same."""
+"""Digests of sets of offsets: they are sensitive to every change, and Spark computes the same digests."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_hashes_and_digests_equal_those_of_spark(spark: SparkSession, rng: rando
 
 
 def test_the_reference_has_the_hashes_of_the_golden_vectors() -> None:
-    """A change of either fails here; another test compares the vectors with Spark."""
+    """A change to the reference or to the vectors fails here; another test compares the vectors with Spark."""
     found = digest_reference.vectors()
     assert len(found) >= 10
     for v in found:
@@ -103,7 +103,7 @@ def test_numpy_hashes_the_places_of_the_golden_vectors_alike() -> None:
 
 @pytest.mark.spark
 def test_spark_has_the_digests_of_the_golden_vectors(connection: Callable[[], ConnectSession]) -> None:
-    """Row by row and in total, with the expressions that loads and audits use."""
+    """Digests are compared row by row and in total, with the expressions that loads and audits use."""
     from pyspark.sql import functions as F
 
     found = digest_reference.vectors()

@@ -1,4 +1,4 @@
-"""Names derived from a topic's name: ordinary ones are unchanged, and no two topics ever share one."""
+"""Names derived from a topic's name: ordinary topic names are unchanged, and two topics never share a derived name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The algebra of ranges compared with sets of integers, cuts that only grow, and faults in tilings."""
+"""The algebra of ranges compared with sets of integers, cuts that only grow, and the detection of gaps and overlaps
+between windows."""
 
 from __future__ import annotations
 
@@ -177,8 +178,8 @@ def test_growing(cut: dict[int, int], wanted: dict[int, int], ceiling: dict[int,
 
 
 def test_cuts_grown_by_any_answers_only_grow_and_tile_the_log(rng: random.Random) -> None:
-    """Whatever the brokers answer: neighbors share their cut, and every window ends at or below the highest end
-    seen."""
+    """This holds whatever the brokers answer: adjacent windows share the cut between them, and no window ends above the
+    highest end that was seen."""
     for _ in range(ROUNDS):
         cuts = [Cut({p: rng.randrange(10) for p in range(rng.randrange(1, 4))})]
         highest = dict(cuts[0].offsets)

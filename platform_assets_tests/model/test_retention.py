@@ -35,7 +35,7 @@ def test_time_is_what_the_oldest_record_still_has() -> None:
 
 
 def test_size_is_what_comes_until_the_bytes_behind_are_enough() -> None:
-    """400 offsets of 100 bytes are not loaded; another 72,000 bytes arrive in six minutes at 200 bytes a second."""
+    """400 offsets of 100 bytes each are not loaded. Another 72,000 bytes arrive in six minutes, at 200 bytes a second."""
     found = forecast(LOG, Retention(None, 112_000), NOW)
     assert found.by_size == pytest.approx(0.1)
     assert found.share == pytest.approx(72 / 112)
@@ -99,7 +99,7 @@ def test_retention_is_read_from_a_topics_configuration(config: dict[str, str], e
 
 @dataclass
 class Segment:
-    """Offsets `[start, end)`, their bytes, and the newest timestamp (seconds)."""
+    """Offsets `[start, end)`, their size in bytes, and the newest timestamp in seconds."""
 
     start: int
     end: int
@@ -124,7 +124,7 @@ class Log:
         return self.segments[-1].end
 
     def second(self) -> None:
-        """Advance by a second: add records, perhaps roll a segment, and delete what retention allows."""
+        """Advance by a second: add records, sometimes roll a segment, and delete what retention allows."""
         self.now += 1
         last = self.segments[-1]
         last.end += self.rate
@@ -141,13 +141,13 @@ class Log:
         return late or (self.retention.size is not None and size - segment.size >= self.retention.size)
 
     def seen(self, oldest: int) -> PartitionLog:
-        """Return the log as brokers describe it, with one batch a second."""
+        """Return the log as brokers describe it, with one batch per second."""
         written = NOW + timedelta(seconds=oldest // self.rate + 1)
         size = sum(s.size for s in self.segments)
         return PartitionLog(self.start, self.end, oldest, written, size, float(self.rate))
 
     def until_gone(self, oldest: int) -> Iterator[tuple[float, Forecast]]:
-        """Yield each second until `oldest` is deleted, with the forecast at that time."""
+        """Yield each second until `oldest` is deleted, together with the forecast at that time."""
         while self.start <= oldest:
             yield self.now, forecast(self.seen(oldest), self.retention, NOW + timedelta(seconds=self.now))
             self.second()

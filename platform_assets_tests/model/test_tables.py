@@ -1,4 +1,4 @@
-"""Names of lake tables: each has a single spelling, survives a round trip, and cannot leave its folder."""
+"""Names of lake tables: each name has a single spelling, survives a round trip, and cannot lead outside its folder."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def test_an_illegal_name_is_refused_and_named(name: str) -> None:
 
 @pytest.mark.broker
 def test_the_broker_agrees(broker: Broker) -> None:
-    """The broker validates names without creating topics. NUL is omitted because it ends a C string before it is
-    sent."""
+    """The broker only validates names and creates no topics. NUL is omitted, because it would end the C string before
+    the name is sent."""
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import NewTopic
 

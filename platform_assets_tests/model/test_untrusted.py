@@ -1,4 +1,4 @@
-"""Untrusted text in terminals, Markdown, SVG and JSON: it is shown literally, and nothing acts on it."""
+"""Untrusted text in terminals, Markdown, SVG and JSON: the text is shown literally, and no program acts on it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PIECES = (
 
 
 def parsed(text: str) -> list[Token]:
-    """Return the tokens of `text`, including those inside blocks, as GitHub's Markdown parses them."""
+    """Return the tokens of `text`, including tokens inside blocks, as GitHub's Markdown parser returns them."""
     tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
     return [*tokens, *(child for token in tokens for child in token.children or ())]
 
@@ -64,7 +64,7 @@ def shown(text: str) -> str:
 
 
 def assert_inert(text: str) -> None:
-    """Check that `text` has only plain text and code spans, and no text that is turned into a link automatically."""
+    """Check that `text` contains only plain text and code spans, and nothing that is turned into a link automatically."""
     found = parsed(text)
     assert {t.type for t in found} <= {
         "paragraph_open",
@@ -118,7 +118,7 @@ def test_markdown_keeps_code_and_names_readable() -> None:
 
 
 def test_markdown_is_linear_in_long_text() -> None:
-    """Each would take minutes if the work grew with the square of its length."""
+    """Each of these texts would take minutes if the work grew with the square of the length."""
     for piece in ("`a", "a", "www", "[", "`" * 3 + "a", "\\"):
         assert markdown(piece * 50_000)
 

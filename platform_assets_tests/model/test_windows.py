@@ -1,4 +1,4 @@
-"""Window boundaries and keys: identical to Dagster's partitions, half-open, and never ambiguous."""
+"""Window boundaries and keys: they are identical to Dagster's partitions, half-open, and never ambiguous."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_edges_and_keys_are_those_of_dagsters_partitions(schedule: str, rng: ran
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_any_walk_over_closed_edges_gives_each_edge_once(schedule: str, rng: random.Random) -> None:
-    """However often and late the sensor looks: no boundary is repeated, omitted or early."""
+    """This holds however often and late the sensor looks: no boundary is repeated, omitted or early."""
     newest = first_edge(schedule, some_time(rng))
     begin, walked = newest, [newest]
     length = next(edges_from(schedule, newest + MOMENT)) - newest
@@ -146,7 +146,7 @@ def test_what_is_no_cron_of_five_fields_or_never_or_randomly_ticks_is_refused(sc
 
 
 def test_whatever_is_taken_for_a_cron_is_one_of_dagsters(rng: random.Random) -> None:
-    """croniter accepts more than Dagster does, for example `15w`: the weekday nearest to a day."""
+    """croniter accepts more expressions than Dagster does, for example `15w`: the weekday nearest to day 15."""
     pieces = [
         "*",
         "0",

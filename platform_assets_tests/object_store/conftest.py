@@ -1,4 +1,4 @@
-"""An object store, and a Spark server that uses it: each is started once a session, when a test needs it."""
+"""An object store, and a Spark server that uses it. Each is started at most once a session, when a test needs it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def running_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectSt
 
 @pytest.fixture
 def store(running_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """Return the session's object store, with this process's environment set up for its clients."""
+    """Return the session's object store; set up this process's environment for clients of the store."""
     for name, value in running_store.environment().items():
         monkeypatch.setenv(name, value)
     object_files._bucket.cache_clear()
@@ -51,8 +51,8 @@ def store(running_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Object
 
 @dataclass(frozen=True)
 class StoreSpark:
-    """A Spark Connect server whose lake is in the store, with everything that it can show: its UI, and event logs in
-    `events`."""
+    """A Spark Connect server whose lake is in the store. Everything that it can display is enabled: its UI, and event
+    logs in `events`."""
 
     home: Home
     process: ProcessRecord
@@ -63,7 +63,7 @@ class StoreSpark:
 
 @pytest.fixture(scope="session")
 def store_spark(running_store: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreSpark]:
-    """Return the session's server."""
+    """Return the session's Spark server."""
     home = replace(home_at(tmp_path_factory.mktemp("store-home")), lake=running_store.root("any"))
     home.prepare()
     with pytest.MonkeyPatch.context() as patched:
@@ -90,13 +90,13 @@ def store_spark(running_store: ObjectStore, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def store_remote(store_spark: StoreSpark) -> str:
-    """Return the address of that server including the token."""
+    """Return the address of the Spark server, including the token."""
     return store_spark.remote
 
 
 @pytest.fixture(scope="session")
 def store_connection(store_remote: str) -> Iterator[Callable[[], SparkSession]]:
-    """Return the session of that server that a run of the platform creates."""
+    """Return the session with the Spark server that a run of the platform would create."""
     session = connect(store_remote)
     yield lambda: session
     end(session)
@@ -104,7 +104,7 @@ def store_connection(store_remote: str) -> Iterator[Callable[[], SparkSession]]:
 
 @pytest.fixture
 def engine_name() -> EngineName:
-    """Return the load engine of the tests."""
+    """Return the load engine that the tests use."""
     return DEFAULT_ENGINE
 
 

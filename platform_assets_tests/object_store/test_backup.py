@@ -1,4 +1,5 @@
-"""A lake in an object store is backed up to a folder, and restored to a store or to a folder. No Kafka, no Spark."""
+"""Backups of a lake in an object store: to a folder, and from there restored to a store or to a folder. No Kafka, no
+Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ RAW = TableRef.raw("people")
 
 @dataclass
 class BackedUp:
-    """A topic that is loaded and decoded, a Dagster home, and a backup folder."""
+    """A topic, loaded and decoded, together with a Dagster home and a backup folder."""
 
     made: MadeTopic
     home: Path
@@ -59,7 +60,7 @@ class BackedUp:
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """Return all objects of the store below the lake's root."""
+        """Return all objects below the lake's root in the store."""
         return {p.relative_to(self.made.root).as_posix(): p.read_bytes() for p in files_below(self.made.root)}
 
 
@@ -68,7 +69,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def sealed(made: MadeTopic, windows: int) -> list[SealedWindow]:
-    """Seal this many windows without loading them, each with a record that decodes and one that does not."""
+    """Seal this many windows without loading them. Each window has one record that can be decoded, and one that cannot."""
     return made.seal([{0: [(b"k", b"value-%d" % n), (b"k", b"\xff")]} for n in range(windows)])
 
 
@@ -81,7 +82,7 @@ def made(store: ObjectStore) -> MadeTopic:
 
 @pytest.fixture
 def backed_up(made: MadeTopic, tmp_path: Path) -> BackedUp:
-    """Return three windows, all loaded and decoded, and not backed up yet."""
+    """Return three windows, all loaded and decoded, of which no backup exists yet."""
     made.fill(sealed(made, 3))
     (tmp_path / "dagster").mkdir()
     (tmp_path / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")

@@ -1,7 +1,7 @@
-"""The crash matrix on a platform whose lake is in an object store, with crashes of the store as well.
+"""The crash matrix on a platform whose lake is in an object store; the store crashes too.
 
-A real daemon ticks, seals, launches runs and runs their checks without intervention; in the end `audit --deep` finds
-nothing.
+A real daemon ticks, seals, launches runs and runs their checks without intervention. At the end, `audit --deep` finds
+no problem.
 """
 
 from __future__ import annotations

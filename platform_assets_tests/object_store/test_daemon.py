@@ -1,5 +1,5 @@
-"""Dagster's own daemon with the lake in an object store: it ticks, launches runs, and their checks pass without
-intervention."""
+"""Dagster's own daemon with the lake in an object store: without intervention, the daemon ticks and launches runs, and
+the runs' checks pass."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Erasing records of a lake in an object store: they leave every object, and erasure is refused if the bucket would
-keep them."""
+"""Erasing records from a lake in an object store: no object contains them afterwards, and the erasure is refused if the
+bucket would keep them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def topic(store: ObjectStore) -> MadeTopic:
 
 @pytest.fixture
 def windows(topic: MadeTopic) -> list[SealedWindow]:
-    """Return two windows with records to erase, as a row, a dead letter and a failed expectation, and one window
-    without."""
+    """Return two windows with records to erase (a row, a dead letter and a failed expectation), and one window without
+    such records."""
     sealed = topic.seal(
         [
             {0: [(b"a", b"value-1"), (WHO, NEEDLE)], 1: [(WHO, b"\xff" + NEEDLE), (b"b", b"value-2")]},

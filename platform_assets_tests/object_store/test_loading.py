@@ -1,4 +1,4 @@
-"""The path of records into a lake in an object store: loads, decoding, damage, commands, and refusals."""
+"""Records on their way into a lake in an object store: loads, decoding, damage, commands, and refusals."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_window_that_lost_rows_or_files_is_healed(store_lake: StoreLakeMaker) 
 def test_of_two_first_loads_at_once_one_wins_each_time(
     store_lake: StoreLakeMaker, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    """Both have opened the table and written their files when the first of them commits."""
+    """Both loads have opened the table and written their files before the first load commits."""
     lk = store_lake(partitions=2)
     lk.load(lk.window_of(numbered(10, 2)))
     barrier, held, commit = threading.Barrier(2), threading.local(), WindowCommit.replace
@@ -113,7 +113,7 @@ KINDS = ("decoded", "dead_letters")
 
 
 def shell_of(lk: StoreLake, folder: Path, remote: str) -> Shell:
-    """Return a shell of the lake; the process's environment has the store's address."""
+    """Return a shell for the lake; this process's environment has the store's address."""
     shell = Shell.of_lake(folder, lk, remote)
     shell.variables["LAKE_ROOT"] = lk.address
     dagster_services.prepare(Home.from_environment(shell.variables))

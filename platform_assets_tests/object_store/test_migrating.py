@@ -1,4 +1,4 @@
-"""Migrating tables of a lake in an object store, where the single commit is a conditional write."""
+"""Migrating tables in an object store, where the only commit is a conditional write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def topic(store: ObjectStore, partitioned: None) -> MadeTopic:
-    """Return a topic with partitioned tables, whose lake is in the store, with two windows of each table."""
+    """Return a topic with partitioned tables that have two windows each. The topic's lake is in the store."""
     name = f"lake-{uuid.uuid4().hex[:12]}"
     made = MadeTopic(store.bucket / name, address=store.root(name))
     made.fill(made.seal([{0: [(b"k", b"v-%d" % w), (b"k", b"\xff")], 1: [(None, None)]} for w in range(2)]))

@@ -1,8 +1,9 @@
-"""Two platforms in separate processes write the same window at the same time, while requests to the store and its
-answers are lost.
+"""Two platforms in separate processes write the same window at the same time, while requests to the store and answers
+from it are lost.
 
 A proxy between each platform and the store cuts connections: either before a request arrives, or after the store has
-executed it and before the answer arrives. After each round there is one set of rows, one commit and one receipt.
+executed the request and before the answer arrives. After each round there is one set of rows, one commit and one
+receipt.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.cluster]
 
 SHARE: Final = 0.7
-"""Share of rounds and platforms in which something is lost."""
+"""Probability that a platform loses something in a round."""
 _GIVES_UP: Final = 0.05
-"""Share of losses that last longer than a client retries."""
+"""Probability that a loss lasts longer than a client retries."""
 _TIMES: Final = 8
 _TRIES: Final = 3
 _ENDINGS: Final = (
@@ -55,7 +56,7 @@ def loss(rng: random.Random) -> Loss:
 
 
 def play(rivals: list[Rival], key: str, lk: StoreLake) -> list[dict[str, Any]]:
-    """Load the window in both; if both get that far, they commit at the same time. Return both outcomes."""
+    """Make both platforms load the window, and commit at the same time if both get that far. Return both outcomes."""
     for each in rivals:
         each.begin(key, lk.closed)
     found = [each.wait() for each in rivals]
@@ -66,7 +67,7 @@ def play(rivals: list[Rival], key: str, lk: StoreLake) -> list[dict[str, Any]]:
 
 
 def assert_added_once(folder: Folder) -> None:
-    """Check that no two commits of a table name the same new file, which would show that one was made twice."""
+    """Check that no two commits of a table add the same file, which would show that a commit was made twice."""
     newest = load_log.version(folder)
     commits = [delta_log.commit(folder, number) for number in range(newest + 1)]
     added = Counter(add.path for commit in commits if commit is not None for add in commit.adds)

@@ -1,4 +1,4 @@
-"""The store's credentials are in the environments of processes, and nowhere that anyone looks."""
+"""The store's credentials: they are in the environments of processes, and in no place that anyone reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster]
 
 
 def files(*folders: Path) -> dict[str, str]:
-    """Return all files below the folders as text."""
+    """Return the contents of all files below the folders, as text."""
     found = (path for folder in folders for path in folder.rglob("*"))
     return {str(path): path.read_bytes().decode(errors="replace") for path in found if path.is_file()}
 
@@ -31,7 +31,8 @@ def files(*folders: Path) -> dict[str, str]:
 def test_spark_shows_neither_key_nor_secret_of_the_store(
     store_lake: StoreLakeMaker, store: ObjectStore, store_spark: StoreSpark
 ) -> None:
-    """Its driver copies both from its environment into its Hadoop configuration, which its UI lists."""
+    """Spark's driver copies the key and the secret from its environment into its Hadoop configuration, which Spark's UI
+    lists."""
     for engine in ENGINES:
         lk = store_lake(engine=engine)
         assert lk.load(lk.window_of(numbered(20))).receipt.rows == 20

@@ -1,5 +1,5 @@
-"""Basics of a lake in an object store, without brokers and Spark: files, commits, lost answers, and errors with a
-remedy."""
+"""Basics of a lake in an object store, without brokers and Spark: files, commits, lost answers, and errors with
+remedies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ GOOD = {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": "https://store.example"}
 
 @pytest.fixture
 def lake(store: ObjectStore) -> Lake:
-    """Return a new lake whose topic has windows of ten offsets, none of them loaded."""
+    """Return a new lake whose topic has windows of ten offsets. No window is loaded."""
     made = Lake.at(store.root(f"lake-{uuid.uuid4().hex[:12]}"))
     ledger = Ledger(made)
     ledger.create()
@@ -73,7 +73,7 @@ def windows(lake: Lake) -> list[SealedWindow]:
 
 
 def written(lake: Lake, window: SealedWindow, load_id: str) -> tuple[LoadMetadata, tuple[NewFile, ...]]:
-    """Write the rows of a window to a new file; return it with its commit metadata."""
+    """Write the rows of a window to a new file; return the file and the metadata for its commit."""
     (offsets,) = (range(r.start, r.end) for _, r in window.ranges.items())
     folder, path = lake.table(TABLE), f"{load_folder(window.key, load_id)}/0.parquet"
     write_rows(folder, path, samples.rows(window.key, {0: offsets}).drop_columns(["window"]))
@@ -84,7 +84,7 @@ def written(lake: Lake, window: SealedWindow, load_id: str) -> tuple[LoadMetadat
 
 
 def held(lake: Lake) -> dict[str, list[int]]:
-    """Return the offsets that the table has of each window."""
+    """Return the offsets that the table has for each window."""
     found: dict[str, list[int]] = {}
     for row in lake.table(TABLE).delta().to_pyarrow_table(columns=["window", "kafka_offset"]).to_pylist():
         found.setdefault(row["window"], []).append(row["kafka_offset"])
@@ -92,7 +92,8 @@ def held(lake: Lake) -> dict[str, list[int]]:
 
 
 def test_files_of_a_bucket_are_what_files_of_a_folder_are(store: ObjectStore, tmp_path: Path) -> None:
-    """All operations return the same results, and names in a log equal names of objects, character by character."""
+    """All operations return the same results, and file names in a log equal the names of objects, character by
+    character."""
     name, answers = "window=2026-01-01-00%3A00/a b/0.parquet", list[list[Any]]()
     for root in (Lake.at(store.root(f"files-{uuid.uuid4().hex[:8]}")).root, Lake.at(tmp_path).root):
         table = pa.table({"n": list(range(100_000)), "text": ["x" * 20] * 100_000})
@@ -145,7 +146,7 @@ def test_of_two_first_loads_at_once_one_wins_and_the_other_is_refused(lake: Lake
 def test_a_commit_whose_answer_was_lost_is_no_conflict_with_itself(
     lake: Lake, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client repeats the request, and the store refuses it, because the first one was accepted."""
+    """The client repeats the request, and the store refuses the repetition because it accepted the first request."""
     ledger = Ledger(lake)
     with losing_answers(store.port) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", store.environment(proxy.port)["AWS_ENDPOINT_URL"])
@@ -265,9 +266,9 @@ def test_a_file_whose_writer_was_killed_is_no_file(lake: Lake) -> None:
 def test_a_file_that_a_task_could_not_write_is_the_stores_fault_and_not_the_windows(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, size: int, variable: str, value: str, named: type[PlatformError]
 ) -> None:
-    """Transient failures are tried again.
+    """Transient failures are retried.
 
-    Before, a small window's load failed permanently if the store refused its only request.
+    In earlier versions, the load of a small window failed permanently if the store refused the load's only request.
     """
     folder = lake.table(TABLE)
 
@@ -392,7 +393,7 @@ def test_many_files_go_at_once_also_some_that_are_not_there(lake: Lake) -> None:
 
 
 def test_a_file_without_an_entity_tag_is_read_and_known_by_its_time(store: ObjectStore, lake: Lake) -> None:
-    """Such files were put into the store's folder without using the store."""
+    """Such files were put into the store's folder by a program that did not use the store."""
     folder = lake.root / "beside"
     (store.bucket / lake.root.name / "beside").mkdir(parents=True)
     (store.bucket / lake.root.name / "beside" / "file").write_bytes(b"abc")

@@ -1,1 +1,1 @@
-"""Loads, decoding and audits on a Spark cluster: a master and two workers, which share no disk except for the lake."""
+"""Loads, decoding and audits on a Spark cluster: a master and two workers that share no disk except for the lake."""

@@ -1,4 +1,4 @@
-"""A Spark cluster, started once a session, and one Connect server for each test module."""
+"""A Spark cluster, started at most once a session, and one Connect server for each test module."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 ClusterLakeMaker = Callable[..., TopicLake]
 
 WORKERS_HAVE: Mapping[str, str] = {"KAFKA_CLIENT_ID": "cluster"}
-"""Settings of Kafka clients in the environment of the workers' machines."""
+"""Kafka client settings in the environment of the workers' machines."""
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Return the session's cluster. A test that ends one of its workers has to restart it."""
+    """Return the session's cluster. A test that ends a worker must restart it."""
     with spark_cluster(tmp_path_factory.mktemp("spark cluster"), WORKERS_HAVE) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Return settings of the module's Connect server, in addition to the usual ones."""
+    """Return this module's additional settings for its Connect server."""
     return {}
 
 
@@ -48,7 +48,7 @@ def server(
 
 @pytest.fixture(scope="module")
 def cluster_session(server: ConnectServer) -> Iterator[Callable[[], SparkSession]]:
-    """Return the session of that server that a run of the platform creates."""
+    """Return the session with the module's Connect server that a run of the platform would create."""
     session = connect(server.remote)
     yield lambda: session
     end(session)
@@ -58,7 +58,7 @@ def cluster_session(server: ConnectServer) -> Iterator[Callable[[], SparkSession
 def cluster_lake(
     broker: Broker, topic: TopicMaker, cluster_session: Callable[[], SparkSession], tmp_path: Path
 ) -> ClusterLakeMaker:
-    """Make a topic whose lake the cluster loads: `cluster_lake(engine="connector")`."""
+    """Make a topic whose lake is loaded by the cluster: `cluster_lake(engine="connector")`."""
 
     def make(*, partitions: int = 2, records_per_file: int = 1_000, engine: EngineName = DEFAULT_ENGINE) -> TopicLake:
         return TopicLake(

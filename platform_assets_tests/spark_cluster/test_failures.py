@@ -1,4 +1,4 @@
-"""Error of a load whose tasks fail each time the cluster tries them: the window, its partitions and offsets."""
+"""The error of a load whose tasks fail on each attempt: it names the window, its partitions and offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 TRIES = 2
-"""Attempts for a task before Spark gives up. The default of four takes twice as long and shows the same."""
+"""Attempts for a task before Spark gives up. Spark's default of four takes twice as long and shows nothing more."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,8 @@ def server_settings() -> Mapping[str, str]:
 
 
 def kill_until_it_ends(work: Future[Any], found: Callable[[], Iterable[psutil.Process]]) -> int:
-    """Kill the processes found, repeatedly, until the work has ended; return how many there were."""
+    """Kill the processes that `found` returns, repeatedly, until the work has ended; return the number of killed
+    processes."""
     killed = 0
 
     def has_ended() -> bool:
@@ -99,7 +100,7 @@ def test_a_window_whose_decoders_die_each_time_is_named_by_its_offsets(
 def test_a_damaged_batch_is_named_by_partition_and_offset(
     cluster_lake: ClusterLakeMaker, broker: Broker, engine: EngineName
 ) -> None:
-    """One of its bytes is flipped on the broker's disk."""
+    """One byte of the batch is changed on the broker's disk."""
     lk = cluster_lake(engine=engine)
     lk.send([Record(b"good" * 20, partition=p) for p in (0, 1)])
     lk.send([Record(b"bad" * 20, partition=1)])
@@ -118,6 +119,6 @@ def test_a_damaged_batch_is_named_by_partition_and_offset(
 
 
 def _put(segment: Path, content: bytes) -> None:
-    """Write into the same file, because the broker has it open."""
+    """Write into the existing file instead of replacing it, because the broker has it open."""
     with segment.open("r+b") as file:
         file.write(content)

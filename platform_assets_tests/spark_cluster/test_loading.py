@@ -1,4 +1,4 @@
-"""Loads, decoding and audits spread over executors, with executors and workers lost in the meantime."""
+"""Loads, decoding and audits that are spread over executors, some of which are lost in the meantime, as are workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unmodified commands of the Kubernetes manifests start a cluster that loads."""
+"""The commands in the Kubernetes manifests: unmodified, they start a cluster that loads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [
 
 @dataclass
 class Nodes:
-    """Processes started with the manifests' commands, using this machine's addresses instead of the pods'."""
+    """Processes started with the manifests' commands. The addresses are this machine's instead of the pods'."""
 
     folder: Path
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -55,7 +55,7 @@ class Nodes:
         jars.install(home_at(self.folder), ["spark"], report=lambda _: None)
 
     def start(self, node: str, *, secret: str | None = None) -> subprocess.Popen[bytes]:
-        """Start a node with its manifest's arguments, followed by ports that are free here."""
+        """Start a node with its manifest's arguments, followed by ports that are free on this machine."""
         (container,) = (
             c
             for _, c in containers()
@@ -102,7 +102,7 @@ class Nodes:
         return f"sc://localhost:{self.ports['connect']}/;token={self.token}"
 
     def master(self) -> Mapping[str, Any]:
-        """Return the master's page as JSON; empty while it does not answer."""
+        """Return the master's page as JSON, or an empty result while the master does not answer."""
         page = f"http://{LOOPBACK}:{self.ports['web']}/json/"
         # It listens before it has any data, and first answers with an HTML page.
         with suppress(OSError, json.JSONDecodeError), urllib.request.urlopen(page, timeout=5) as answer:
@@ -125,7 +125,7 @@ class Nodes:
         psutil.wait_procs(family, timeout=30)
 
     def end(self) -> None:
-        """End all of them, the newest first."""
+        """End all nodes, the newest first."""
         for node in reversed(list(self.running)):
             self.kill(node)
 
@@ -136,7 +136,7 @@ _OF_THE_POD = {"KAFKA_BOOTSTRAP_SERVERS", "LAKE_ROOT", "AWS_REGION", "PLATFORM_H
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    """Return a master, a worker and a Connect server for them."""
+    """Return nodes: a master, a worker and a Connect server for them."""
     made = Nodes(tmp_path_factory.mktemp("nodes of the manifests"))
     with ExitStack() as stack:
         stack.callback(made.end)
@@ -152,7 +152,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.fixture
 def lake(nodes: Nodes, broker: Broker, topic: TopicMaker, tmp_path: Path) -> Iterator[TopicLake]:
-    """Return a topic whose lake that cluster loads."""
+    """Return a topic whose lake is loaded by that cluster."""
     session = connect(nodes.remote)
     yield TopicLake(broker.bootstrap, topic(partitions=2), tmp_path / "lake", lambda: session, 1_000)
     end(session)

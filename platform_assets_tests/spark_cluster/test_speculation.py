@@ -1,7 +1,7 @@
-"""Spark runs a second copy of a slow task: there are never two sets of rows, and no file of the losing copy stays.
+"""Spark runs a second copy of a slow task: there are never two sets of rows, and no file of the slower copy remains.
 
-A slow task is one whose executor, or whose Python process, is frozen while it writes. If the window is a single
-task, the copy runs on an executor that has no data of the window yet.
+A slow task is one whose executor or Python process is frozen while it writes. If the window has only one task, the copy
+runs on an executor that has no data of the window yet.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster]
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Enable copies of slow tasks."""
+    """Enable speculative copies of slow tasks."""
     return SPECULATION
 
 

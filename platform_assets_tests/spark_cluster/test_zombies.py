@@ -1,4 +1,4 @@
-"""Tasks that continue after the commit of their load: their files belong to no window, and VACUUM deletes them."""
+"""Tasks that continue after their load has committed: their files belong to no window, and VACUUM deletes these files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.cluster]
 
 @pytest.fixture(scope="module")
 def server_settings() -> Mapping[str, str]:
-    """Enable copies of tasks on a machine that hangs."""
+    """Enable speculative copies of tasks on a machine that hangs."""
     return SPECULATION
 
 
@@ -33,8 +33,8 @@ def server_settings() -> Mapping[str, str]:
 def test_a_machine_that_hung_begins_its_task_after_the_commit(
     cluster_lake: ClusterLakeMaker, server: ConnectServer, cluster: SparkCluster, engine: EngineName
 ) -> None:
-    """The task waits on that machine while another executor runs a copy. After waking up, it may or may not start
-    before it learns that the task is done."""
+    """The task waits on that machine while another executor runs a copy. When the machine wakes up, the task may or may
+    not start before the machine learns that the task is done."""
     lk = cluster_lake(engine=engine, records_per_file=RECORDS // 2)
     key = large_window(lk)
     seen = server.last_task()
@@ -49,8 +49,8 @@ def test_a_machine_that_hung_begins_its_task_after_the_commit(
 def test_python_that_outlives_its_executor_writes_after_the_commit(
     cluster_lake: ClusterLakeMaker, server: ConnectServer, cluster: SparkCluster
 ) -> None:
-    """The Python process hangs before it has read anything; its executor hangs with it, and longer, so that nothing
-    ends the process."""
+    """The Python process hangs before it has read anything. Its executor hangs too, and for longer, so nothing ends the
+    Python process."""
     lk = cluster_lake(engine="columnar")
     key = large_window(lk)
     proxy = Proxy(int(lk.bootstrap.rpartition(":")[2]))

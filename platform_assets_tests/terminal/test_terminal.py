@@ -1,4 +1,4 @@
-"""Printing: hostile text is visible, and cannot move the cursor, add colors or links, or hide anything."""
+"""Printing hostile text: all of it is visible, and it cannot move the cursor, add colors or links, or hide anything."""
 
 from __future__ import annotations
 
