@@ -148,7 +148,7 @@ class Conversion:
         significant = digits.rstrip("0")
         if not significant:
             return Decimal(0)
-        # No larger exponent fits, however many digits the text has.
+        # A larger exponent does not fit, however many digits the text has.
         power = int(exponent or "0") if len(exponent) < 10 else 10**10 + len(text)
         lowest = (-power if exponent_sign == "-" else power) - len(behind) + len(digits) - len(significant)
         precision, scale = self.type.precision, self.type.scale

@@ -26,13 +26,13 @@ from platform_assets.decoding.times import TIMESTAMPS, TimeFormat, time_format
 from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
-# The nearest pattern for a line that matches none: the one with the most fitting parts, counted from both ends.
+# The nearest pattern for a line that matches no pattern has the most fitting parts, counted from both ends.
 #
 # An expression is cut into parts where possible: a literal, a class or a group, each with its repetition; an
 # expression that is an alternative as a whole is one part. A line fits the first k parts if the expression of these
-# parts matches at its start, and the last k if theirs matches at its end. Parts that fit an empty line, such as
-# `.*`, do not count. The nearest pattern has the largest share of fitting parts; of equal ones, the one declared
-# first.
+# parts matches at the start of the line, and the last k parts if their expression matches at the end. Parts that fit an
+# empty line, such as `.*`, do not count. The nearest pattern has the largest share of fitting parts. If several
+# patterns have the same share, it is the pattern that was declared first.
 
 _MOST_PARTS: Final = 40
 """Maximum number of parts of an expression. If there are more parts, adjacent parts are merged."""
@@ -206,7 +206,7 @@ def _pattern(item: Any, place: int, timestamps: TimeFormat) -> Pattern:
     if not isinstance(name, str) or not name or not isinstance(regex, str) or not isinstance(types, Mapping):
         raise ConfigurationError(f"{where}: name and regex must be texts, and types a mapping of groups to types")
     try:
-        # Compiled separately first: inside another expression, an invalid one may become valid.
+        # Compiled separately first, because an invalid expression can become valid inside another expression.
         groups = tuple(field.name for field in pc.extract_regex(pa.array([], pa.string()), regex).type)
     except pa.ArrowInvalid as error:
         raise ConfigurationError(

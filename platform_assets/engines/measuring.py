@@ -11,7 +11,7 @@ from platform_assets.model.digest import Measured
 from platform_assets.model.tables import TableKind
 
 if TYPE_CHECKING:
-    # It loads Delta, which Spark's workers do not need.
+    # This module loads Delta, which Spark's workers do not need.
     from platform_assets.lake.row_copies import Measure
 
 

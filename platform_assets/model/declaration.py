@@ -62,7 +62,7 @@ class TopicDeclaration:
         if self.start.tzinfo is None:
             raise ConfigurationError(f"start {self.start} of topic {self.topic!r} has no time zone")
         if self.start.timestamp() < 0:
-            # Kafka gives negative timestamps meanings of their own: -1 is the end of the log.
+            # Negative timestamps have special meanings in Kafka: -1 is the end of the log.
             raise ConfigurationError(f"start {self.start} of topic {self.topic!r} lies before 1970")
         for name in ("max_records_per_run", "max_windows_per_run", "max_edges_per_tick", "records_per_file"):
             if getattr(self, name) < 1:

@@ -12,7 +12,7 @@ class _Escaping(logging.LoggerAdapter[logging.Logger]):
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
         if self.isEnabledFor(level):
             text = str(msg) % args if args else str(msg)
-            # The caller's line in the code, not this one.
+            # The log shows the caller's line in the code, not this line.
             self.logger.log(level, "%s", line(text), **{"stacklevel": 2, **kwargs})
 
 

@@ -99,7 +99,7 @@ def markdown(text: object) -> str:
     `markdown(without_marks(markdown(text)))` is `markdown(text)`."""
     pieces: list[tuple[bool, str]] = []
     for is_code, piece in _spans(line(text).lstrip(" ")):
-        # Two adjacent code spans would become one with other ends.
+        # Two adjacent code spans would become one span with different ends.
         if is_code and pieces and pieces[-1][0]:
             pieces[-1] = (True, pieces[-1][1] + piece)
         else:

@@ -29,7 +29,7 @@ def accepts(host: str, port: int, token: str) -> bool:
 
 def status(host: str, port: int, token: str) -> str:
     """Return the name of the gRPC status in the response to an empty request."""
-    # Imported here, since most commands need no gRPC; untyped, since its stubs deny that an RpcError has a code.
+    # Imported here because most commands do not need gRPC. Untyped because gRPC's stubs lack the code of an RpcError.
     grpc: Any = importlib.import_module("grpc")
 
     with grpc.insecure_channel(f"{host}:{port}") as channel:

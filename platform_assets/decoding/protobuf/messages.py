@@ -49,8 +49,8 @@ def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
 
 # Rescue of a message's fields that the declared columns lack, as JSON values.
 #
-# Fields that its schema has are stored by name, extensions by full name; fields that it lacks by number, undecoded.
-# Bytes are base64, and numbers that JSON lacks are text.
+# Fields that are in the message's schema are stored by name, and extensions by full name. Fields that are not in the
+# schema are stored by number, undecoded. Bytes become base64, and numbers that JSON lacks become strings.
 
 
 def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "") -> str | None:

@@ -216,7 +216,7 @@ def _named(folder: str) -> Iterator[None]:
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) else folder
         reason = error.strerror or str(error)
-        # A file system raises permission errors; a store may also be unreachable.
+        # A file system raises permission errors. A store can also be unreachable.
         unreachable = error.errno == errno.EIO
         raise (LakeUnavailableError if unreachable else LakeNotWritableError)(place, reason) from error
 

@@ -24,8 +24,8 @@ from platform_assets.decoding.registry.branching import NOWHERE
 from platform_assets.decoding.registry.cache import AVRO, JSON, PROTOBUF, Registered
 
 # JSON is checked by its writer's schema: the declaration decides what is read, and the schema decides whether a value
-# is admitted. The validator is in Rust: `jsonschema` takes hundreds of times as long, and a registry's patterns could
-# block it forever. This one takes linear time, and it does not fetch the target of a `$ref`.
+# is admitted. The validator is written in Rust. `jsonschema` takes hundreds of times as long, and a registry's patterns
+# could block it forever. The Rust validator takes linear time, and it does not fetch the target of a `$ref`.
 
 _VALUES_PER_BATCH: Final = 512
 """Number of values that are parsed at a time."""
@@ -104,7 +104,7 @@ class AdmittedDecoder:
             rows = alive[begin : begin + _VALUES_PER_BATCH]
             texts = values.take(pa.array(rows, pa.int64())).to_pylist()
             try:
-                # All of them are JSON, since the declaration's decoder has read them.
+                # All of these values are JSON, because the declaration's decoder has read them.
                 parsed = json.loads(b"[" + b",".join(texts) + b"]")
                 refused += [row for row, value in zip(rows, parsed, strict=True) if not is_valid(value)]
             except ValueError:  # one has a number or a depth that Python or the validator cannot represent

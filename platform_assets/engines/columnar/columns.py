@@ -28,8 +28,8 @@ from platform_assets.kernels.records import control_types
 
 # Selection of the batches in a fetch whose records a read_committed consumer gets.
 #
-# Independent of `kafka.evidence.tally`, which decides the same for evidence: tests compare the two on random
-# histories, so that an error in one does not go unnoticed.
+# This code is independent of `kafka.evidence.tally`, which makes the same decision for evidence. Tests compare the two
+# on random histories, so that an error in one of them does not go unnoticed.
 
 Mask = npt.NDArray[np.bool]
 Longs = npt.NDArray[np.int64]
@@ -98,9 +98,9 @@ def _types(batches: Batches, markers: Longs) -> npt.NDArray[np.int32]:
 
 # Header keys as text. Kafka does not check that they are UTF-8, and the raw table's column is a string.
 #
-# Bytes that are not UTF-8 become U+FFFD as in the Java client, so that both engines load the same: one for each part
-# of a sequence that could be the beginning of a character. For Java, an encoded surrogate is one such part; for
-# Python, it is three.
+# Bytes that are not UTF-8 become U+FFFD as in the Java client, so that both engines load the same text. There is one
+# U+FFFD for each part of a sequence that could be the beginning of a character. For Java, an encoded surrogate is one
+# such part. For Python, it is three parts.
 
 _REPLACEMENT = "\ufffd"
 

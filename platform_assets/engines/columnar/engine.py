@@ -185,7 +185,7 @@ class ColumnarEngine:
                     if self.shared is not None and isinstance(error, UnknownOutcome):
                         self.shared.forget()
                 except PlatformError as error:
-                    # There was no job: Spark, or the clients' settings, are not available.
+                    # No job was started, because Spark or the client settings are not available.
                     failed[todo[0].load_id] = error
         finally:
             for order in left:

@@ -32,7 +32,7 @@ def measure_windows(frame: DataFrame) -> dict[str, Measured]:
     columns = [name for name in frame.columns if name not in _LEFT_OUT]
     chain: list[Column] = []
     for number, name in enumerate(columns):
-        # A name may contain a dot, which would mean a field of a struct.
+        # Unquoted, a dot in a name would refer to a field of a struct.
         column = F.col(f"`{name.replace('`', '``')}`")
         value = _hashed(column, frame.schema[name].dataType)
         mark = [F.when(column.isNotNull(), F.lit(mark_of(name)).cast("long"))] if number >= _IDENTITY else []

@@ -126,7 +126,7 @@ def write_files(frame: DataFrame, folder: str) -> Measured:
     from pyspark.sql import Observation
 
     observation = Observation(f"window {uuid.uuid4()}")
-    # Otherwise a file that marks the end of the job would stay in the table's folder.
+    # Without this option, a file that marks the end of the job would stay in the table's folder.
     writer = frame.observe(observation, *_metrics()).write.option(_MARKER, "false").option("compression", "zstd")
     writer.mode("error").parquet(folder)
     observed = observation.get

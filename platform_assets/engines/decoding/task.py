@@ -80,8 +80,8 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
     for number in numbers:
         share = work.shares[number]
         if share.window != window:
-            # Decoders remember which schemas the registry lacks, up to a limit; so each window gets new ones, since its
-            # dead letters must not depend on other windows.
+            # Decoders remember which schemas the registry lacks, up to a limit. Each window gets new decoders, because
+            # its dead letters must not depend on other windows.
             decoders, window = None, share.window
         try:
             decoders = decoders or _decoders(work)
@@ -179,11 +179,11 @@ def _blocks(
     The iterator and the function raise FilesLostError if the row group cannot be read.
     """
     most = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
-    # The other columns are read for a whole row group at once; so for a large one, they are read together with its
-    # blocks.
+    # The other columns are read for a whole row group at once. For a large row group, they are therefore read together
+    # with its blocks.
     columns = list(needed if piece.bytes <= BLOCK_BYTES else RAW_COLUMNS)
     rest = [name for name in RAW_COLUMNS if name not in columns]
-    # All rows of a window have the same topic id: a number per row is cheaper than the text.
+    # All rows of a window have the same topic id. One number per row is cheaper than the string.
     with (
         _reading(work, window, piece),
         files_at(work.raw).open(piece.path) as opened,

@@ -31,7 +31,7 @@ class ByWindow:
             try:
                 found = self._measure(some)
             except (TypeError, ValueError):
-                # No load writes such rows, for example rows without a partition: another writer did.
+                # No load writes such rows, for example rows without a partition. A different writer wrote them.
                 self.odd.add(place[0])
                 continue
             self.digests[place] = self.digests.get(place, _NOTHING) + found

@@ -91,7 +91,7 @@ class Parts:
         self._file.flush()
         for _, places in sorted(self._places.items()):
             found = pa.concat_tables(pa.ipc.open_stream(self._read(*place)).read_all() for place in places)
-            # Their dictionaries differ.
+            # The dictionaries of the parts differ.
             found = found.unify_dictionaries().combine_chunks()
             yield found.take(order_of(found, self.by))
 

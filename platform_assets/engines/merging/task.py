@@ -141,7 +141,7 @@ def _rows_at_once(file: pq.ParquetFile) -> int:
 
 
 def _opened(source: pa.NativeFile, work: Work) -> pq.ParquetFile:
-    # In a store, each column would be a request of its own.
+    # Without this, a store would get a separate request for each column.
     return parquet.opened(source, read_dictionary=list(_TEXTS), pre_buffer=is_in_store(work.table))
 
 

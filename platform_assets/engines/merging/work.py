@@ -80,7 +80,7 @@ class Report:
     def to_json(self) -> str:
         """Return JSON for `from_json`."""
         value: dict[str, Any] = {"share": self.share, "odd": self.odd, "seconds": dict(self.seconds)}
-        # As texts, since sums of 64-bit hashes are too wide for other readers of JSON.
+        # Written as strings, because sums of 64-bit hashes are too wide for other readers of JSON.
         value["files"] = {
             name: [[*place, m.rows, str(m.offsets.total), str(m.content.total)] for place, m in digests.items()]
             for name, digests in self.files.items()

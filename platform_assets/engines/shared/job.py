@@ -61,7 +61,7 @@ def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Genera
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
-    # As a type, because the server would have to parse a text.
+    # A type object, because the server would have to parse a string.
     schema = StructType([StructField("report", StringType())])
     tag = f"load-{uuid.uuid4()}"
     spark.addTag(tag)

@@ -134,7 +134,7 @@ def file_to_json(file: WrittenFile) -> dict[str, Any]:
         "partitions": {p: asdict(rows) for p, rows in file.partitions.items()},
         "timestamps": file.timestamps,
         "rows": m.rows,
-        # As texts, since sums of 64-bit hashes are too wide for other readers of JSON.
+        # Written as strings, because sums of 64-bit hashes are too wide for other readers of JSON.
         "digests": [str(m.offsets.total), str(m.content.total)],
         "windows": file.windows,
     }

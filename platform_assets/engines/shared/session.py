@@ -88,7 +88,7 @@ def connect(remote: str) -> SparkSession:
         spark: SparkSession = LazyPySparkResource(spark_config={"spark.remote": remote}).spark_session
         if not _is_at(spark, remote):
             spark = type(spark).builder.remote(remote).create()
-            # pyspark's functions use the thread's active session, which would be wrong if it is another server's.
+            # pyspark's functions use the thread's active session, which would be wrong if it belongs to another server.
             type(spark)._active_session.session = spark
         set_up_client(spark)
         for name, value in _SETTINGS.items():

@@ -65,7 +65,7 @@ def begin_task() -> None:
 def _forget_sparks_jar() -> None:
     sys.path[:] = [entry for entry in sys.path if not _is_sparks_jar(entry)]
     for entry in [entry for entry in sys.path_importer_cache if _is_sparks_jar(entry)]:
-        # Packages that were searched for inside the jar have an importer each, by the path below the jar.
+        # Each package that was searched for inside the jar has an importer, whose key is the path inside the jar.
         del sys.path_importer_cache[entry]
 
 
