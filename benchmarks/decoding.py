@@ -69,7 +69,8 @@ class Typed:
         here.decode()
 
     def decode(self) -> None:
-        """Run the decode hop: files, digests and a commit for both tables. Every record must be in one of the tables."""
+        """Run the decode hop: files, digests and a commit for both tables. Every record must be in one of the
+        tables."""
         declared = DecodeDeclaration(self.spec)
         rows, letters = TableRef("decoded", self.topic), TableRef("dead_letters", self.topic)
         columns = decoded_table.columns(None, decoder_of(declared.value).fields)

@@ -15,7 +15,8 @@ from confluent_kafka import KafkaError, Message, Producer
 
 
 def main(bootstrap: str, topic: str, streams: int, per_second: int, size: int, seconds: int) -> None:
-    """Produce the records. Raises RuntimeError if the producer was more than a second late, or if a record was refused."""
+    """Produce the records. Raises RuntimeError if the producer was more than a second late, or if a record was
+    refused."""
     failed: list[str] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:

@@ -85,7 +85,8 @@ def _open(page: Page, address: str, texts: list[str]) -> None:
 
 @contextmanager
 def _interface(bench: Bench, names: list[str], keys: list[str]) -> Iterator[str]:
-    """Run the web server that `up` starts. Its folder declares these topics, and its store has windows for each topic."""
+    """Run the web server that `up` starts. Its folder declares these topics, and its store has windows for each
+    topic."""
     home = home_at(bench.root / "pages")
     folder = bench.root / "pages-defs" / "sales"
     folder.mkdir(parents=True)

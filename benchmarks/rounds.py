@@ -43,7 +43,8 @@ def alternate(
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float]:
-    """Return the median of the ratios `over / under` in each round, and half of their range as a share of the median."""
+    """Return the median of the ratios `over / under` in each round, and half of their range as a share of the
+    median."""
     return middle([a / b for a, b in zip(over, under, strict=True)])
 
 

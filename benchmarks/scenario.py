@@ -50,7 +50,8 @@ class Goal:
 
 
 def at_least(what: str, bound: float, found: tuple[float, float | None], unit: str = "×") -> Goal:
-    """Return a goal with a lower bound. `found` is the figure and its spread, from `rounds.middle` or `rounds.ratio`."""
+    """Return a goal with a lower bound. `found` is the figure and its spread, from `rounds.middle` or
+    `rounds.ratio`."""
     return Goal(what, found[0], bound, False, unit, found[1])
 
 

@@ -1,4 +1,5 @@
-"""Windows of a thousand records through a real daemon: from the closing edge until the instance has four passed checks."""
+"""Windows of a thousand records through a real daemon: from the closing edge until the instance has four passed
+checks."""
 
 from __future__ import annotations
 
@@ -177,7 +178,8 @@ def daemon(bench: Bench, lake: TopicLake, interval: int) -> Iterator[dg.DagsterI
 
 
 def _timeline(instance: dg.DagsterInstance, lake: TopicLake, start: datetime) -> Timeline:
-    """Wait for the run that loads the window starting at `start`, and return its events. Fails if a check did not pass."""
+    """Wait for the run that loads the window starting at `start`, and return its events. Fails if a check did not
+    pass."""
     key, edge = key_of(start), (start + _MINUTE).timestamp()
     run_id = _finished_run(instance, key, start + _MINUTE + _PATIENCE)
     events = instance.all_logs(run_id)

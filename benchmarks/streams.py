@@ -1,4 +1,5 @@
-"""Keyed streams at a steady rate, which are produced, loaded window by window and proved, all at once on one machine."""
+"""Keyed streams at a steady rate, which are produced, loaded window by window and proved, all at once on one
+machine."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ MINUTE: Final = timedelta(minutes=1)
 
 
 def run(bench: Bench) -> Measured:
-    """Measure windows that close every minute. A Dagster run loads each window while the next window is being produced."""
+    """Measure windows that close every minute. A Dagster run loads each window while the next window is being
+    produced."""
     minutes = bench.pick(10, 2)
     topic = f"streams-{uuid.uuid4().hex[:8]}"
     create(bench.bootstrap, [topic], PARTITIONS)

@@ -32,7 +32,8 @@ def home_at(root: Path) -> Home:
 
 @contextmanager
 def engines(root: Path, properties: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
-    """Provide the addresses of a broker with these properties and of a Spark server. Both stop at the end of the block."""
+    """Provide the addresses of a broker with these properties and of a Spark server. Both stop at the end of the
+    block."""
     home = home_at(root / "home")
     options = UpOptions(
         services=("kafka", "spark"), broker=BrokerSettings(properties=dict(properties)), spark=SparkSettings(heap="2g")

@@ -1,4 +1,5 @@
-"""New tables in either layout: flat, or partitioned by window. Releases before flat tables created partitioned tables."""
+"""New tables in either layout: flat, or partitioned by window. Releases before flat tables created partitioned
+tables."""
 
 from __future__ import annotations
 

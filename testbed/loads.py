@@ -206,7 +206,8 @@ class TopicLake:
         return sorted(set(self.table.rglob("*.parquet")) - named - set(self.table.glob("_delta_log/*")))
 
     def snapshot(self) -> Mapping[str, Any]:
-        """Return everything that a refused load must not change: the table's version and rows, and every ledger entry."""
+        """Return everything that a refused load must not change: the table's version and rows, and every ledger
+        entry."""
         found: dict[str, Any] = {}
         if load_log.exists(Folder.at(self.table)):
             found |= {"version": self.version(), "rows": [r.whole for r in self.rows()]}

@@ -106,7 +106,8 @@ class ObjectStore:
 
 @contextmanager
 def object_store(home: Home, root: Path, secret: str) -> Iterator[ObjectStore]:
-    """Run a store within the block. Its jars are fetched if `home` lacks them. All files of the store are below `root`."""
+    """Run a store within the block. Its jars are fetched if `home` lacks them. All files of the store are below
+    `root`."""
     jars.install(home, ["s3proxy"], report=lambda _: None)
     (port,) = choose_ports(1, "S3_PORT", environ={})
     folder = root / "objects"

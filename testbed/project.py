@@ -67,7 +67,8 @@ def declare(defs: Path, lake: TopicLake, **attributes: float) -> None:
 
 
 def write_project(folder: Path, lake: TopicLake, **attributes: float) -> Path:
-    """Write the project's files, with these attributes in addition to the window. Return the project's workspace file."""
+    """Write the project's files, with these attributes in addition to the window. Return the project's workspace
+    file."""
     declare(folder / "shop" / "defs", lake, **attributes)
     (folder / "shop" / "__init__.py").touch()
     (folder / "shop" / "definitions.py").write_text(_DEFINITIONS)

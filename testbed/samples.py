@@ -108,7 +108,8 @@ def _part(whole: OffsetRange, found: np.ndarray[Any, np.dtype[np.int64]] | None)
 
 
 def rows(key: str, offsets: Offsets, topic_id: str = TOPIC_ID, values: Values | None = None) -> pa.Table:
-    """Return rows of a raw table, one for each offset. By default, the value of each row is its partition and offset."""
+    """Return rows of a raw table, one for each offset. By default, the value of each row is its partition and
+    offset."""
     pairs = [(p, o) for p, some in offsets.items() for o in some]
     return pa.table(
         {
@@ -140,7 +141,8 @@ def overwrite(
     load_id: str = "load",
     values: Values | None = None,
 ) -> None:
-    """Commit a load: the rows at `offsets`, by default at all offsets in the window, and metadata as Spark writes it."""
+    """Commit a load: the rows at `offsets`, by default at all offsets in the window, and metadata as Spark writes
+    it."""
     path = lake_root / "raw" / window.topic
     raw_table.create(Folder.at(path), window.topic)
     metadata = LoadMetadata(

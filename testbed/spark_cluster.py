@@ -172,7 +172,8 @@ class SparkCluster:
         return [one for one in self._processes() if "--executor-id" in _command(one)]
 
     def pythons(self) -> list[psutil.Process]:
-        """Return the Python processes of executors that run tasks, without the Python processes that only start others."""
+        """Return the Python processes of executors that run tasks, without the Python processes that only start
+        others."""
         found = [one for one in self._processes() if "pyspark.daemon" in _command(one)]
         starters = {one.pid for one in found}
         return [one for one in found if one.ppid() in starters]

@@ -105,7 +105,8 @@ class ReadsHeaders(Protocol):
     """A decoder that also needs the headers of records, to identify the schemas of their values."""
 
     def decode_records(self, values: pa.BinaryArray, headers: pa.ListArray, side: Literal["value", "key"]) -> Decoded:
-        """Like `Decoder.decode`, but for values whose records have these headers: lists of structs with key and value."""
+        """Like `Decoder.decode`, but for values whose records have these headers: lists of structs with key and
+        value."""
 
 
 def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:

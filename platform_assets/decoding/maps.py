@@ -37,7 +37,8 @@ def entries_type(kind: pa.DataType) -> pa.DataType:
 
 
 def entries_of(array: pa.MapArray) -> pa.ListArray:
-    """Return maps as lists of structs with `key` and `value`. The entries stay in the order that they have in each map."""
+    """Return maps as lists of structs with `key` and `value`. The entries stay in the order that they have in each
+    map."""
     kind = entries_type(array.type)
     entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(kind.value_type))
     return pa.Array.from_buffers(

@@ -113,7 +113,8 @@ TIMESTAMPS: Final = MappingProxyType(
 
 
 def time_format(text: str) -> TimeFormat:
-    """Parse a format with strptime's %Y %y %m %b %d %e %H %M %S %f %z %%, each at most once. Raises ConfigurationError."""
+    """Parse a format with strptime's %Y %y %m %b %d %e %H %M %S %f %z %%, each at most once. Raises
+    ConfigurationError."""
     program: list[int] = []
     pattern = ""
     seen: set[str] = set()

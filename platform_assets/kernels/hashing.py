@@ -75,7 +75,8 @@ def hash_int(value: Whole, seed: Hash) -> Hash:
 
 @inlined
 def add_halves(hashes: Totals, sums: Totals, at: Whole) -> None:
-    """Add the upper halves of hashes to `sums[at]` and the lower halves to `sums[at + 1]`. These sums cannot overflow."""
+    """Add the upper halves of hashes to `sums[at]` and the lower halves to `sums[at + 1]`. These sums cannot
+    overflow."""
     for h in hashes:
         sums[at] += h >> np.uint64(32)
         sums[at + 1] += h & _LOW

@@ -1,4 +1,5 @@
-"""The declaration of how a topic's records become typed rows, as plain values, and the digest that identifies it. Pure."""
+"""The declaration of how a topic's records become typed rows, as plain values, and the digest that identifies it.
+Pure."""
 
 from __future__ import annotations
 

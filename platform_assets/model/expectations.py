@@ -117,7 +117,8 @@ def added(found: Iterable[FiguresByDigest]) -> dict[str, Figures]:
 
 
 def to_fields(figures: FiguresByDigest) -> dict[str, Any]:
-    """Return the figures in the form that reports, commit metadata and the ledger use. `from_fields` reads this form."""
+    """Return the figures in the form that reports, commit metadata and the ledger use. `from_fields` reads this
+    form."""
     return {
         digest: {
             "rows": of.rows,

@@ -78,7 +78,8 @@ def key_of(edge: datetime) -> str:
 
 
 def edge_of(key: str) -> datetime:
-    """Return the instant that a key stands for. Raises WindowKeyError for anything but the exact form of `KEY_FORMAT`."""
+    """Return the instant that a key stands for. Raises WindowKeyError for anything but the exact form of
+    `KEY_FORMAT`."""
     try:
         edge = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
     except ValueError as e:

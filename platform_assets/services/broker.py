@@ -208,7 +208,8 @@ def spec(home: Home, member: Member) -> ServiceSpec:
 
 
 def cluster_of(folder: Path) -> str | None:
-    """Return the id of the cluster for which a broker's storage was formatted, or None if the storage is not formatted."""
+    """Return the id of the cluster for which a broker's storage was formatted, or None if the storage is not
+    formatted."""
     try:
         text = (folder / "meta.properties").read_text(encoding="utf-8")
     except OSError:

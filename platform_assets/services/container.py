@@ -65,7 +65,8 @@ class _Stream:
         self._waiting = self._printable.add(piece)
 
     def finish(self) -> None:
-        """Copy the remaining text without waiting for more, because processes that outlive the command can still write."""
+        """Copy the remaining text without waiting for more, because processes that outlive the command can still
+        write."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_LEFT):
                 if not self._drain():

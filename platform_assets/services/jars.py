@@ -52,7 +52,8 @@ def replacements(home: Home) -> tuple[Path, ...]:
 
 
 def class_path(home: Home, jar_set: JarSet, jars: Sequence[Jar] | None = None) -> tuple[Path, ...]:
-    """Return the paths of the jars in one set, in the order of the lock. Other jars in the folder are never included."""
+    """Return the paths of the jars in one set, in the order of the lock. Other jars in the folder are never
+    included."""
     listed = read_lock() if jars is None else jars
     return tuple(home.jars / jar_set / jar.file_name for jar in listed if jar.jar_set == jar_set)
 

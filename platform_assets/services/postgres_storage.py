@@ -31,7 +31,8 @@ class PostgresStorage(DagsterPostgresStorage):
 
     @classmethod
     def config_type(cls) -> Mapping[str, Any]:
-        """Return an empty schema, because the address is in the environment, or in a file that the environment names."""
+        """Return an empty schema, because the address is in the environment, or in a file that the environment
+        names."""
         return {}
 
     @classmethod

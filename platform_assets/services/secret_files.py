@@ -1,4 +1,5 @@
-"""Secrets read from files. This module makes the platform's own function available to the other modules of `services`."""
+"""Secrets read from files. This module makes the platform's own function available to the other modules of
+`services`."""
 
 from __future__ import annotations
 

@@ -202,7 +202,8 @@ def _is_graphql(path: str) -> bool:
 
 
 def _without_query(query_string: bytes) -> bytes:
-    """Return the query part of an address without GraphQL, whatever the path. Only scripts in pages read GraphQL there."""
+    """Return the query part of an address without GraphQL, whatever the path. Only scripts in pages read GraphQL
+    there."""
     parts = query_string.split(b"&")
     return b"&".join(part for part in parts if unquote_plus(part.partition(b"=")[0].decode("latin-1")) != "query")
 

@@ -145,7 +145,8 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
 
 
 def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
-    """Return, for a type, the kind of field, the power of ten that turns a value into a whole number, and the bounds."""
+    """Return, for a type, the kind of field, the power of ten that turns a value into a whole number, and the
+    bounds."""
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return WHOLE, 0, -bound, bound - 1

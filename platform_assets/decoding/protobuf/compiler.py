@@ -60,8 +60,8 @@ def descriptor_set(text: str, references: Mapping[str, str]) -> bytes:
     """Return the files of a schema as a serialized FileDescriptorSet: first the files that the schema imports, then the
     schema's own file.
 
-    Raises BadSchema (permanent) if the text is not a schema or a reference is missing, SchemaCompilerError (retryable) if
-    the compiler did not finish, and ConfigurationError if there is no compiler.
+    Raises BadSchema (permanent) if the text is not a schema or a reference is missing, SchemaCompilerError (retryable)
+    if the compiler did not finish, and ConfigurationError if there is no compiler.
     """
     return _compiled(text, tuple(references.items()))
 

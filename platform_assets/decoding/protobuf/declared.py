@@ -28,9 +28,9 @@ from platform_assets.decoding.schema import type_name
 
 # The message type of a value in its schema: Confluent's list of indexes, before the message itself.
 #
-# The number of indexes and each index are zigzag varints. The indexes lead from the file's messages, in order, to nested
-# messages. Map entry messages do not count, because the file's text does not have them. The list `[0]` is written as a
-# single byte 0.
+# The number of indexes and each index are zigzag varints. The indexes lead from the file's messages, in order, to
+# nested messages. Map entry messages do not count, because the file's text does not have them. The list `[0]` is
+# written as a single byte 0.
 
 Path = tuple[int, ...]
 

@@ -95,7 +95,8 @@ def _indexed(documents: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, st
 
 
 def _led_to(reference: str, base: str, index: Mapping[str, Any]) -> Any:
-    """Return the target of a reference, or None if the target does not exist. The validator reports a missing target."""
+    """Return the target of a reference, or None if the target does not exist. The validator reports a missing
+    target."""
     address = _joined(base, reference)
     if address in index:
         return index[address]

@@ -58,7 +58,8 @@ class Registered:
 
 
 def _canonical(text: str) -> str:
-    """Return JSON in a canonical form, with uniform white space and with sorted names. Return any other text unchanged."""
+    """Return JSON in a canonical form, with uniform white space and with sorted names. Return any other text
+    unchanged."""
     try:
         return json.dumps(json.loads(text), sort_keys=True)
     except (ValueError, RecursionError):

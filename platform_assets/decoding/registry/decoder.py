@@ -190,7 +190,8 @@ class RegistryDecoder:
 
 
 class _Asking:
-    """Look-up of the new ids in one block, in the lake's files and in the registry. `unknown` are ids without a schema."""
+    """Look-up of the new ids in one block, in the lake's files and in the registry. `unknown` are ids without a
+    schema."""
 
     def __init__(
         self, settings: RegistrySettings, cache: SchemaCache | None, unknown: list[wire.Key], kind: str

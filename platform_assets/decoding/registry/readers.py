@@ -153,7 +153,8 @@ def _alive(values: pa.BinaryArray, found: Decoded) -> list[int]:
 
 
 class Reader(Protocol):
-    """The declared columns, and the conversion of values with a registered schema to these columns. It can be pickled."""
+    """The declared columns, and the conversion of values with a registered schema to these columns. It can be
+    pickled."""
 
     @property
     def kind(self) -> str:
@@ -164,7 +165,8 @@ class Reader(Protocol):
         """The declared columns."""
 
     def decoder_for(self, schema: Registered) -> Decoder:
-        """Return the decoder for data written with `schema`. Raises BadSchema if the data cannot be read as declared."""
+        """Return the decoder for data written with `schema`. Raises BadSchema if the data cannot be read as
+        declared."""
 
 
 @dataclass(frozen=True, slots=True)

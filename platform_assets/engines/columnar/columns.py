@@ -69,7 +69,8 @@ def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> 
     names = np.unique(np.concatenate([producers, aborting]))
 
     def line(of: Longs, at: Longs) -> Longs:
-        """Map each pair of producer and batch to one number that keeps the pairs in order, for a single binary search."""
+        """Map each pair of producer and batch to one number that keeps the pairs in order, for a single binary
+        search."""
         return np.searchsorted(names, of) * (count + 1) + at
 
     starts = np.sort(line(aborting, begun))

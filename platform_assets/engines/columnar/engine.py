@@ -285,7 +285,8 @@ class ColumnarEngine:
             return e
 
     def _blamed(self, lost: JobLost, plan: Plan, left: Sequence[Order]) -> tuple[int, PlatformError]:
-        """Choose the order in `left` to blame for a lost job. Return the order's index in `plan.orders`, and the error."""
+        """Choose the order in `left` to blame for a lost job. Return the order's index in `plan.orders`, and the
+        error."""
         waiting = {order.load_id for order in left}
         done = plan.of_task(lost.task) if lost.task is not None else {}
         index = next(

@@ -42,7 +42,8 @@ class SparkEngine:
     name: str = "connector"
 
     def write(self, records: Records, table: TableRef, load_id: str, records_per_file: int) -> StagedFiles:
-        """See `LoadEngine`. A small window is written to one file. For a large window, each file holds one partition."""
+        """See `LoadEngine`. A small window is written to one file. For a large window, each file holds one
+        partition."""
         from grpc import RpcError
         from pyspark.errors import PySparkException
 

@@ -106,7 +106,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DecodedFiles:
-    """Files of the two tables, to which no commit refers yet, and the figures for the expectations on the decoded rows."""
+    """Files of the two tables, to which no commit refers yet, and the figures for the expectations on the decoded
+    rows."""
 
     decoded: StagedFiles
     dead_letters: StagedFiles

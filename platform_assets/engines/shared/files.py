@@ -244,7 +244,8 @@ def codecs(
 
 
 def _packed(columns: list[str], blocks: Sequence[pa.RecordBatch], codec: str) -> set[str]:
-    """Return the columns whose encoded differences `codec` does not shrink. A sample is written to memory to find out."""
+    """Return the columns whose encoded differences `codec` does not shrink. A sample is written to memory to find
+    out."""
     if not columns or not blocks:
         return set()
     sample = pa.Table.from_batches([block.select(columns).slice(0, _SAMPLE_ROWS) for block in blocks])

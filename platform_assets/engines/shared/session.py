@@ -201,7 +201,8 @@ _MOST_REFUSED: Final = 1_000
 
 
 def is_ended(text: str) -> bool:
-    """Return True if Spark's message means that the session has ended. Its jobs have then ended too, without a commit."""
+    """Return True if Spark's message means that the session has ended. Its jobs have then ended too, without a
+    commit."""
     return any(sign in text for sign in _ENDED)
 
 
