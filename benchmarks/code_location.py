@@ -14,7 +14,7 @@ from platform_assets.services.home import CHECKOUT
 LOCATION = "platform_assets.definitions, all definitions loaded"
 DAGSTER = "import dagster alone"
 
-# What a code server does before it answers.
+# The work of a code server before it answers.
 _LOAD = """
 import sys
 from platform_assets.definitions import defs

@@ -90,7 +90,7 @@ def peak_of_workers(server: psutil.Process) -> Iterator[dict[int, int]]:
             Path(f"/proc/{child.pid}/clear_refs").write_text(_PEAK_RSS)
 
     def watch() -> None:
-        # The kernel keeps the peak; it is read often only because a worker may end.
+        # The kernel keeps the peak. It is read often only because a worker can end.
         while not done.wait(0.1):
             for child in server.children(recursive=True):
                 with suppress(OSError, StopIteration):  # it has ended

@@ -278,7 +278,7 @@ def _digests(windows: int, partitions: int) -> list[int]:
 
 def _append(path: Path, values: dict[str, Any], columns: dict[str, tuple[str, str]], properties: Any) -> None:
     count = len(values["topic"])
-    # A column that came later is empty, as in what was recorded before it.
+    # A column that was added later is empty, as in rows that were recorded before it was added.
     columns_of = {name: values.get(name, pa.nulls(count)) for name in columns}
     table = pa.table({name: pa.array(columns_of[name]).cast(arrow_type(kind)) for name, (kind, _) in columns.items()})
     write_deltalake(DeltaTable(path), table, mode="append", commit_properties=properties, writer_properties=FOLDED)

@@ -75,7 +75,7 @@ def run(bench: Bench) -> Measured:
     if rows != sent:
         raise RuntimeError(f"{rows:,} rows of {sent:,} records: the figure would mean nothing")
     full = busy[1:minutes] or busy[:1]
-    # While records still came; the first load uses a cold server.
+    # Only windows in which records were still arriving. The first load is left out because its server is cold.
     during = lags[1 : minutes - 1] or lags[:1]
     half = (len(during) + 1) // 2
     level = statistics.median(during[-half:]) / statistics.median(during[:half])

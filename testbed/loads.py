@@ -315,7 +315,7 @@ def table_rows(table: Path | str, key: str | None = None) -> list[Row]:
     """Return the rows of a raw table, or of one window in the table, sorted. The table is read without Spark."""
     filters = None if key is None else [("window", "=", key)]
     found = DeltaTable(table).to_pyarrow_table(filters=filters)
-    # As a number: Python's own dates end with the year 9999.
+    # Cast to a number, because Python's own dates end with the year 9999.
     moments = found["kafka_timestamp"].cast(pa.int64()).to_pylist()
     return sorted(
         Row(

@@ -104,7 +104,7 @@ class Postgres:
 
     def _run(self, program: str, *arguments: str) -> None:
         other = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
-        # Its output goes to a file: the server would hold a pipe open.
+        # The output goes to a file, because the server would hold a pipe open.
         with (self.folder / f"{program}.said").open("wb") as said:
             subprocess.run(
                 [str(self.programs / program), *arguments],

@@ -31,7 +31,7 @@ _SINGLE_NODE: Final[Mapping[str, str]] = {
     "inter.broker.listener.name": "CLIENTS",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    # One node holds one copy of everything.
+    # A single node holds one copy of all data.
     "default.replication.factor": "1",
     "min.insync.replicas": "1",
     "offsets.topic.replication.factor": "1",

@@ -295,7 +295,7 @@ def failures_named(folder: Path, environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
-    # Imported here because it takes a second, and only a first start, or one on PostgreSQL, needs it.
+    # Imported here because the import takes a second. Only a first start or a start with PostgreSQL needs it.
     from dagster import DagsterInstance
 
     names, wanted = (POSTGRES_VARIABLE, POSTGRES_VARIABLE + SUFFIX), storage_environment(environ)
@@ -303,7 +303,7 @@ def _create_storage(home: Home, environ: Mapping[str, str]) -> None:
     os.environ.update(wanted)
     try:
         with failures_named(home.dagster, environ), DagsterInstance.from_config(str(home.dagster)) as instance:
-            # One query to each of its three stores.
+            # One query to each of Dagster's three stores.
             instance.get_runs_count()
             instance.all_asset_keys()
             instance.all_instigator_state()

@@ -129,10 +129,10 @@ class Home:
 
 def _default_jars(root: Path, env: Mapping[str, str]) -> Path:
     own, user, cache = root / "jars", env.get("HOME"), env.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored.
+    # The XDG specification says that relative paths must be ignored.
     if not cache.startswith("/"):
         cache = f"{user}/.cache" if user else ""
-    # Earlier releases kept them in the data folder: nothing is fetched again after an upgrade.
+    # Earlier releases kept the jars in the data folder. They stay there, so an upgrade does not fetch them again.
     return own if own.is_dir() or not cache else Path(cache, "platform-assets", "jars")
 
 

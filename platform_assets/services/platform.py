@@ -452,7 +452,7 @@ def _own_address(home: Home, service: Service, port: int) -> str:
 
 def _given_state(service: Service, env: Mapping[str, str]) -> ServiceState:
     if service in (WEBSERVER, DAEMON):
-        # Their home is set by the environment; only their owner knows where they listen.
+        # The environment sets the home of these services. Only the owner of that home knows where they listen.
         return ServiceState(service, "given")
     # In a Connect address, parameters follow the first ";"; one of them is a token.
     return ServiceState(service, "given", env[_GIVEN_BY[service]].split(";")[0])
@@ -495,7 +495,7 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
         raise ConfigurationError(f"there is no Dagster workspace file {workspace}: name one that exists.")
 
     def changed(record: ProcessRecord) -> str:
-        # Dagster receives the engines' addresses when it starts; it cannot reach one that has moved since.
+        # Dagster receives the engines' addresses when it starts. It cannot reach an engine that has moved since.
         now = {**environment(home, environ=env), **dagster_services.storage_environment(env)}
         if service == WEBSERVER:
             now |= dagster_services.host_environment(env)

@@ -85,7 +85,7 @@ def choose_each(wishes: Sequence[PortWish], *, environ: Mapping[str, str] | None
             chosen[at], asked[port] = port, wish.variable
         for at, wish in enumerate(wishes):
             if at not in chosen:
-                # Holding each until all are chosen keeps them distinct.
+                # Each port is held until all ports are chosen, so that they are distinct.
                 port = wish.remembered
                 listener = held.enter_context(_listener(port) if port and is_free(port) else _free_listener())
                 chosen[at] = int(listener.getsockname()[1])
@@ -162,7 +162,7 @@ def _listener(port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((LOOPBACK, port))
-        # If it is only bound, the port could be bound again.
+        # If the socket were only bound, another socket could be bound to the same port.
         sock.listen(1)
     except OSError:
         sock.close()

@@ -58,7 +58,7 @@ def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str
         unpacked = Path(tempfile.mkdtemp(prefix=".registry-", dir=home.jars))
         try:
             with tarfile.open(archive) as packed:
-                # Python before 3.11.4 has no filters; in either case, the archive is the locked one.
+                # Python before 3.11.4 has no filters. With and without them, the archive was compared with the lock.
                 packed.extraction_filter = getattr(tarfile, "data_filter", None)
                 packed.extractall(unpacked)
             os.replace(unpacked, folder)
@@ -92,7 +92,7 @@ def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> Se
             "-XX:+ExitOnOutOfMemoryError",
             f"-Dquarkus.http.host={LOOPBACK}",
             f"-Dquarkus.http.port={port}",
-            # Its own health and metrics pages, by default at port 9000 of every address.
+            # The registry's own health and metrics pages, which by default are on port 9000 of every address.
             f"-Dquarkus.management.host={LOOPBACK}",
             f"-Dquarkus.management.port={management}",
             "-Dapicurio.storage.sql.kind=h2",

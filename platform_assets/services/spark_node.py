@@ -102,7 +102,7 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.executor.extraClassPath": os.pathsep.join(map(str, added_jars(home))),
-        # In a file that only the server's user can read; an executor gets it from its environment.
+        # The secret is in a file that only the server's user can read. An executor gets it from its environment.
         **guarding(environ),
         **({"spark.authenticate.secret": secret} if secret else {}),
     }

@@ -65,7 +65,7 @@ def remembered_ports(home: Home, service: str) -> tuple[int, ...]:
         value = json.loads(_ports_file(home).read_text(encoding="utf-8"))
         return tuple(int(port) for port in value.get(service, ()))
     except (OSError, ValueError, AttributeError, TypeError):
-        # Only a convenience: without it, another free port is chosen.
+        # The stored ports are only a convenience: without them, other free ports are chosen.
         return ()
 
 
