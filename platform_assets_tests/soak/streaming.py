@@ -271,16 +271,19 @@ class _World:
         return self._again("decode", lambda: decoder.decode(key).outcome)
 
     def _again(self, what: str, work: Callable[[], str]) -> str:
-        """Do something again after a lost race, as the sensor does; return its outcome."""
-        for _ in range(_ATTEMPTS):
+        """Do something again after a lost race or an outage, as the sensor does; return its outcome."""
+        for attempt in range(_ATTEMPTS):
             try:
                 outcome = work()
             except (Retryable, UnknownOutcome) as e:
                 self.tally.add(f"{what}: {type(e).__name__}")
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(min(30.0, 2.0**attempt))
             else:
                 self.tally.add(f"{what}: {outcome}")
                 return outcome
-        raise AssertionError(f"{what} lost {_ATTEMPTS} races in a row")
+        raise AssertionError("unreachable")
 
     def _upkeeps(self) -> float:
         self._upkeep()
