@@ -110,8 +110,12 @@ STRANGERS: dict[str, Maintenance] = {
 }
 
 
-def vacuum(spark: SparkSession, table: Path) -> None:
-    """Delete, without a retention period, all files that the newest version does not refer to."""
+def vacuum(spark: SparkSession, table: Path, *, by_spark: bool) -> None:
+    """Delete, without a retention period, all files that the newest version does not refer to. Spark's command takes
+    seconds."""
+    if not by_spark:
+        DeltaTable(table).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+        return
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     try:
         spark.sql(f"VACUUM delta.`{table}` RETAIN 0 HOURS")
@@ -131,7 +135,7 @@ def test_strangers_maintain_live_tables_and_a_deleted_decoded_row_is_found_and_h
             version, on_disk = DeltaTable(place(people, kind)).version(), files_of(people, kind)
             maintain(spark, place(people, kind))
             assert DeltaTable(place(people, kind)).version() > version, name
-            vacuum(spark, place(people, kind))
+            vacuum(spark, place(people, kind), by_spark=(name, kind) == ("OPTIMIZE", "raw"))
             assert not on_disk <= files_of(people, kind), name
         assert {kind: rows(people, kind) for kind in KINDS} == before
         proved(people)
