@@ -1,4 +1,4 @@
-"""Migrating tables in an object store, where the only commit is a conditional write."""
+"""Migrating tables of a lake in an object store, where a migration's single commit is a conditional write."""
 
 from __future__ import annotations
 

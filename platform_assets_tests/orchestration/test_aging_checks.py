@@ -1,6 +1,5 @@
-"""A check that ages: one entry in the list adds it to runs, ticks and `status`, and a tick that cannot load also
-evaluates it.
-"""
+"""A check whose result ages: one entry in a list adds the check to runs, ticks and `status`. A tick that cannot load
+also evaluates it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Content of an alert: the failed check or load, with window, offsets and fix."""
+"""Content of an alert: the failed check or load, with its window, offsets and fix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 
 def said(instance: dg.DagsterInstance, assets: list[Any]) -> list[str]:
-    """Return the lines of the alert for a failed run of these assets."""
+    """Run a job on these assets that fails; return the lines of the alert for it."""
     job = dg.Definitions(assets=[a for a in assets if not isinstance(a, dg.AssetChecksDefinition)], asset_checks=[
         a for a in assets if isinstance(a, dg.AssetChecksDefinition)
     ]).resolve_implicit_global_asset_job_def()  # fmt: skip

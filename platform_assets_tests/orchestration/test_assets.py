@@ -1,4 +1,4 @@
-"""Loads through Dagster: each window's own metadata, the topic asset's partitions, and checks that block."""
+"""Loads through Dagster: each window has its own metadata, the topic is a partitioned asset, and failed checks block."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def check_results(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
-    """Return whether each evaluated check passed, by name."""
+    """Return the evaluated checks by name, each True if it passed."""
     return {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
 
 
 def reader_of(lk: TopicLake) -> dg.AssetsDefinition:
-    """Return an asset downstream of the raw table, which reads nothing."""
+    """Return an asset that is downstream of the raw table and reads nothing."""
     partitions = dg.TimeWindowPartitionsDefinition(
         start=lk.declaration.first_edge, fmt=KEY_FORMAT, cron_schedule=lk.declaration.schedule, timezone="UTC"
     )
@@ -49,7 +49,7 @@ def reader_of(lk: TopicLake) -> dg.AssetsDefinition:
 
 
 def ranges_table(lk: TopicLake, key: str) -> list[tuple[int, int, int]]:
-    """Return partition, start and end of each range in the ledger for a window."""
+    """Return the partition, start and end of each range that the ledger has for a window."""
     window = lk.ledger.window(lk.topic, key)
     assert window is not None
     return list(window.ranges.triples())
@@ -132,7 +132,7 @@ def test_a_run_that_fails_at_one_window_loads_and_reports_all_others(
 
 
 def doubled(lk: TopicLake, key: str) -> None:
-    """Write the rows of a window a second time, like an appending sink."""
+    """Write the rows of a window a second time, as an appending sink would."""
     rows = DeltaTable(lk.table).to_pyarrow_table(filters=[("window", "=", key)])
     write_deltalake(lk.table, rows, mode="append")
 

@@ -1,4 +1,4 @@
-"""Decisions as Dagster runs: a dry run changes nothing, and a real run decides like the commands."""
+"""Decisions as Dagster runs: a dry run changes nothing, and a real run has the same effect as the command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _no_spark() -> NoReturn:
 
 
 def run(lk: TopicLake, job: str, **config: Any) -> tuple[bool, str]:
-    """Run the job on this topic; return True if it succeeded, and its output or the error."""
+    """Run the job for this topic; return True if it succeeded, and either its output or the error."""
 
     def declared(topic: str) -> TopicDeclaration:
         if topic != lk.topic:

@@ -64,7 +64,7 @@ def rows(lk: TopicLake, kind: str) -> int:
 @pytest.mark.broker
 @pytest.mark.spark
 def test_one_run_loads_and_decodes(lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance) -> None:
-    """A corrected declaration redrives: dead letters are first an error, and then rows."""
+    """A corrected declaration redrives dead letters: first they fail a check, and after the redrive they are rows."""
     lk = decoded_lake(lake, SMALL)
     key = lk.window_of([Record(b"long \x01 text"), Record(b"ok"), Record(None), Record(b"x", partition=1)])
     result = materialize(lk, spark_remote, [key], instance)
@@ -119,7 +119,8 @@ def test_too_many_dead_letters_and_damage_are_errors(
 def test_what_is_expected_of_rows_warns_until_they_are_corrected(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """A window that was decoded before is named, with the command to measure it, which does not change its rows."""
+    """The message names a window that was decoded earlier, and the command that measures the window without changing
+    its rows."""
     lk = decoded_lake(lake)
     older = lk.window_of([Record(b"A")])
     assert materialize(lk, spark_remote, [older], instance).success
@@ -160,7 +161,7 @@ def test_what_is_expected_of_rows_warns_until_they_are_corrected(
 def test_what_is_expected_with_severity_error_fails_the_run(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """Only the run's own windows count: a window that failed before is shown, but does not fail later runs."""
+    """Only the run's own windows count: a window that failed in an earlier run is shown, but does not fail later runs."""
     lk = decoded_lake(lake, replace(TEXT, expect=(replace(LETTERS, severity="error"), ONCE)))
     key = lk.window_of([Record(b"1"), Record(b"a")])
     result = materialize(lk, spark_remote, [key], instance)
@@ -192,7 +193,8 @@ def test_each_expectation_is_a_check(tmp_path: Path) -> None:
 def test_what_is_loaded_and_not_decoded_is_asked_for(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """The declaration came later than the windows; new windows are decoded by the run that loads them."""
+    """The decode declaration was added after these windows were loaded. New windows are decoded by the run that loads
+    them."""
     now = datetime.now(UTC)
     edges = closed_edges("* * * * *", now - timedelta(minutes=7), now)
     lk = lake(config=ANY_TIME, start=edges[0])
@@ -225,7 +227,7 @@ def test_what_is_loaded_and_not_decoded_is_asked_for(
 def test_a_window_without_offsets_leaves_what_the_checks_have_found(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """Dagster shows a check as not evaluated if its newest evaluation is older than the newest materialization."""
+    """Dagster shows a check as not evaluated if the check's newest evaluation is older than the newest materialization."""
     now = datetime.now(UTC)
     edges = closed_edges("* * * * *", now - timedelta(minutes=7), now)
     lk = lake(config=ANY_TIME, start=edges[0])
@@ -279,7 +281,7 @@ def test_windows_of_an_earlier_schedule_are_decoded(
 def test_failing_check_of_the_raw_table_holds_back_what_is_decoded(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """This holds in the run that loads, and for the sensor's requests."""
+    """This holds in the run that loads, and for the runs that the sensor requests."""
     lk = decoded_lake(lake)
     key = lk.window_of([Record(b"%d" % n) for n in range(4)])
     lk.load(key)

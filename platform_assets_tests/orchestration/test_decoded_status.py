@@ -1,4 +1,5 @@
-"""Output of `platform-assets status` for decoded tables: windows, dead letters, checks, and why windows are not decoded."""
+"""Output of `platform-assets status` for decoded tables: windows, dead letters, checks, and the reasons why windows are
+not decoded."""
 
 from __future__ import annotations
 
@@ -146,7 +147,7 @@ def test_nothing_sealed_and_nothing_decoded_is_told_as_none(topic: DecodedTopic)
 
 
 def healthy(found: Status) -> bool:
-    """Return True if all is well except the broker, which these tests do not have."""
+    """Return True if nothing is wrong except that these tests have no broker."""
     return replace(found, tables=tuple(replace(t, broker_error=None, problems=()) for t in found.tables)).healthy
 
 

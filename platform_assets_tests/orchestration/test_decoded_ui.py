@@ -1,7 +1,7 @@
 """Decoded tables in Dagster's UI: lineage, columns, a failing dead-letter check, and a redrive.
 
-Runs use the real definitions and steps on a real lake; the code of Spark's workers runs in this process. Screenshots are kept in
-`PLATFORM_SCREENSHOTS` if that is set.
+Runs use the real definitions and steps on a real lake; the code of Spark's workers runs in this process. If
+`PLATFORM_SCREENSHOTS` is set, screenshots are saved in that folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WITHOUT_AMOUNT = b'{"id": 7, "note": "no amount yet"}'
 
 @dataclass(frozen=True)
 class Project:
-    """A lake with two topics, with a Dagster instance and web server."""
+    """A lake with two topics, a Dagster instance and a web server."""
 
     lake: Path
     instance: dg.DagsterInstance
@@ -54,7 +54,8 @@ class Project:
     keys: dict[str, list[str]]
 
     def column_lineage(self, kind: str, topic: str) -> dict[str, list[tuple[str, ...]]]:
-        """Return the source columns of each column of a table: the parts of the asset's key, and the name."""
+        """Return the source columns of each column of a table: each as the parts of the source asset's key, and the
+        column name."""
         query = {"query": _LINEAGE, "variables": {"key": {"path": [kind, topic]}}}
         asked = urllib.request.Request(
             f"{self.address}/graphql", json.dumps(query).encode(), {"Content-Type": "application/json"}
@@ -68,9 +69,9 @@ class Project:
         }
 
     def materialize(self, topic: str, declared: DecodeDeclaration, key: str) -> bool:
-        """Run the decoding of a window with its checks; return True if it succeeded.
+        """Decode a window in a Dagster run with its checks; return True if the run succeeded.
 
-        Uses a separate thread, because the browser's has an event loop.
+        The run uses a separate thread, because the browser's thread has an event loop.
         """
         with ThreadPoolExecutor(max_workers=1) as pool:
             return pool.submit(self._materialize, topic, declared, key).result()
@@ -86,7 +87,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """Decode both topics with the strict declaration, which a third of their records violate."""
+    """Decode both topics with the strict declaration, which some of the topics' records violate."""
     root = tmp_path_factory.mktemp("typed")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -142,7 +143,7 @@ def test_columns_are_shown_with_their_types(page: Page, project: Project) -> Non
 
 
 def test_each_column_names_the_raw_column_that_it_is_made_from(project: Project) -> None:
-    """Dagster's UI does not show column lineage, but its web server has it for other tools."""
+    """Dagster's UI does not show column lineage, but its web server provides the lineage to other tools."""
     decoded, dead = (project.column_lineage(kind, FAILING) for kind in ("decoded", "dead_letters"))
     assert decoded["amount"] == decoded["rescued"] == [("raw", FAILING, "value")]
     assert decoded["key"] == [("raw", FAILING, "key")]
@@ -159,7 +160,7 @@ def test_failing_check_of_dead_letters_shows_samples_by_reason(page: Page, proje
 
 
 def test_redrive_moves_the_rows_over_and_the_check_passes(page: Page, project: Project) -> None:
-    """The declaration was corrected, so the window is stale; materialized again, it has no dead letter."""
+    """The declaration was corrected, so the window is stale. After another materialization, it has no dead letter."""
     key = project.keys[CORRECTED][1]
     page.goto(f"{project.address}/assets/decoded/{CORRECTED}?view=checks&checkDetail={SHARE}")
     wait_for_texts(page, [f"{SHARE} Failed"])

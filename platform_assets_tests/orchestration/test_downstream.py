@@ -1,4 +1,4 @@
-"""User assets downstream of a decoded table: Dagster's automation requests them, but not while a check blocks."""
+"""User assets downstream of a decoded table: Dagster's automation requests them, except while a check blocks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def location(condition: dg.AutomationCondition[dg.AssetKey], root: Path) -> dg.D
 
     @dg.asset(deps=[DECODED], partitions_def=partitions, automation_condition=condition)
     def report() -> None:
-        """An asset that users derive from a window."""
+        """An asset that users derive from each window."""
 
     return dg.Definitions.merge(platform, dg.Definitions(assets=[report]))
 
@@ -58,7 +58,8 @@ def evaluation(name: str, passed: bool) -> dg.AssetCheckEvaluation:
 def test_a_window_flows_on_by_itself_and_waits_for_blocking_checks(
     condition: dg.AutomationCondition[dg.AssetKey], while_blocked: int, tmp_path: Path
 ) -> None:
-    """As in docs/guide/dagster.md; without the second condition, a window with wrong rows would be passed on."""
+    """The conditions are those in docs/guide/dagster.md. Without the second condition, a window with wrong rows would
+    be passed on."""
     code, instance = location(condition, tmp_path), dg.DagsterInstance.ephemeral()
     partitions = code.resolve_asset_graph().get(DECODED).partitions_def
     assert partitions is not None

@@ -1,6 +1,5 @@
-"""Windows that an earlier schedule sealed and no current partition names: they are loaded like others, without any
-action.
-"""
+"""Windows that an earlier schedule sealed and that are not current partitions: they are loaded like other windows,
+without any action."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """A new instance, without waits between a run's own tries."""
+    """A new instance that does not wait before it retries a run."""
     monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
@@ -50,9 +49,8 @@ def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.Dag
 def daemon_of(
     lake: LakeMaker, instance: dg.DagsterInstance, schedule: str, windows: int, filled: Sequence[int], remote: str
 ) -> Daemon:
-    """Return the daemon of a topic with a record in the `filled` ones of the newest `windows` closed windows of
-    `schedule`.
-    """
+    """Return the daemon of a topic. Number the newest `windows` closed windows of `schedule` from 0: those in `filled`
+    have a record."""
     now = datetime.now(UTC)
     edges = closed_edges(schedule, now - timedelta(hours=12), now)[-windows - 1 :]
     lk = lake(config=ANY_TIME, start=edges[0])
@@ -61,9 +59,8 @@ def daemon_of(
 
 
 def quarters_and_hours() -> tuple[str, str]:
-    """Return schedules of 15 minutes and of an hour, whose last common edge was 20 minutes ago, so the hour does not
-    end soon.
-    """
+    """Return a 15-minute and an hourly schedule, whose last common edge was 20 minutes ago, so the hourly window does
+    not end soon."""
     minute = (datetime.now(UTC).minute - 20) % 60
     return f"{minute % 15}-59/15 * * * *", f"{minute} * * * *"
 
@@ -82,7 +79,7 @@ def partitions(d: Daemon) -> set[str]:
 
 
 def asked_by_the_sensor(d: Daemon) -> list[dg.RunRequest]:
-    """Return the run requests of a tick of the defined sensor; nothing is run or stored."""
+    """Return the run requests of one tick of the defined sensor, without running or storing anything."""
     found = definitions(d.declaration, d.lake.bootstrap, d.lake.root, d.remote)
     (sensor,) = found.sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
@@ -97,7 +94,7 @@ def asked_by_the_sensor(d: Daemon) -> list[dg.RunRequest]:
 def test_after_a_change_from_quarters_to_hours_every_window_is_loaded_and_nobody_acted(
     lake: LakeMaker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """Spark was not available while they were sealed, and for some ticks after the change."""
+    """Spark was not available while the windows were sealed, and for some ticks after the change."""
     quarterly, hourly = quarters_and_hours()
     d = daemon_of(lake, instance, quarterly, 10, (0, 1, 4, 9), NOBODY)
     asked = d.tick()
@@ -153,7 +150,8 @@ def test_dagster_takes_what_the_sensor_asks_for(lake: LakeMaker, instance: dg.Da
 def test_windows_of_an_earlier_schedule_that_fail_or_are_damaged_are_seen_and_mended(
     lake: LakeMaker, broker: Broker, spark_remote: str, instance: dg.DagsterInstance
 ) -> None:
-    """The schedule changes from one minute to five: one window failed before, because retention deleted its records."""
+    """The schedule changes from one minute to five minutes. Before the change, one window failed because retention
+    deleted its records."""
     minute = (datetime.now(UTC).minute - 2) % 5
     d = daemon_of(lake, instance, "* * * * *", 8, (0, 2), spark_remote)
     d.lake.ledger.create()

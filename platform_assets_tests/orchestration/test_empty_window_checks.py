@@ -1,4 +1,4 @@
-"""Ticks of an idle topic: each evaluates the checks after the empty window that it reports."""
+"""Ticks of an idle topic: each tick evaluates the checks after the empty window that it reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
 
 def evaluations(result: dg.SensorResult) -> dict[str, dg.AssetCheckEvaluation]:
-    """Return the tick's result of each check; all of them come after all materializations."""
+    """Return the tick's result of each check; fail unless all results come after all materializations."""
     kinds = [type(e) for e in result.asset_events]
     assert kinds == sorted(kinds, key=lambda kind: kind is dg.AssetCheckEvaluation)
     return {e.check_name: e for e in result.asset_events if isinstance(e, dg.AssetCheckEvaluation)}

@@ -1,6 +1,5 @@
-"""An idle topic in Dagster's UI: five results, of which the failing ones keep failing. Screenshots are kept in
-`PLATFORM_SCREENSHOTS` if that is set.
-"""
+"""An idle topic in Dagster's UI: five check results, and those that fail keep failing. If `PLATFORM_SCREENSHOTS` is
+set, screenshots are saved in that folder."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ FIVE = [*CHECKS, DEEP_AUDIT.name]
 
 @pytest.fixture(scope="module")
 def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a web server with three topics, whose checks and deep audits ran before they became idle."""
+    """Run a web server with three topics, whose checks and deep audits ran before the topics became idle."""
     root = tmp_path_factory.mktemp("idle")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -109,7 +108,7 @@ def test_graph_counts_the_checks_of_idle_topics(page: Page, address: str) -> Non
 
 
 def test_without_evaluations_after_it_an_empty_window_would_hide_all_five(page: Page, address: str) -> None:
-    """The reason why ticks evaluate the checks; this test fails if Dagster changes its rule."""
+    """This is the reason why ticks evaluate the checks; the test fails if Dagster changes its rule."""
     open_check(page, address, UNSAID, no_gaps.NAME)
 
     wait_for_texts(page, [f"{name} Not Evaluated" for name in FIVE])

@@ -1,4 +1,4 @@
-"""Runs that decode, in process and without Spark: their reports, and the error for a failing window."""
+"""Runs that decode, in this process and without Spark: their reports, and the error for a failing window."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def defs() -> dg.Definitions:
 
 
 def run_listed(instance: dg.DagsterInstance, keys: list[str]) -> dg.ExecuteInProcessResult:
-    """Run the decoding of exactly these windows."""
+    """Run the job that decodes exactly these windows."""
     config = dagster_records.config_listing(TOPIC, keys, decode_only=True)
     job = defs().resolve_job_def(names.earlier_windows_job(TOPIC))
     return job.execute_in_process(config, instance=instance, raise_on_error=False)
 
 
 def reported(instance: dg.DagsterInstance) -> dict[TableRef, dict[str, object]]:
-    """Return the loads named by the newest materializations of the decoded tables, by window."""
+    """Return, for each decoded table, the load ids in the newest materializations, by window."""
     d = declaration()
     return {
         table: {window: values[LOAD_ID] for window, values in materializations(instance, table_key(table)).items()}
@@ -100,7 +100,8 @@ def test_a_run_of_partitions_and_one_that_lists_windows_report_the_same(
 def test_a_window_that_cannot_be_decoded_fails_its_run_and_holds_up_no_other(
     instance: dg.DagsterInstance, topic: DecodedTopic
 ) -> None:
-    """The raw table does not have it. The run says so for the decoded table, and the sensor waits before it requests it again."""
+    """The raw table does not have the window. The run reports this for the decoded table, and the sensor waits before
+    it requests the window again."""
     d, (first, second), lacking = declaration(), [w.key for w in topic.windows], key_of(edge(7))
     result = run_listed(instance, [lacking, first, second])
     assert not result.success

@@ -1,6 +1,5 @@
-"""Topic groups: one commit for their edges, one run for their windows, and each topic is loaded, checked and retried
-like a single one.
-"""
+"""Topic groups: one commit records the edges of all topics, and one run loads their windows. Each topic is loaded,
+checked and retried like a topic without a group."""
 
 from __future__ import annotations
 
@@ -34,14 +33,14 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """A new instance, without waits between a run's own tries."""
+    """A new instance that does not wait before it retries a run."""
     monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as made:
         yield made
 
 
 def topics(lake: LakeMaker, count: int, start: datetime) -> list[TopicLake]:
-    """Topics with two closed windows, with a record in each of two partitions."""
+    """Return topics with two partitions and two closed windows. Each window has one record per partition."""
     made = [lake(partitions=2, config=ANY_TIME, start=start) for _ in range(count)]
     for lk in made:
         lk.declaration = replace(lk.declaration, together="small")
@@ -55,7 +54,7 @@ def fill(lk: TopicLake, start: datetime) -> None:
 
 
 def windows_in(request: dg.RunRequest) -> dict[str, list[str]]:
-    """Return the windows that a run shall load, by topic."""
+    """Return the windows that a requested run will load, by topic."""
     found: dict[str, list[str]] = request.run_config["ops"][group_op("small")]["config"]["windows"]
     return found
 

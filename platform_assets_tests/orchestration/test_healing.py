@@ -1,4 +1,5 @@
-"""Recovery from outages: ticks and runs like the daemon's, in process, without any manual action."""
+"""Recovery from outages: the tests run ticks and runs as the daemon does, in this process and without any manual
+action."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def instance(monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """A new instance, without waits between a run's own tries."""
+    """A new instance that does not wait before it retries a run."""
     monkeypatch.setattr(execution, "_RETRY_AFTER_SECONDS", 0)
     with dg.DagsterInstance.ephemeral() as made:
         yield made
@@ -45,7 +46,8 @@ def hours_ago(number: int) -> datetime:
 
 
 def daemon(lake: LakeMaker, instance: dg.DagsterInstance, stamps: list[int], remote: str, most: int = 200) -> Daemon:
-    """The daemon of a topic with records at these times, with hourly windows from the first of six hours on."""
+    """Return the daemon of a topic with a record at each of `stamps`, and with hourly windows since `len(stamps)` hours
+    ago."""
     start = hours_ago(len(stamps))
     lk = lake(config=ANY_TIME, start=start)
     lk.send([Record(b"%d" % n, timestamp=stamp) for n, stamp in enumerate(stamps)])
@@ -54,7 +56,7 @@ def daemon(lake: LakeMaker, instance: dg.DagsterInstance, stamps: list[int], rem
 
 
 def stamps(number: int) -> list[int]:
-    """Timestamps in the middle of each of the last hours."""
+    """Return timestamps in the middle of each of the last `number` hours."""
     return [milliseconds(hours_ago(n) + HOUR / 2) for n in range(number, 0, -1)]
 
 
@@ -148,7 +150,7 @@ def test_a_parked_window_is_asked_for_by_nobody_until_it_is_taken_up_again(
 
 
 def _checked_again(d: Daemon) -> list[dg.AssetCheckEvaluation]:
-    """Return the checks of a run that loads a good window again."""
+    """Load a good window again in a run; return the run's check results."""
     good = min(d.loaded)
     found = definitions(d.declaration, d.lake.bootstrap, d.lake.root, d.remote)
     job = found.resolve_implicit_global_asset_job_def()

@@ -1,4 +1,4 @@
-"""Text from outside in Dagster's UI, in a real browser: it never becomes an image, a link or a request."""
+"""Untrusted text in Dagster's UI, in a real browser: the text never becomes an image, a link or a request."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ HELD_BACK: Final = "retention_is_far"
 
 @dataclass(frozen=True)
 class Pages:
-    """The web server's address, and the pages that show untrusted text, each with other text that it must show."""
+    """The web server's address, and the pages that show untrusted text, each with a trusted text that it must also
+    show."""
 
     address: str
     paths: dict[str, str]
@@ -55,7 +56,7 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def pages(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    """Provide pages with the platform's reports of a hostile record, broker and table."""
+    """Provide pages with the platform's reports about a hostile record, broker and table."""
     root = tmp_path_factory.mktemp("hostile")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -102,7 +103,7 @@ def unforeseen(d: TopicDeclaration) -> dg.AssetCheckResult:
 
 
 def decided(instance: dg.DagsterInstance, d: TopicDeclaration) -> str:
-    """Return the run id of a decision with hostile text."""
+    """Make a decision with hostile text in a run; return the run id."""
 
     @dg.op(required_resource_keys=decision_jobs.RESOURCES)
     def decide(context) -> None:  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""A new topic with more windows than Dagster's UI supports is refused; a topic that already runs continues."""
+"""Topics with more windows than Dagster's UI supports: a new topic is refused; a topic that already runs continues."""
 
 from __future__ import annotations
 

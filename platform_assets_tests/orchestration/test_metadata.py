@@ -1,4 +1,4 @@
-"""Metadata of a window that Dagster shows first."""
+"""Window metadata that Dagster shows first."""
 
 from __future__ import annotations
 

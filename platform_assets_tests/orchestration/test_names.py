@@ -1,4 +1,4 @@
-"""A prefix changes all names that Dagster has for a topic, and nothing else."""
+"""Name prefixes: a prefix changes all names that Dagster has for a topic, and nothing else."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_whose_an_asset_is_follows_from_its_prefix(monkeypatch: pytest.MonkeyPat
 
 
 def test_runs_of_another_prefix_are_not_mine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running and failed runs of a topic with the same name and windows are ignored."""
+    """If another prefix has a topic with the same name and windows, the topic's running and failed runs are ignored."""
 
     @dg.op(name=earlier_windows_op("orders"), config_schema={"windows": dg.Field([str], is_required=False)})
     def nothing() -> None: ...

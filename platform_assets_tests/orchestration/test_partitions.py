@@ -1,4 +1,4 @@
-"""A run that was requested before `start` was moved names the remedy, and loads nothing."""
+"""A run that was requested before `start` was moved: the run's error names the remedy, and the run loads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A paused topic: nothing is sealed or requested, nothing counts as failing, and after the pause it continues where it stopped."""
+"""A paused topic: nothing is sealed or requested, and nothing counts as failing. After the pause, the topic continues
+where it stopped."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ PAUSED = replace(DECLARED, paused=True)
 
 @pytest.fixture
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """An instance with a store of sensor states, which in-memory instances lack."""
+    """An instance that stores sensor states, which in-memory instances do not."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 
@@ -57,7 +58,7 @@ def test_a_tick_of_a_paused_topic_asks_nobody_and_changes_nothing(tmp_path: Path
 def test_what_is_not_loaded_of_a_paused_topic_waits_and_is_no_failure(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    """Three windows: the middle one is not loaded, and none has been sealed for hours."""
+    """Of three windows, the middle one is not loaded. Nothing has been sealed for hours."""
     windows = recorded(tmp_path, "clicks", [{0: n} for n in range(4)])
     for window in (windows[0], windows[2]):
         loaded(tmp_path, window)

@@ -1,5 +1,4 @@
-"""Dagster on a real PostgreSQL server: `up`, runs and their display, pruning, and a server that stops in the
-meantime."""
+"""Dagster with a real PostgreSQL server: `up`, runs and their display, pruning, and an outage of the server."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ defs = dg.Definitions([counted], jobs=[job], sensors=[each_second], executor=dg.
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """Run a separate server, outside pytest's folder, which the server's user cannot enter."""
+    """Run a separate PostgreSQL server outside pytest's folder, which the server's user cannot enter."""
     with TemporaryDirectory(prefix="platform-postgres-") as folder:
         Path(folder).chmod(0o755)
         with postgres.server(Path(folder)) as made:
@@ -67,7 +66,7 @@ def server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def home(server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """Provide a home whose Dagster uses the server; its services are stopped afterwards."""
+    """Provide a home whose Dagster uses the PostgreSQL server; the home's services are stopped afterwards."""
     made = home_at(tmp_path / "home")
     monkeypatch.setenv(POSTGRES_VARIABLE, server.url)
     try:
@@ -163,7 +162,7 @@ def test_a_password_that_changes_in_its_file_is_used_by_the_next_connection(
 
 
 def _materialised(address: str) -> int:
-    """Return the number of partitions that the UI shows as materialized; -1 while unknown."""
+    """Return the number of partitions that the UI shows as materialized, or -1 while the number is unknown."""
     query = '{assetNodeOrError(assetKey: {path: ["counted"]}) {... on AssetNode {partitionStats {numMaterialized}}}}'
     request = urllib.request.Request(
         f"{address}/graphql", json.dumps({"query": query}).encode(), {"Content-Type": "application/json"}
@@ -178,7 +177,7 @@ def _materialised(address: str) -> int:
 
 
 def test_the_pod_of_kubernetes_makes_its_storage_and_serves_the_code(server: Postgres, tmp_path: Path) -> None:
-    """Run the manifests' commands: storage, code server, webserver and the daemon's heartbeat check."""
+    """Run the commands from the manifests: storage, code server, webserver and the daemon's heartbeat check."""
     own = tmp_path / "dagster"
     own.mkdir()
     (own / "dagster.yaml").write_text((BASE / "dagster.yaml").read_text("utf-8"))

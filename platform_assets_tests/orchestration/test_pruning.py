@@ -1,4 +1,4 @@
-"""Old runs are deleted, and Dagster's view of partitions, assets, checks and retries does not change."""
+"""Deletion of old runs: Dagster's view of partitions, assets, checks and retries does not change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture(scope="module")
 def history_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an instance with runs, which takes seconds to make; tests get copies."""
+    """Return the folder of an instance with runs. Creating it takes seconds, so tests use copies."""
     folder = tmp_path_factory.mktemp("history") / "dagster"
     with instance_at(folder) as made:
         a_history(made)
@@ -53,7 +53,7 @@ def history_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def old_instance(tmp_path: Path, history_folder: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance with the runs of `a_history`."""
+    """An instance with the runs that `a_history` makes."""
     shutil.copytree(history_folder, tmp_path / "dagster")
     with instance_at(tmp_path / "dagster") as made:
         assert run_ids(made)
@@ -61,12 +61,12 @@ def old_instance(tmp_path: Path, history_folder: Path) -> Iterator[dg.DagsterIns
 
 
 def pruned(instance: dg.DagsterInstance, budget: Budget | None = None, *, dry_run: bool = False) -> Pruned:
-    """Prune as if all records were two months old."""
+    """Prune as if all records were about two months old."""
     return prune(instance, LOCATION, budget or Budget(), datetime.now(UTC) + LATER, dry_run=dry_run)
 
 
 def a_history(instance: dg.DagsterInstance) -> None:
-    """Make windows that were loaded once, again, after a failure, with a failed last load, and never."""
+    """Load windows in all ways: once, twice, after a failure, and with a failed last load. Leave some windows unloaded."""
     for key in KEYS[:6]:
         load(instance, key)
     load(instance, KEYS[0])
@@ -105,7 +105,8 @@ def test_what_dagster_shows_is_the_same_before_and_after(old_instance: dg.Dagste
 
 
 def test_dagsters_own_deletion_takes_partitions_away(instance: dg.DagsterInstance) -> None:
-    """The reason for a deletion of our own: if this test fails, Dagster has fixed its deletion."""
+    """This is the reason why the platform has its own deletion. If this test fails, Dagster has fixed the deletion of
+    runs."""
     first = load(instance, KEYS[0])
     load(instance, KEYS[1])
     assert instance.get_materialized_partitions(TABLE) == {KEYS[0], KEYS[1]}
@@ -128,7 +129,7 @@ def test_a_run_whose_every_word_was_said_again_leaves_nothing(instance: dg.Dagst
 
 
 def test_a_failed_run_of_many_topics_stays_while_retries_count_it(instance: dg.DagsterInstance) -> None:
-    """The table's tag does not show which of its windows were not loaded since."""
+    """The run's tag for a table does not show which of the table's windows have not been loaded since."""
     failed = [load(instance, key, breaks=Breaks(loads=[key])).run_id for key in KEYS[:2]]
     instance.add_run_tags(failed[0], {dagster_records.TABLE_TAG: run_tag(None)})
     for key in KEYS[:3]:

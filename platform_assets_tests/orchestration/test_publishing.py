@@ -1,4 +1,4 @@
-"""The position of a table as lag monitors read it, from a real broker; loads run without Spark."""
+"""The position of a table as lag monitors read it from a real broker; loads run without Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LakeMaker = Callable[..., TopicLake]
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
-    """Function that makes a topic with its own lake, into which tests put rows without Spark."""
+    """Function that makes a topic with its own lake, to which tests add rows without Spark."""
 
     def make(partitions: int = 2) -> TopicLake:
         return TopicLake(broker.bootstrap, topic(partitions=partitions), tmp_path / "lake", answers.nothing_answers)
@@ -40,7 +40,7 @@ def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
 
 @pytest.fixture(scope="module", autouse=True)
 def coordinated(broker: Broker) -> None:
-    """Wait until the broker has a group coordinator, which a new broker lacks."""
+    """Wait until the broker has a group coordinator; a new broker has none yet."""
 
     def answers_for_groups() -> bool:
         try:
@@ -68,22 +68,22 @@ class Clock:
 
 
 def publisher(lk: TopicLake, clock: Clock | None = None) -> tuple[Publisher, list[str]]:
-    """Return a publisher and its messages."""
+    """Return a publisher, and the list to which it adds its warnings."""
     warn: list[str] = []
     return Publisher(lk.declaration, lk.ledger, lk.cluster, warn.append, clock or Clock()), warn
 
 
 def shown(lk: TopicLake) -> dict[int, int]:
-    """Return the current offsets that `kafka-consumer-groups --describe` would show, by partition."""
+    """Return the current offset of each partition, as `kafka-consumer-groups --describe` would show it."""
     asked = [TopicPartition(lk.topic, p) for p in lk.cluster.topic(lk.topic).partitions]
     found = committed(lk.bootstrap, f"platform-assets.raw/{lk.topic}", asked)
     return {t.partition: t.offset for t in found if t.offset >= 0}
 
 
 def committed(bootstrap: str, group: str, asked: list[TopicPartition]) -> list[TopicPartition]:
-    """Return the position as a consumer of the group reads it.
+    """Return the group's position as a consumer in the group reads it.
 
-    The admin client's request may end the process (librdkafka #5040).
+    A request by the admin client may end the process (librdkafka #5040).
     """
     consumer = Consumer({**librdkafka(bootstrap), "group.id": group, "log_level": 2})
     try:
@@ -94,7 +94,7 @@ def committed(bootstrap: str, group: str, asked: list[TopicPartition]) -> list[T
 
 
 def sealed(lk: TopicLake, number: int) -> list[str]:
-    """Windows of three records in partition 0 and two in partition 1."""
+    """Seal windows, each with three records in partition 0 and two in partition 1; return their keys."""
     records = [Record(partition=p) for p in (0, 0, 0, 1, 1)]
     return [lk.window_of(records) for _ in range(number)]
 

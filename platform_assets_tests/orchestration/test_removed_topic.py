@@ -1,4 +1,4 @@
-"""Dagster's records of a topic that is no longer declared, and how they are removed."""
+"""A topic that is no longer declared: Dagster's records of the topic, and their removal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
 
 def test_assets_of_a_removed_topic_are_in_the_catalogue_until_they_are_wiped(tmp_path: Path) -> None:
-    """The table and the ledger are not Dagster's, and stay."""
+    """The table and the ledger do not belong to Dagster, and stay."""
     home, lake = tmp_path / "dagster", tmp_path / "lake"
     home.mkdir()
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")

@@ -1,4 +1,4 @@
-"""Grouping of windows into runs: each once, neighbors only, within limits."""
+"""Grouping windows into runs: each window is in one run, and a run has only adjacent windows, within limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def hours(*sizes: int) -> list[SealedWindow]:
-    """Return hourly windows with these numbers of offsets."""
+    """Return hourly windows with these numbers of offsets, one window per number."""
     return [sealed("t", key_of(edge(n)), p0=(0, size)) for n, size in enumerate(sizes)]
 
 
@@ -52,7 +52,7 @@ def test_a_window_that_is_loaded_parts_the_runs_before_and_after_it() -> None:
 
 
 def test_every_window_that_is_not_loaded_is_in_one_run_that_names_it(rng: random.Random) -> None:
-    """Runs are read back like Dagster's: all partitions from the first to the last."""
+    """The test reads a run's windows as Dagster does: all partitions from the first to the last."""
     partitions = dg.TimeWindowPartitionsDefinition(START, KEY_FORMAT, cron_schedule=HOURLY, timezone="UTC")
     for _ in range(50):
         windows = hours(*(rng.choice((0, 1, 5, 200)) for _ in range(rng.randrange(30))))
@@ -69,14 +69,15 @@ def test_every_window_that_is_not_loaded_is_in_one_run_that_names_it(rng: random
 
 
 def test_hourly_windows_of_the_past_are_not_named_by_a_range_of_minutes() -> None:
-    """From 02:00 on by the minute: between 00:00 and 01:00, Dagster would now see sixty partitions."""
+    """Windows are one minute long from 02:00 on. Between 00:00 and 01:00, Dagster would now find sixty partitions."""
     minutes = [replace(hours(1)[0], window=Window(edge(2) + n * MINUTE, edge(2) + (n + 1) * MINUTE)) for n in range(3)]
     found = spans([*hours(1, 1), *minutes], schedule=BY_MINUTE, offsets=10, most=9)
     assert found == [("00:00", "00:00"), ("01:00", "01:00"), ("02:00", "02:02")]
 
 
 def test_windows_that_are_no_partitions_any_more_are_not_asked_for() -> None:
-    """By the minute up to 00:02, hourly from then on: 00:00 and 01:00 are partitions, 00:01 and 00:02 are not."""
+    """Windows are one minute long until 00:02, and hourly from then on: 00:00 and 01:00 are partitions; 00:01 and 00:02
+    are not."""
     window = hours(1)[0]
     starts = [START, START + MINUTE, START + 2 * MINUTE, edge(1), edge(2), edge(3)]
     windows = [replace(window, window=Window(a, b)) for a, b in itertools.pairwise(starts)]

@@ -1,4 +1,4 @@
-"""Retention forecast as text, as a check, and as the sensor reports it between loads."""
+"""The retention forecast as text, as a check, and in the sensor's reports between loads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def table_forecast(*forecasts: Forecast | None, transactions: tuple[OpenTransaction, ...] = ()) -> RetentionForecast:
-    """Each partition has offsets [100, 150) to load, and 10 more that are held back."""
+    """Return a forecast in which each partition has offsets [100, 150) to load, and 10 more offsets that are held back."""
     partitions = tuple(PartitionForecast(p, 100, 150, 160, f) for p, f in enumerate(forecasts))
     return RetentionForecast("clicks", partitions, transactions, Retention(34 * HOUR, None), ())
 
@@ -47,7 +47,7 @@ def transaction(*, began: float, minutes: int = 10, state: str = "Ongoing") -> O
 
 
 def messages(found: RetentionForecast, now: float) -> tuple[list[str], list[str]]:
-    """Return problems, and messages that end by themselves."""
+    """Return the problems, and the warnings that disappear without any action."""
     return list(retention_check.problems(found, "b:1", edge(now))), list(
         retention_check.warnings(found, "b:1", edge(now))
     )
@@ -96,7 +96,7 @@ def test_a_long_transaction_is_named_with_its_end_and_becomes_a_problem_where_th
 
 
 def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() -> None:
-    """A client without the right to query coordinators knows the same about each open transaction."""
+    """Without the right to query coordinators, a client knows no more than this about any open transaction."""
     unknown = replace(transaction(began=1), coordinated=None)
     held = table_forecast(FAR, transactions=(unknown,))
     problems, (warning,) = messages(held, 1.2)
@@ -144,7 +144,7 @@ def test_the_check_could_not_tell_without_a_forecast() -> None:
 
 
 class Brokers(Cluster):
-    """A cluster for a replaced `look`."""
+    """A stand-in for a cluster; tests replace `look`, which would use it."""
 
     def __init__(self) -> None:
         super().__init__(None, ClientSettings("localhost:1"))
@@ -155,7 +155,7 @@ class Brokers(Cluster):
 
 @pytest.fixture
 def forecasts(monkeypatch: pytest.MonkeyPatch) -> list[RetentionForecast | BrokerUnreachableError]:
-    """Results of the next forecasts; the last one repeats."""
+    """Results of the next forecasts; the last result is repeated."""
     found: list[RetentionForecast | BrokerUnreachableError] = [table_forecast(FAR)]
 
     def look(*_: object) -> RetentionForecast:

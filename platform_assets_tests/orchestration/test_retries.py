@@ -1,4 +1,4 @@
-"""Time and runs in which failed windows are requested again."""
+"""Retries of failed windows: the time of the next request, and the runs that the requests form."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_a_run_says_of_its_windows_is_read_back_from_its_tag() -> None:
 
 
 def test_each_window_that_waits_names_the_command_that_is_its_own() -> None:
-    """It is not the command of the run's first window, which may already have been run."""
+    """This command is not the one for the run's first window, which may already have been run."""
     errors = {
         key(n): OffsetsExpiredError("t", key(n), [(0, 1, 2)], f"`platform-assets accept-loss raw/t {key(n)}`")
         for n in range(3)
@@ -160,7 +160,7 @@ def test_a_loss_is_asked_for_again_only_once_it_was_accepted_after_the_failure()
 
 @pytest.mark.parametrize("cause", ["decision", "log"])
 def test_what_was_accepted_while_the_run_was_under_way_takes_effect(tmp_path: Path, cause: Cause) -> None:
-    """The run had read the ledger before; that time counts, not the end of the run."""
+    """The run read the ledger before the acceptance. The time of that reading counts, not the end of the run."""
     (window,) = recorded(tmp_path, "t", [{0: 0}, {0: 10}])
     ledger, table = Ledger(Lake.at(tmp_path)), TableRef.raw("t")
     ledger.record_acceptance(window, {0: (OffsetRange(0, 1),)}, "before")
@@ -212,7 +212,8 @@ def test_what_a_declaration_refused_is_asked_for_again_once_there_is_another_one
 
 
 def test_a_window_that_brings_its_runs_down_is_alone_in_one_in_the_end() -> None:
-    """Runs that were killed do not say at which window: the next ones have half as many, so the others get through."""
+    """A killed run does not report which window was the cause. Each retry has half as many windows, so the other
+    windows succeed."""
     windows = [sealed("t", key(n), p0=(0, 1)) for n in range(8)]
     left, poison, asked = {w.key for w in windows}, key(5), 0
     runs: list[FailedRun] = []

@@ -1,4 +1,5 @@
-"""Run config reveals no credential to those who launch runs: neither by another address nor by a variable's name."""
+"""Credentials and run config: users who launch runs cannot obtain a credential, neither with another address nor with a
+variable's name."""
 
 # No postponed annotations here: Dagster reads those of ops.
 
@@ -35,7 +36,7 @@ attributes: {topic: payments, window: "0 * * * *", start: "2026-01-01T00:00Z"}
 
 @pytest.fixture
 def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dg.JobDefinition]:
-    """Return every job of the platform's code location, with topics of each kind."""
+    """Return every job of the platform's code location, with all kinds of topics."""
     from platform_assets.definitions import defs
 
     (tmp_path / "defs" / "shop").mkdir(parents=True)
@@ -51,7 +52,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dg.JobDefiniti
 
 
 def _fields(config_type: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every place of a config with its type, inside lists and mappings too."""
+    """Yield the path and type of every field of a config, including fields inside lists and mappings."""
     yield path, config_type
     for inner in ("inner_type", "key_type"):
         if hasattr(config_type, inner):
@@ -78,7 +79,7 @@ def test_no_job_reads_the_environment_or_configures_a_resource_by_its_run_config
 
 @pytest.fixture
 def accept_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dg.JobDefinition:
-    """A job that repeats its topic's name in an error, with a secret in its environment."""
+    """A job that repeats its topic's name in an error. The job's environment contains a secret."""
     monkeypatch.setenv("KAFKA_SASL_PASSWORD", CANARY)
     monkeypatch.setenv("BROKERS", "real:9092")
 

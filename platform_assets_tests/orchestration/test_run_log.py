@@ -1,4 +1,4 @@
-"""One query for many tables gives the answers that each table would have got alone, and it is sent once."""
+"""One query for many tables: it gives the answers that a separate query per table would give, and is sent once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add(instance: dg.DagsterInstance, tags: dict[str, str], config: dict[str, An
 
 
 def filled(instance: dg.DagsterInstance, rng: random.Random) -> None:
-    """Make 45 failed runs of single tables, and 10 of many tables."""
+    """Record 45 failed runs for single tables, and 10 failed runs for many tables."""
     for _ in range(45):
         first, last = sorted(rng.choices(KEYS, k=2))
         bounds = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
@@ -61,7 +61,7 @@ def filled(instance: dg.DagsterInstance, rng: random.Random) -> None:
 def test_each_table_is_told_what_it_would_have_been_told_alone(
     instance: dg.DagsterInstance, rng: random.Random, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit is below the total of all tables, but above that of each single table."""
+    """In the second case, the limit is below the total of all tables, but above the number for each single table."""
     monkeypatch.setattr(dagster_records, "NEWEST_FAILURES", most)
     filled(instance, rng)
     alone = {t: {f.run_id for f in dagster_records.failed_runs(instance, t, KEYS)} for t in TABLES}

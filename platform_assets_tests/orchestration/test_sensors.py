@@ -1,6 +1,5 @@
-"""Ticks against a real broker, a real ledger and Dagster's own storage: their reports and requests, and how often they
-make them.
-"""
+"""Ticks with a real broker, a real ledger and Dagster's own storage: the reports and requests that ticks make, and how
+often they make them."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ def asked(result: dg.SensorResult) -> list[tuple[str, str]]:
 
 
 def events(result: dg.SensorResult, asset: dg.AssetKey) -> list[str]:
-    """Return the partitions of reported materializations of `asset`."""
+    """Return the partitions of the materializations that are reported for `asset`."""
     return [e.partition for e in _materializations(result) if e.asset_key == asset and e.partition is not None]
 
 
@@ -88,7 +87,7 @@ def _materializations(result: dg.SensorResult) -> list[dg.AssetMaterialization]:
 
 @dataclass
 class Ticker(Stream):
-    """The sensor of one topic, at any time that a test chooses, with its own Dagster storage."""
+    """The sensor of one topic, with its own Dagster storage; a test can make it tick at any time."""
 
     root: Path
     instance: dg.DagsterInstance
@@ -119,7 +118,7 @@ class Ticker(Stream):
     def run(
         self, status: dg.DagsterRunStatus, tags: dict[str, str], assets: Iterable[dg.AssetKey] | None = None
     ) -> dg.DagsterRun:
-        """Add a run of this table, or of `assets`, to Dagster's records."""
+        """Add a run for this table, or for `assets`, to Dagster's records."""
         run = dg.DagsterRun(
             job_name="__ASSET_JOB",
             run_id=str(uuid.uuid4()),
@@ -150,13 +149,13 @@ def ticker(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Iterable[Callab
 
 
 def backlog(t: Ticker, *sizes: int) -> None:
-    """Produce equally many records in each minute from START on."""
+    """Produce the same number of records in each minute, starting at START."""
     for number, size in enumerate(sizes):
         t.send([milliseconds(minute(number + 0.5))] * size)
 
 
 class Untouchable(Cluster):
-    """A cluster that must not be asked anything."""
+    """A cluster that must not be queried."""
 
     def __init__(self) -> None:
         super().__init__(None, ClientSettings("localhost:1"))
@@ -235,7 +234,7 @@ def test_a_backlog_is_asked_for_in_runs_of_bounded_size(ticker: Callable[..., Ti
 
 
 def test_a_tick_never_reports_more_windows_than_edges_may_be_sealed_in_one(ticker: Callable[..., Ticker]) -> None:
-    """Hundreds of windows may have been sealed manually before the sensor is first started."""
+    """Hundreds of windows may have been sealed manually before the sensor's first tick."""
     t = ticker(max_edges_per_tick=3)
     backlog(t, *[1] * 7)
     whole = replace(t, settings={})
@@ -254,7 +253,8 @@ def test_a_tick_never_reports_more_windows_than_edges_may_be_sealed_in_one(ticke
 def test_a_topic_with_years_of_backlog_is_sealed_reported_and_asked_for_in_even_portions(
     ticker: Callable[..., Ticker],
 ) -> None:
-    """With default settings: the daemon stores a tick's reports event by event before it starts the runs."""
+    """The test uses the default settings. The daemon stores a tick's reports one event at a time before it starts the
+    runs."""
     t = ticker()
     start = START - timedelta(days=3 * 365)
     t.declaration = replace(t.declaration, schedule="0 * * * *", start=start)
@@ -280,7 +280,7 @@ def test_a_topic_with_years_of_backlog_is_sealed_reported_and_asked_for_in_even_
 def test_a_tick_that_crashed_before_its_cursor_was_kept_reports_nothing_twice(
     ticker: Callable[..., Ticker], kept: int | None
 ) -> None:
-    """Its repeated requests have the same run keys, so Dagster recognizes them."""
+    """The next tick requests the same runs with the same run keys, so Dagster recognizes them."""
     t = ticker(max_windows_per_run=2)
     backlog(t, 1, 0, 1, 1, 1)
     crashed = t.tick(minute(5.9))
@@ -394,7 +394,7 @@ def test_a_cursor_that_was_reset_or_is_of_another_release_repeats_no_report(
 
 
 def test_a_cursor_beyond_the_ledger_stays_where_it_is(ticker: Callable[..., Ticker]) -> None:
-    """This happens after a ledger is rolled back."""
+    """A cursor is beyond the ledger after the ledger is rolled back."""
     t = ticker()
     backlog(t, 1)
     t.tick(minute(1))
@@ -501,7 +501,7 @@ def test_a_later_start_leaves_what_was_sealed_and_has_it_loaded(ticker: Callable
 def test_a_start_between_the_edges_of_an_earlier_schedule_is_not_one_that_was_moved(
     ticker: Callable[..., Ticker],
 ) -> None:
-    """From every five minutes to each minute, with a start two minutes before the first edge."""
+    """The schedule changes from every five minutes to every minute; the start is two minutes before the first edge."""
     t = ticker()
     t.declaration = replace(t.declaration, schedule="*/5 * * * *", start=START - 2 * MINUTE)
     first = t.tick(minute(5))
@@ -517,7 +517,8 @@ def test_a_start_between_the_edges_of_an_earlier_schedule_is_not_one_that_was_mo
 def test_the_sensor_of_the_definitions_ticks_and_consumes_nothing(
     broker: Broker, ticker: Callable[..., Ticker]
 ) -> None:
-    """It uses its resources and the current time, and creates only the consumer group for lag monitors."""
+    """The sensor uses its resources and the current time; the only consumer group that it creates is the one for lag
+    monitors."""
     t = ticker()
     now = datetime.now(UTC)
     declaration = replace(t.declaration, start=now - 3 * MINUTE)
@@ -544,7 +545,7 @@ def test_the_sensor_of_the_definitions_ticks_and_consumes_nothing(
 def test_a_missing_topic_skips_the_tick_with_its_name_and_remedy_and_keeps_the_cursor(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """There is no stack trace at every tick: 280 kB of them per minute used to hide the cause."""
+    """The tick does not log a stack trace. In the past, 280 kB of stack traces per minute hid the cause."""
     declaration = TopicDeclaration("no-such-topic", "* * * * *", datetime.now(UTC) - 3 * MINUTE)
     definitions = build_definitions(
         declaration, group="g", description=None, owners=(), sensor_running=False, deep_audit=DeepAudit()
@@ -579,7 +580,7 @@ def test_a_load_that_failed_a_moment_ago_is_not_asked_for_by_the_next_tick(ticke
 def test_what_was_asked_for_and_is_neither_loaded_nor_under_way_is_asked_for_under_another_key(
     ticker: Callable[..., Ticker],
 ) -> None:
-    """For example, its run was deleted. Dagster does not start a second run for a known key."""
+    """For example, the run of an earlier request was deleted. Dagster does not start a second run for a known key."""
     t = ticker()
     backlog(t, 1, 1)
     first = t.tick(minute(2.9))

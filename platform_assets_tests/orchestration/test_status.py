@@ -126,7 +126,7 @@ NOW = datetime.now(UTC)
 
 
 def seen(root: Path, instance: dg.DagsterInstance, now: datetime = NOW) -> TableStatus:
-    """Return the status with Dagster's records."""
+    """Return the status, using Dagster's records."""
     declared = TopicDeclaration(TOPIC, "0 * * * *", START)
     status_now = status.collect(
         [declared], Ledger(Lake.at(root)), Unasked(), instance, (), now, "no broker in this test"
@@ -136,7 +136,7 @@ def seen(root: Path, instance: dg.DagsterInstance, now: datetime = NOW) -> Table
 
 
 class Unasked(Cluster):
-    """A cluster that is never asked, because the test gives the reason for its silence."""
+    """A cluster that is never queried, because the test supplies the reason why it does not answer."""
 
     def __init__(self) -> None:
         super().__init__(None, ClientSettings("localhost:1"))
@@ -155,7 +155,7 @@ def run(instance: dg.DagsterInstance, state: dg.DagsterRunStatus, key: str, fail
 
 
 def sensor_state(instance: dg.DagsterInstance, state: InstigatorStatus) -> InstigatorState:
-    """Return Dagster's stored state of the topic's sensor."""
+    """Return the state that Dagster stores for the topic's sensor."""
     location = RegisteredCodeLocationOrigin("here")
     origin = RemoteRepositoryOrigin(location, "__repository__").get_instigator_origin(f"{TOPIC}_windows")
     return instance.add_instigator_state(InstigatorState(origin, InstigatorType.SENSOR, state))
@@ -180,7 +180,7 @@ def tick_of(
 
 @pytest.fixture
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """An instance with a store of sensor states, which in-memory instances lack."""
+    """An instance that stores sensor states, which in-memory instances do not."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 
@@ -291,7 +291,8 @@ def test_a_sensor_that_never_did_well_and_one_that_never_ticked_are_said_to_be(
 def test_of_a_failing_tick_the_platforms_own_error_is_shown_and_not_what_lies_below_it(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
-    """The remedy is in the platform's error, which may wrap a system error, and which Dagster wraps in its own."""
+    """The platform's error contains the remedy. It may wrap a system error, and Dagster wraps the platform's error in
+    its own."""
     recorded(tmp_path, TOPIC, [{0: 0}, {0: 10}])
     state = sensor_state(instance, InstigatorStatus.RUNNING)
     blocked = tmp_path / "blocked"
@@ -336,9 +337,8 @@ def test_a_topic_of_which_nothing_was_ever_sealed_says_that_its_sensor_never_tic
 
 @pytest.mark.parametrize("found", [True, False])
 def test_what_a_check_found_holds_until_it_has_found_something_else(instance: dg.DagsterInstance, found: bool) -> None:
-    """A run that is about to evaluate the check has no result yet: a failed check still fails, and blocks downstream
-    assets.
-    """
+    """A run that is about to evaluate the check has no result yet. The earlier failure still counts, and blocks
+    downstream assets."""
     key = dg.AssetCheckKey(table_key(TableRef.raw(TOPIC)), "no_gaps")
     assert [c.passed for c in health.latest_checks(instance, [key])] == [None]
     assert not dagster_records.blocked_by(instance, [key])
@@ -362,7 +362,8 @@ def test_what_a_check_found_holds_until_it_has_found_something_else(instance: dg
 
 
 def behind(waiting: Sequence[float], done: Mapping[float, float], now: float) -> Sequence[str]:
-    """The problems of an hourly topic: `waiting` windows by their ends, and when those that are `done` were loaded."""
+    """Return the problems of an hourly topic at `now`. `waiting` has the ends of windows that are not loaded; `done`
+    has the ends of loaded windows with the load times."""
     declared = TopicDeclaration(TOPIC, "0 * * * *", START)
     found = health.backlog(
         declared, [edge(n) for n in waiting], [(edge(e), edge(at)) for e, at in done.items()], edge(now)
@@ -430,8 +431,8 @@ def test_a_growing_backlog_is_seen_in_ledger_and_clock(tmp_path: Path, instance:
 def caught_up_to(
     root: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus], hours: float = 40.5
 ) -> TableStatus:
-    """After windows of 8 hours, of which 3 are loaded: `ticks` began that many minutes before now, which is at
-    `hours`."""
+    """Return the status `hours` after the start, with eight hourly windows, of which three are loaded. The keys of
+    `ticks` say how many minutes ago each tick began."""
     for window in recorded(root, TOPIC, [{0: n * 10} for n in range(9)])[:3]:
         loaded(root, window)
     now = edge(hours)
@@ -451,7 +452,8 @@ def caught_up_to(
 def test_while_a_sensor_catches_up_status_says_how_far_it_is_and_names_no_problem(
     tmp_path: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus]
 ) -> None:
-    """Windows sealed by the current tick are not requested yet: Dagster gets the windows first, then the requests."""
+    """Windows that the current tick has sealed are not requested yet: Dagster first gets the windows, then the
+    requests."""
     t = caught_up_to(tmp_path, instance, ticks)
     assert t.problems == ()
     assert t.warning is not None

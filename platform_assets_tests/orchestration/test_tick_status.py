@@ -1,4 +1,5 @@
-"""A failing tick is shown on the table's page in Dagster: once when the failure begins or changes, and once when it ends."""
+"""A failing tick on the table's page in Dagster: it is shown when the failure begins or changes, and when the failure
+ends."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
 
 
 def tick(instance: dg.DagsterInstance, root: Path, declaration: TopicDeclaration = STARTED) -> None:
-    """Run a tick like Dagster's daemon; no broker answers."""
+    """Run a tick as Dagster's daemon does; no broker answers."""
     resources = {
         "kafka": KafkaResource(bootstrap_servers=NOBODY, timeout_seconds=0.5),
         "lake": LakeResource(root=str(root)),
@@ -60,7 +61,8 @@ def test_a_broker_that_is_gone_is_on_the_page_of_the_table_once(instance: dg.Dag
 
 
 def test_what_changes_and_what_ends_is_on_the_page_too(instance: dg.DagsterInstance, tmp_path: Path) -> None:
-    """A topic whose first edge is in the future asks no broker; its lake is first a file."""
+    """For a topic whose first edge is in the future, the tick does not query a broker. In place of the lake, there is
+    first a file."""
     to_come = TopicDeclaration("clicks", "0 * * * *", NOW + timedelta(days=1))
     root = tmp_path / "lake"
     with pytest.raises(BrokerUnreachableError):

@@ -1,4 +1,5 @@
-"""Two code locations in one Dagster, each with its own lake, and a topic with the same name in both do not interfere."""
+"""Two code locations in one Dagster, each with its own lake: a topic that has the same name in both causes no
+interference."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class Location:
         return dg.AssetKey([self.name, *RAW.parts])
 
     def declare(self) -> None:
-        """Write its module and YAML; the windows of both have the same keys."""
+        """Write the location's module and YAML; the windows of both locations have the same keys."""
         folder = Path(self.variables["PLATFORM_DEFS"]) / TOPIC
         folder.mkdir(parents=True)
         declared = {

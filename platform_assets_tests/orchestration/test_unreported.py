@@ -1,4 +1,5 @@
-"""A run that ends between the ledger and Dagster: the next tick says what the run could not, and nobody acts."""
+"""A run that ends after its entry in the ledger and before its report to Dagster: the next tick makes the missing
+report without any action."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> list[str]:
-    """Four windows with offsets, the first three of which are loaded."""
+    """Return the keys of four windows with offsets; the first three windows are loaded."""
     windows = samples.recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(5)])
     for window in windows[:3]:
         offsets = {p: list(range(r.start, r.end)) for p, r in window.ranges.items()}
@@ -57,7 +58,7 @@ def run(instance: dg.DagsterInstance, first: str, last: str, status: dg.DagsterR
 
 
 def told(instance: dg.DagsterInstance, root: Path) -> list[str]:
-    """Return the reports of a tick that has nothing else to do, in order."""
+    """Return the partitions that a tick reports if it has nothing else to do, in order."""
     ledger = Ledger(Lake.at(root))
     # Runs are created by the clock of the machine, whatever the windows are of.
     found = []

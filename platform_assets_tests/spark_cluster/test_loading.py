@@ -1,4 +1,4 @@
-"""Loads, decoding and audits that are spread over executors, some of which are lost in the meantime, as are workers."""
+"""Loads, decoding and audits that are spread over executors. Executors and workers are lost in the meantime."""
 
 from __future__ import annotations
 
