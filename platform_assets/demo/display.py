@@ -1,4 +1,4 @@
-"""Progress of the demo: bars on a terminal, a plain line every few seconds elsewhere."""
+"""Progress of the demo: bars on a terminal; otherwise, a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from platform_assets.model.untrusted import line
 from platform_assets.terminal import console as terminal
 
 PLAIN_LINE_SECONDS: Final = 5.0
-"""Minimum time between two lines without a terminal."""
+"""Minimum time between two lines of progress without a terminal."""
 
 PLAIN_WIDTH: Final = 140
 """Width of a table without a terminal."""
 
 
 class Counters(Protocol):
-    """One count per topic, towards a total. Safe to call from several threads."""
+    """One count per topic, each with a total to reach. It can be called from several threads."""
 
     def advance(self, topic: str, count: int) -> None:
-        """Count `count` more."""
+        """Increase the topic's count by `count`."""
 
     def note(self, topic: str, text: str) -> None:
         """Set the topic's current note."""
 
 
 class Display:
-    """Shows steps and counts; paths and addresses are printed in full, and text is never interpreted as markup."""
+    """Shows steps and counts. Paths and addresses are printed in full, and text is never interpreted as markup."""
 
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console or terminal()
@@ -50,7 +50,7 @@ class Display:
 
     @contextmanager
     def counters(self, totals: Mapping[str, int]) -> Iterator[Counters]:
-        """Show a count for each topic until the block ends."""
+        """Show a count for each topic until the end of the block."""
         if not self.console.is_terminal:
             lines = _Lines(totals, self.detail, self._clock)
             yield lines
@@ -98,7 +98,7 @@ class _Lines:
             self._report_if_due()
 
     def finish(self) -> None:
-        """Show the final counts, unless they were the last output."""
+        """Show the final counts, unless they were the last output already."""
         with self._mutex:
             self._report_now()
 

@@ -1,10 +1,10 @@
-"""Streams the demo's rows into its topics, each row once, however often it is interrupted and started again.
+"""Streams the demo's rows into its topics, each row once, however often the demo is interrupted and started again.
 
-The rows left to send are those whose numbers are missing from the topic's committed records. `flights` uses a
-transactional producer, whose stable transactional id fences an earlier process and aborts its open transaction before
-the topic is read. `weather` and `planes` use idempotent producers, which have no such fence. But the broker accepts
-data that a killed process has sent within milliseconds, long before the next process reads the topic, and
-`state.exclusive_demo` prevents two processes at once.
+The rows that remain to be sent are those whose numbers are missing from the topic's committed records. `flights` uses a
+transactional producer. Its transactional id never changes, so it fences an earlier process and aborts that process's
+open transaction before the topic is read. `weather` and `planes` use idempotent producers, which cannot fence an
+earlier process. But the broker takes only milliseconds to accept data that a killed process sent, which is long before
+the next process reads the topic, and `state.exclusive_demo` prevents two processes from running at the same time.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ _PRODUCER_SETTINGS: Final = {
 
 
 class TransactionAbortedError(PlatformError):
-    """The transaction must be aborted and sent again, which the next attempt does."""
+    """The transaction must be aborted and sent again; the next attempt does this."""
 
 
 class Outlet:
-    """Sends rows of a dataset to the topic with its name, and reports when they are there.
+    """Sends rows of a dataset to the dataset's topic, and reports when the rows are in the topic.
 
-    With a transactional id, rows are sent between `begin` and `commit` or `abort`; creating the outlet fences every
-    previous holder of the id and waits until the transaction it left open is aborted. Without one, `flush` waits for
-    the sent rows: each row is in the topic once, but an earlier process cannot be fenced.
+    With a transactional id, rows are sent between `begin` and `commit` or `abort`. When the outlet is created, it
+    fences every previous holder of the id, and waits until any transaction that was left open is aborted. Without a
+    transactional id, `flush` waits for the sent rows: each row is in the topic once, but an earlier process cannot be
+    fenced.
     """
 
     def __init__(self, client: ClientSettings, dataset: Dataset, transactional_id: str | None) -> None:
@@ -77,7 +78,7 @@ class Outlet:
         self._call("beginning a transaction", self._producer.begin_transaction)
 
     def send(self, rows: Rows, timestamps: Rows | None) -> None:
-        """Hand rows to the producer, each with its timestamp in ms, or with the current time for None."""
+        """Hand rows to the producer, each with its timestamp in ms; for None, the current time is used."""
         values = _taken(self._dataset.values, rows)
         keys: Sequence[bytes | None] = (
             [None] * len(rows) if self._dataset.keys is None else _taken(self._dataset.keys, rows)
@@ -93,17 +94,19 @@ class Outlet:
         """Commit the transaction: its rows are in the topic when this returns.
 
         Raises:
-            TransactionAbortedError: the broker requires an abort, so abort it and send its rows again.
+            TransactionAbortedError: the broker requires an abort: abort the transaction and send its rows again.
             BrokerUnreachableError: the broker did not answer in time. The next start finds out whether the transaction
-            is committed.
+                is committed.
         """
         self._call("committing a transaction", lambda: self._producer.commit_transaction(CALL_SECONDS))
 
     def abort(self, *, after_sending: bool) -> None:
         """Abort the transaction. With `after_sending`, wait until its records are in the log, where consumers do not
-        see them. Leave that out for a transaction that the broker requires to be aborted. The coordinator refuses to
-        abort a transaction that it does not know yet, for example if the previous one has just been committed and
-        nothing of this one was sent (INVALID_TXN_STATE).
+        see them.
+
+        Omit `after_sending` for a transaction that the broker requires to be aborted. The coordinator refuses to abort
+        a transaction that it does not know yet (INVALID_TXN_STATE), for example if the previous transaction has just
+        been committed and nothing of this transaction was sent.
         """
         if after_sending:
             self._flush()
@@ -111,15 +114,18 @@ class Outlet:
         self._failures.clear()
 
     def flush(self) -> None:
-        """Wait until all sent rows are in the topic. Raises: BrokerUnreachableError: the broker did not accept them in
-        time. BrokerRefusedError: the broker refused some of it.
+        """Wait until all sent rows are in the topic.
+
+        Raises:
+            BrokerUnreachableError: the broker did not accept them in time.
+            BrokerRefusedError: the broker refused some of it.
         """
         self._flush()
         if self._failures:
             raise translated(self._failures[0], self._doing("sending rows"))
 
     def close(self) -> None:
-        """Close the connection; rows that were not flushed are lost."""
+        """Close the connection. Rows that were not flushed are lost."""
         self._producer.purge()
         if not self._broken:
             # Would warn that a broken producer cannot abort its transaction; that producer ends with its last
@@ -198,25 +204,26 @@ def _taken(column: Any, rows: Rows) -> list[bytes]:
 
 
 TRANSACTIONAL_IDS: Final[dict[TopicName, str]] = {"flights": "platform-assets-demo-flights"}
-"""Transactional ids of the topics that are sent in transactions."""
+"""Transactional ids of the topics to which rows are sent in transactions."""
 
 SEED: Final = 2013
 ATTEMPTS: Final = 5
-"""Maximum number of times that a transaction is sent if the broker makes it abort."""
+"""Maximum number of times that a transaction is sent if the broker requires an abort."""
 
 _PIECE: Final = 5_000
 _STEP_SECONDS: Final = 0.05
 
 OnSent = Callable[[TopicName, int], None]
-"""Called with a topic and the number of its rows that were committed since the last call."""
+"""Function that is called with a topic and the number of its rows that were committed since the last call."""
 
 
 class Pace:
     """Lets rows through at an even rate.
 
     Args:
-        rows: number of rows. seconds: duration over which they are spread; 0 for all at once. stop: once set, no more
-            rows pass.
+        rows: number of rows.
+        seconds: duration over which they are spread; 0 for all at once.
+        stop: once set, no more rows pass.
     """
 
     def __init__(self, rows: int, seconds: float, stop: threading.Event) -> None:
@@ -225,7 +232,7 @@ class Pace:
         self._started = time.monotonic()
 
     def take(self, wanted: int) -> int:
-        """Wait until rows are due and return how many of `wanted` may go now; 0 once stopped."""
+        """Wait until rows are due, and return how many of the `wanted` rows may be sent now; 0 after `stop` was set."""
         while not self._stop.is_set():
             if due := min(wanted, self._due() - self._passed):
                 self._passed += due
@@ -242,9 +249,13 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class TopicStream:
-    """One topic's producer and the rows that its topic lacked when this process started. Attributes: outlet: sends the
-    rows. dataset: all rows. schedule: time of each row. missing: numbers of the rows that were not committed,
-    ascending.
+    """One topic's producer and the rows that its topic lacked when this process started.
+
+    Attributes:
+        outlet: sends the rows.
+        dataset: all rows.
+        schedule: time of each row.
+        missing: numbers of the rows that were not committed, ascending.
     """
 
     outlet: Outlet
@@ -254,20 +265,20 @@ class TopicStream:
 
     @property
     def backlog(self) -> Rows:
-        """The missing rows that had happened when the demo first started."""
+        """The missing rows that had already happened when the demo first started."""
         return self.missing[self.missing < self.schedule.backlog]
 
     @property
     def live(self) -> Rows:
-        """The missing rows that happen while the demo runs."""
+        """The missing rows that happen while the demo is running."""
         return self.missing[self.missing >= self.schedule.backlog]
 
 
 class Streams:
     """The demo's three topics: creates them, compares them with the data, and sends the missing rows.
 
-    Open it with `open_streams`. `stop`, once set from any thread, ends sending soon and leaves every topic consistent:
-    sent rows are acknowledged, and the open transaction is aborted.
+    Open it with `open_streams`. When `stop` is set, from any thread, sending ends soon and leaves every topic
+    consistent: rows that were sent are acknowledged, and the open transaction is aborted.
     """
 
     def __init__(
@@ -284,11 +295,11 @@ class Streams:
         return {stream.dataset.topic: len(stream.missing) for stream in self._streams}
 
     def send_backlog(self) -> None:
-        """Send, as fast as possible, the missing rows that had happened when the demo first started."""
+        """Send, as fast as possible, the missing rows that had already happened when the demo first started."""
         self._each(lambda stream: self._send(stream, stream.backlog, live_seconds=None))
 
     def send_live(self, seconds: float) -> None:
-        """Send the other missing rows, timestamped as they are sent.
+        """Send the other missing rows, each with the time of sending as its timestamp.
 
         Args:
             seconds: duration of a topic's complete live part; a partial one takes a proportional share.
@@ -342,7 +353,7 @@ class Streams:
         return True
 
     def _each(self, act: Callable[[TopicStream], None]) -> None:
-        """Run `act` for every topic at once; the first error stops the others and is raised."""
+        """Run `act` for every topic at the same time. The first error stops all other topics and is raised."""
         with ThreadPoolExecutor(len(self._streams), thread_name_prefix="demo-stream") as pool:
             futures = [pool.submit(act, stream) for stream in self._streams]
             try:
@@ -366,12 +377,15 @@ def open_streams(
     on_sent: OnSent = lambda topic, rows: None,
     datasets: Iterable[Dataset] | None = None,
 ) -> Iterator[Streams]:
-    """Create missing topics, fence an earlier process, and find out which rows the topics lack.
+    """Create missing topics, fence any earlier process, and find out which rows the topics lack.
 
     Args:
-        client: connection settings of the broker. start: first start of the demo, aware. stop: see `Streams`. on_sent:
-        called with the rows that the topics already have, then with newly committed ones; called from several threads.
-        datasets: rows that the topics shall have; all of the demo's data by default.
+        client: connection settings of the broker.
+        start: first start of the demo, aware.
+        stop: see `Streams`.
+        on_sent: called first for the rows that the topics already have, then for newly committed rows, from several
+            threads.
+        datasets: rows that the topics must have; by default, all of the demo's data.
 
     Raises:
         BrokerUnreachableError, BrokerRefusedError: from the broker.

@@ -1,7 +1,8 @@
-"""Proof that a table has exactly the streamed rows: comparison with the data and with the topic, without Spark.
+"""Proof that a table has exactly the streamed rows. The table is compared with the data and with the topic, without
+Spark.
 
-The table's values are compared byte by byte with those of the dataset, and its offsets with the records that the
-broker gives to a read_committed consumer. Neither the ledger nor the loader's own counts take part.
+The table's values are compared byte by byte with the values in the dataset, and its offsets with the records that the
+broker returns to a read_committed consumer. Neither the ledger nor the loader's own counts are used.
 """
 
 from __future__ import annotations
@@ -22,20 +23,24 @@ from platform_assets.demo.topic_log import TopicLog
 from platform_assets.lake import datasets
 
 _OFFSET_BITS: Final = 48
-"""A place in the log as one number: partition above, offset below. The demo's offsets are far smaller than 2^48."""
+"""A place in the log as one number: the partition in the high bits and the offset in the low bits. The demo's offsets
+are far smaller than 2^48."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exactness:
-    """Result of a comparison; all faults are empty if the table has each row exactly once.
+    """Result of a comparison. If the table has each row exactly once, all lists of faults are empty.
 
     Attributes:
-        topic: the topic. rows: number of rows in the table. missing: numbers of the dataset's rows that the table
-        lacks, ascending. doubled: numbers of rows that it has more than once. altered: numbers of rows whose bytes
-        differ from the dataset's. foreign: count of the table's values that do not match any row of the dataset.
-        places_doubled: count of log places (partition and offset) that the table has more than once. not_in_log: count
-        of the table's places where the topic has no committed record, or that of another row. not_in_table: count of
-        the topic's committed records without a row in the table.
+        topic: the topic.
+        rows: number of rows in the table.
+        missing: numbers of the dataset's rows that the table lacks, ascending.
+        doubled: numbers of rows that the table has more than once.
+        altered: numbers of rows whose bytes differ from those in the dataset.
+        foreign: count of the table's values that do not match any row of the dataset.
+        places_doubled: count of log places (partition and offset) that the table has more than once.
+        not_in_log: count of the table's places where the topic has no committed record, or has another row's.
+        not_in_table: count of the topic's committed records without a row in the table.
     """
 
     topic: str
@@ -50,7 +55,7 @@ class Exactness:
 
     @property
     def exact(self) -> bool:
-        """True if the table has every row of the dataset once, and every committed record once, and no other."""
+        """True if the table has every row of the dataset once and every committed record once, and no other rows."""
         return not self.faults()
 
     def faults(self) -> list[str]:
@@ -70,7 +75,7 @@ class Exactness:
 def compare(table: Path, dataset: Dataset, log: TopicLog) -> Exactness:
     """Compare a raw table with the data that was streamed and with the topic's committed records.
 
-    Reads three columns of the table, batch by batch; a table that does not exist has no rows.
+    Three columns of the table are read, batch by batch. A table that does not exist has no rows.
     """
     total = len(dataset)
     counts: npt.NDArray[np.int64] = np.zeros(total, dtype=np.int64)
@@ -108,7 +113,7 @@ def compare(table: Path, dataset: Dataset, log: TopicLog) -> Exactness:
 
 
 def _strangers(places: Rows, rows: Rows, log_places: Rows, log_rows: Rows) -> int:
-    """Return how many of `places` the log lacks, or has with another row number."""
+    """Return the number of `places` that are missing in the log or that have another row number there."""
     order = np.argsort(log_places)
     at = np.searchsorted(log_places, places, sorter=order)
     inside = at < len(log_places)

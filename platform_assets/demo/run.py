@@ -1,4 +1,5 @@
-"""`make demo`: streams the data, lets the platform load it, proves that the tables hold it, and leaves the UI open."""
+"""`make demo`: streams the data, lets the platform load the data, proves that the tables have it, and leaves the UI
+open."""
 
 from __future__ import annotations
 
@@ -39,14 +40,16 @@ DAGSTER: Final[tuple[Service, ...]] = ("dagster-webserver", "dagster-daemon")
 
 
 def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, display: Display | None = None) -> int:
-    """Run the demo on the data folder `home`; a second run continues from there.
+    """Run the demo on the data folder `home`; a second run continues where the first one ended.
 
     Args:
-        home: the data folder. once: end after the proof is printed, instead of leaving the UI open until Ctrl-C.
-            live_seconds: duration of the data's live part. display: output of progress; standard output by default.
+        home: the data folder.
+        once: end after the proof is printed, instead of leaving the UI open until Ctrl-C.
+        live_seconds: duration of the data's live part.
+        display: output of progress; standard output by default.
 
     Returns:
-        0 if every table is exact and every check has passed, else 1; 130 if it was interrupted before that.
+        0 if every table is exact and every check has passed, otherwise 1; 130 if the demo was interrupted before that.
     """
     shown = display or Display()
     try:
@@ -142,7 +145,8 @@ class _Demo:
 
     @contextmanager
     def _services(self, setting: str) -> Iterator[set[Service]]:
-        """Publish the demo's start to Dagster; at the end, stop the services that were started in the meantime."""
+        """Publish the demo's start to Dagster. At the end of the block, stop the services that were started in the
+        block."""
         running = self._running()
         if state.publish_start(self.home, setting) and running.keys() & set(DAGSTER):
             # They were started before the demo, and have read the definitions with another start.
@@ -212,8 +216,7 @@ class _Demo:
 
 
 def _check_declared() -> None:
-    """Raise ConfigurationError before anything starts unless the definitions are sound and declare the demo's
-    topics."""
+    """Raise ConfigurationError, before anything starts, unless the definitions are valid and declare the demo's topics."""
     from platform_assets.components import declared, yaml_check
 
     folder = declared.defs_folder()
@@ -230,7 +233,7 @@ def _check_declared() -> None:
 
 
 class _Teller:
-    """Passes counts on to the current display, and keeps them for the next one."""
+    """Passes counts to the current display, and keeps them for the next display."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -238,7 +241,7 @@ class _Teller:
         self._counters: Counters | None = None
 
     def sent(self, topic: TopicName, rows: int) -> None:
-        """Count rows that a topic has."""
+        """Count rows that are in a topic."""
         with self._mutex:
             self._sent[topic] = self._sent.get(topic, 0) + rows
             if self._counters is not None:
@@ -246,7 +249,7 @@ class _Teller:
 
     @contextmanager
     def to(self, counters: Counters) -> Iterator[None]:
-        """Pass counts to `counters` until the block ends, starting with the counts so far."""
+        """Pass counts to `counters` until the end of the block, beginning with the counts so far."""
         with self._mutex:
             self._counters = counters
             for topic, rows in self._sent.items():
@@ -260,7 +263,7 @@ class _Teller:
 
 @contextmanager
 def _log_file(home: Home) -> Iterator[None]:
-    """Send libraries' log messages to a file, so that they do not disturb the progress display."""
+    """Send the log messages of libraries to a file, so that they do not disturb the display of progress."""
     home.prepare()
     handler = logging.FileHandler(home.log_file("demo"), mode="w", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -275,7 +278,7 @@ def _log_file(home: Home) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Ignore interrupts: a second Ctrl-C while services are being stopped would leave some running."""
+    """Ignore interrupts, because a second Ctrl-C while services are being stopped would leave some services running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

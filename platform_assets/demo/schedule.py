@@ -1,4 +1,4 @@
-"""Times of the demo's rows: pure."""
+"""Times of the demo's rows. This module is pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Rows = npt.NDArray[np.int64]
 """Row numbers, ascending."""
 
 BACKLOG_TENTHS: Final = 9
-"""Tenths of each topic's rows that had happened when the demo first started."""
+"""Tenths of each topic's rows that had already happened when the demo first started."""
 
 BACKLOG_TIME: Final = timedelta(minutes=30)
-"""Time between the first backlog row and that start."""
+"""Time between the first backlog row and the demo's first start."""
 
 MARGIN: Final = timedelta(minutes=1)
 """Time between the topics' first edge and the first backlog row."""
@@ -29,7 +29,7 @@ MARGIN: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The rows of one topic over time: a backlog before `start`, the rest live from then on.
+    """The rows of one topic over time: a backlog before `start`, and live rows from then on.
 
     Attributes:
         start: first start of the demo, aware; the same in every later run.
@@ -41,24 +41,24 @@ class Schedule:
 
     @property
     def backlog(self) -> int:
-        """Number of backlog rows: rows `[0, backlog)`; rows `[backlog, rows)` are live."""
+        """Number of backlog rows: rows `[0, backlog)` are the backlog, and rows `[backlog, rows)` are live."""
         return self.rows * BACKLOG_TENTHS // 10
 
     def timestamps(self, rows: Rows) -> Rows:
-        """Timestamps of backlog rows in ms since the epoch: spread evenly, ascending, all before `start`."""
+        """Timestamps of backlog rows in ms since the epoch. They are spread evenly, ascending, and all before `start`."""
         first = milliseconds(self.start - BACKLOG_TIME)
         return first + rows * round(BACKLOG_TIME.total_seconds() * 1000) // max(self.backlog, 1)
 
 
 def first_edge(start: datetime) -> datetime:
-    """Return the start of the topics' windows: the whole minute at or before the backlog's first record, less a
+    """Return the start of the topics' windows: the whole minute at or before the backlog's first record, minus a
     margin."""
     return (start - BACKLOG_TIME - MARGIN).replace(second=0, microsecond=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Rows sent in one transaction, which is first sent completely and aborted `aborted` times."""
+    """Rows sent in one transaction. First, the transaction is sent completely and aborted, `aborted` times."""
 
     rows: Rows
     aborted: int
@@ -72,7 +72,7 @@ ABORTED_SHARE: Final = 0.06
 
 
 def transactions(rows: Rows, seed: int) -> Iterator[Transaction]:
-    """Cut `rows` into transactions of random sizes; the same seed gives the same ones."""
+    """Divide `rows` into transactions of random sizes. The same seed gives the same transactions."""
     chance = random.Random(seed)
     edges = [0]
     while edges[-1] < len(rows):

@@ -1,4 +1,4 @@
-"""State of the demo in a data folder: its first start there, and the services that it must stop."""
+"""State of the demo in a data folder: its first start there, and the services that the demo must stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.services.home import Home
 
 START_VARIABLE: Final = "DEMO_START"
-"""Environment variable with the first edge of the demo's topics, ISO 8601 in UTC; `defs/flights/defs.yaml` reads it."""
+"""Environment variable with the first edge of the demo's topics, as ISO 8601 in UTC; `defs/flights/defs.yaml` reads it.
+"""
 
 _FILE: Final = "demo.json"
 _LOCK: Final = "demo.lock"
@@ -26,10 +27,11 @@ S = TypeVar("S", bound=str)
 
 
 def remembered_start(root: Path, now: datetime | None = None) -> datetime:
-    """Return when the demo first started in the data folder `root`, aware; the present if this is the first time.
+    """Return the time, aware, when the demo first started in the data folder `root`; the present time if this is the
+    first start.
 
     Raises:
-        ConfigurationError: the file with the start is damaged.
+        ConfigurationError: the file with the start time is damaged.
     """
     path = root / _FILE
     try:
@@ -50,15 +52,15 @@ def remembered_start(root: Path, now: datetime | None = None) -> datetime:
 
 
 def start_setting(start: datetime) -> str:
-    """The value of `DEMO_START` for a demo that first started at `start`."""
+    """Return the value of `DEMO_START` for a demo that first started at `start`."""
     return first_edge(start).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def publish_start(home: Home, setting: str) -> bool:
-    """Publish the start to every later process of the platform; return True if it was different or unset before.
+    """Publish the start time to every later process of the platform; return True if it was different or unset before.
 
-    It goes into this process's environment, which services inherit, and into `platform.env` in the data folder, where
-    `platform_assets.services.platform.variables` finds it for other commands.
+    The start time is stored in this process's environment, which services inherit, and in `platform.env` in the data
+    folder. From there, `platform_assets.services.platform.variables` reads it for other commands.
     """
     os.environ[START_VARIABLE] = setting
     path = home.variables_file
@@ -72,13 +74,16 @@ def publish_start(home: Home, setting: str) -> bool:
 
 
 def remember_services(root: Path, services: Mapping[str, int | None]) -> None:
-    """Record the services that this demo starts, by pid, None for a starting one, in case the demo is killed."""
+    """Record the services that this demo starts, by pid, in case the demo is killed. None stands for a service that is
+    still starting."""
     _replace(root / _SERVICES, json.dumps(dict(services)) + "\n")
 
 
 def left_services(root: Path, running: Mapping[S, int | None]) -> set[S]:
-    """Return those of the `running` services, by pid, that a killed demo has left behind. Raises: ConfigurationError:
-    the file that lists them is damaged.
+    """Return those of the `running` services, by pid, that a killed demo has left behind.
+
+    Raises:
+        ConfigurationError: the file that lists them is damaged.
     """
     path = root / _SERVICES
     try:
@@ -92,11 +97,11 @@ def left_services(root: Path, running: Mapping[S, int | None]) -> set[S]:
 
 @contextmanager
 def exclusive_demo(root: Path) -> Iterator[None]:
-    """Keep a second demo out of the data folder while this one runs; the lock of a killed process is released by
-    itself.
+    """Prevent a second demo from using the data folder while this demo runs. If the process is killed, its lock is
+    released.
 
     Raises:
-        ConfigurationError: another demo runs.
+        ConfigurationError: another demo is running.
     """
     root.mkdir(parents=True, exist_ok=True)
     with (root / _LOCK).open("a") as handle:
@@ -110,7 +115,7 @@ def exclusive_demo(root: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file atomically, so that no reader and no later run sees half of it."""
+    """Write a file atomically, so that no reader and no later run sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demo's result: one line per topic, and the faults if there are any."""
+"""The demo's result: one line per topic, and the faults, if there are any."""
 
 from __future__ import annotations
 
@@ -35,15 +35,17 @@ class TopicResult:
 
     Attributes:
         produced: records in the log, including those of aborted transactions.
-        committed: records that a read_committed consumer gets.
+        committed: records that a read_committed consumer receives.
         log: the offsets of the topic, from its log start to its last stable offset.
         exactness: the comparison of the raw table with the data and the topic.
-        typed: the comparison of the decoded table with the source file. ranges: the offsets of all sealed windows.
+        typed: the comparison of the decoded table with the source file.
+        ranges: the offsets of all sealed windows.
         sealed: number of windows whose offsets are fixed.
-        loaded: number of them that are in the table.
-        with_rows: number of those that have rows.
-        holes: offsets of the loaded windows that have no row.
-        checks: results by name, such as `passed`. check_faults: the checks that have not passed, each in a sentence.
+        loaded: number of sealed windows that are in the table.
+        with_rows: number of loaded windows that have rows.
+        holes: number of offsets in the loaded windows that have no row.
+        checks: results by name, such as `passed`.
+        check_faults: one sentence for each check that has not passed.
     """
 
     produced: int
@@ -61,12 +63,12 @@ class TopicResult:
 
     @property
     def aborted(self) -> int:
-        """Records of aborted transactions."""
+        """Number of records in aborted transactions."""
         return self.produced - self.committed
 
     @property
     def markers(self) -> int:
-        """Offsets that have a transaction marker instead of a record."""
+        """Number of offsets that have a transaction marker instead of a record."""
         return self.log.size - self.produced
 
     def faults(self) -> list[str]:
@@ -113,9 +115,8 @@ def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: Topi
 
 
 def _merged(ranges: Sequence[TopicRanges]) -> TopicRanges:
-    """Return the ranges from the first window's start to the last one's end; an added partition starts where it
-    appears.
-    """
+    """Return the ranges from the start of the first window to the end of the last one. An added partition starts where
+    it first appears."""
     starts: dict[int, int] = {}
     for window in ranges:
         for partition, span in window.items():
@@ -166,7 +167,7 @@ def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
 
 
 def _checks(states: Mapping[str, str]) -> str:
-    """Return how many have passed, and which have not."""
+    """Return the number of checks that have passed, and the checks that have not passed."""
     others = [f"{name} {state}" for name, state in states.items() if state != "passed"]
     return "\n".join([f"{len(states) - len(others)} of {len(states)} passed", *others])
 

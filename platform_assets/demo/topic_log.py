@@ -1,6 +1,6 @@
-"""The demo's topics on the broker: created if missing, and read back record by record. The broker's own records decide
-which rows are left to send, and the proof compares tables with them; the demo keeps no counts that could be wrong.
-"""
+"""The demo's topics on the broker. They are created if they are missing, and read back record by record. The broker's
+own records decide which rows remain to be sent, and the proof compares the tables with these records. The demo keeps no
+counts of its own that could be wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOPIC_SETTINGS: Final = {
 }
 
 CALL_SECONDS: Final = 30.0
-"""Time limit of one answer of the broker, in seconds."""
+"""Time limit for one answer from the broker, in seconds."""
 
 _BATCH: Final = 20_000
 _ASK_AGAIN_SECONDS: Final = 0.1
@@ -49,13 +49,13 @@ _ASK_AGAIN_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TopicLog:
-    """The records of one topic that a scan has read, in no order.
+    """The records of one topic that a scan has read, in no particular order.
 
     Attributes:
         topic: its name.
         partitions: the Kafka partition of each record.
-        offsets: its offset.
-        rows: the row number in its value.
+        offsets: the offset of each record.
+        rows: the row number in the value of each record.
     """
 
     topic: str
@@ -68,8 +68,11 @@ class TopicLog:
 
 
 def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = PARTITIONS) -> None:
-    """Create missing topics, with explicit settings for all that the demo relies on. Raises: BrokerUnreachableError: no
-    broker answered in time. BrokerRefusedError: the broker does not allow it.
+    """Create missing topics, with explicit settings for everything that the demo relies on.
+
+    Raises:
+        BrokerUnreachableError: no broker answered in time.
+        BrokerRefusedError: the broker does not allow it.
     """
     doing = "creating the demo's topics"
     admin = AdminClient(client.librdkafka(), logger=_log)
@@ -86,7 +89,8 @@ def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = 
 
 def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
     """Return the offsets of `topic` from its log start to its last stable offset, for every partition. For a moment
-    after its creation, not every broker knows a topic, and it has no leaders: this waits for both.
+    after a topic is created, some brokers do not know it, and its partitions have no leaders. This call waits until
+    both have changed.
 
     Raises:
         BrokerUnreachableError: a partition is unreachable.
@@ -113,8 +117,11 @@ def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
 def await_decided(cluster: Cluster, topic: str) -> None:
     """Wait until no transaction of `topic` is undecided, so that its last stable offsets are its ends.
 
-    A commit is acknowledged as soon as it is certain; its markers, which make the records visible, follow a moment
-    later. Raises: BrokerUnreachableError: a transaction stays undecided.
+    A commit is acknowledged as soon as it is certain. The markers of the commit, which make its records visible, follow
+    a moment later.
+
+    Raises:
+        BrokerUnreachableError: a transaction stays undecided.
     """
     deadline = time.monotonic() + CALL_SECONDS
     state = cluster.topic(topic)
@@ -139,14 +146,18 @@ def scan(
     committed: bool = True,
     on_records: Callable[[int], None] = lambda count: None,
 ) -> TopicLog:
-    """Read every record of `topic` in `ranges`; return their places and rows. Args: client: connection settings of the
-        broker. topic: its name. ranges: the offsets to read; their ends must not be after the last stable offset.
-        committed: leave out the records of aborted transactions. on_records: called with the number of records read
-        since its last call.
+    """Read every record of `topic` in `ranges`; return the places and row numbers of the records.
+
+    Args:
+        client: connection settings of the broker.
+        topic: name of the topic.
+        ranges: the offsets to read; their ends must not be after the last stable offset.
+        committed: leave out the records of aborted transactions.
+        on_records: called with the number of records read since the last call.
 
     Raises:
         BrokerUnreachableError: no record and no end of a partition came for `CALL_SECONDS`.
-        ConfigurationError: a record is not from the demo, so the topic has another owner.
+        ConfigurationError: a record is not from the demo, so the topic belongs to something else.
     """
     doing = f"reading topic {topic!r}"
     left = {partition: span.end for partition, span in ranges.non_empty().items()}
@@ -205,7 +216,7 @@ def scan(
 
 
 def translated(error: KafkaError, doing: str) -> BrokerUnreachableError | BrokerRefusedError:
-    """Return the platform's error for an error of the client."""
+    """Return the platform's error for an error that the client raised."""
     if error.fatal() or not (error.retriable() or error.code() in _UNREACHABLE):
         return BrokerRefusedError(doing, error.str())
     return BrokerUnreachableError(doing, CALL_SECONDS, error.str())

@@ -1,6 +1,6 @@
-"""Proof that a decoded table matches the CSV file, by other means: pandas reads the file, and delta-rs the table. JSON
-is not involved: totals of each column are computed from the file itself and compared with those of the table.
-"""
+"""Proof that a decoded table matches the CSV file. It uses other means than the platform does: pandas reads the file,
+and delta-rs reads the table. JSON is not involved. Totals of each column are computed from the file itself, and
+compared with the totals of the table's columns."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from platform_assets.model.tables import TableRef
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of a column: number of non-null values, of distinct values, and their sum.
+    """Totals of a column: the number of non-null values, the number of distinct values, and the sum.
 
-    The sum is over the numbers, the characters of texts, and the seconds since 1970 of times; correctly rounded, so
-    that it does not depend on order.
+    The sum is that of the numbers, of the lengths of strings in characters, or of the seconds since 1970 for times. It
+    is correctly rounded, so that it does not depend on the order of the values.
     """
 
     values: int
@@ -40,9 +40,10 @@ class TypedExactness:
     Attributes:
         topic: the topic.
         rows: number of rows in the decoded table.
-        dead: reasons of its dead letters, by row number. expected: the expected dead letters.
+        dead: reasons of the dead letters, by row number.
+        expected: the expected dead letters.
         columns: number of columns that were compared.
-        different: by column, the totals of file and table if they differ.
+        different: by column, the totals of the file and of the table, if they differ.
     """
 
     topic: str
@@ -62,7 +63,7 @@ class TypedExactness:
         return found
 
     def sentence(self) -> str:
-        """Describe the result, if there are no faults."""
+        """Describe the result, in case there are no faults."""
         return (
             f"{self.topic}: {self.rows:,} rows decoded, the totals of {self.columns} columns are those that pandas computes from "
             f"the CSV file; {len(self.dead)} dead letters, exactly those that were sent ({_by_reason(self.dead)})"
@@ -70,7 +71,7 @@ class TypedExactness:
 
 
 def compare(lake: Lake, source: Source, dataset: Dataset) -> TypedExactness:
-    """Compare the decoded table of a topic, and its dead letters, with the source file of its records."""
+    """Compare the decoded table of a topic, and the topic's dead letters, with the source file of the records."""
     of_file = from_file(source)
     decoded = _columns(lake, TableRef("decoded", source.topic), ["row", *source.columns])
     letters = _columns(lake, TableRef("dead_letters", source.topic), ["value", "reason"])
@@ -93,7 +94,7 @@ def compare(lake: Lake, source: Source, dataset: Dataset) -> TypedExactness:
 
 
 def from_file(source: Source) -> dict[str, Totals]:
-    """Return the totals of each column of a source's file, computed by pandas."""
+    """Return the totals of each column in a source's file, computed with pandas."""
     import pandas as pd
 
     frame = pd.read_csv(

@@ -44,7 +44,7 @@ _MOST_RUNS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that ended without having loaded and checked its windows."""
+    """A run that ended before it had loaded and checked all its windows."""
 
     run_id: str
     windows: str
@@ -55,9 +55,9 @@ class TopicView:
     """One topic at one moment.
 
     Attributes:
-        table: the `platform-assets status` of its raw and decoded tables. under_way: number of the table's queued or
-            running runs.
-        failed: runs since the demo began that failed, newest first.
+        table: the `platform-assets status` of the topic's raw and decoded tables.
+        under_way: number of the table's queued or running runs.
+        failed: runs that have failed since the demo began, newest first.
     """
 
     table: TableStatus
@@ -66,7 +66,7 @@ class TopicView:
 
     @property
     def undecoded(self) -> int:
-        """Number of windows of the raw table that the decoded table lacks."""
+        """Number of windows that the raw table has and the decoded table lacks."""
         d = self.table.decoded
         return 0 if d is None else d.windows_waiting + d.windows_failed
 
@@ -77,7 +77,7 @@ class TopicView:
 
     @property
     def check_faults(self) -> tuple[str, ...]:
-        """The checks that have not passed, each with its result in a sentence."""
+        """One sentence, with the result, for each check that has not passed."""
         return tuple(
             f"check {c.name} has no result" if c.passed is None else f"check {c.name} failed: {_first_line(c.headline)}"
             for c in self._all_checks
@@ -100,12 +100,13 @@ class TopicView:
 
     @property
     def complete(self) -> bool:
-        """True if everything is loaded and every check has passed since."""
+        """True if everything is loaded and, after that, every check has passed."""
         return self.loaded and not self.check_faults
 
     @property
     def position(self) -> tuple[object, ...]:
-        """Figures that change while loading makes progress, without empty windows, which come every minute."""
+        """Figures that change while loading makes progress. Empty windows are not included, because a new one comes
+        every minute."""
         t = self.table
         missing = t.windows_sealed - t.windows_loaded
         return t.rows, missing, t.lag, tuple(self.checks.items()), self.undecoded, self.under_way, len(self.failed)
@@ -129,7 +130,7 @@ class Observer:
     def look(self) -> dict[TopicName, TopicView]:
         """Return the current view of every topic.
 
-        Facts that cannot be determined are named in its table's status, never raised.
+        Facts that cannot be determined are reported in the status of the topic's table; nothing is raised.
         """
         # Before the tables: if no run is left, they and their checks are as the last run left them.
         under_way = self.instance.get_runs(dg.RunsFilter(statuses=list(_UNDER_WAY)))
@@ -173,20 +174,21 @@ LOOK_SECONDS: Final = 2.0
 """Minimum time between two views. Neither the ledger's files nor Dagster's database send notifications."""
 
 LOOK_SHARE: Final = 0.1
-"""Maximum share of the time spent on views, because they slow down the loads."""
+"""Maximum share of the time to spend on views, because they slow down the loads."""
 
 IDLE_SECONDS: Final = 150.0
-"""Time limit without progress and without a run: a window closes within a minute, and its run follows in seconds."""
+"""Time limit without progress and without a run. A window closes within a minute, and its run follows within seconds.
+"""
 
 UNCHECKED_SECONDS: Final = 30.0
-"""Time limit for checks once everything is loaded and no run is left: they are part of the loads' runs."""
+"""Time limit for checks once everything is loaded and no run is left. Checks are part of the runs that load."""
 
 STALLED_SECONDS: Final = 600.0
 """Time limit without progress during a run: a load may take a while on a slow machine."""
 
 
 class StalledError(PlatformError):
-    """Streamed records are not loaded, and there was no progress for a while; the message names them."""
+    """Streamed records are not loaded, and there was no progress for a while; the message lists these records."""
 
 
 def follow(
@@ -202,14 +204,20 @@ def follow(
 ) -> Mapping[TopicName, TopicView]:
     """Wait until `streaming` is done and every topic is loaded and checked; return the last views.
 
-    A failing check also ends the wait: its description is part of the result.
+    A failing check also ends the wait, because its description is part of the result.
 
     Args:
-        streaming: sends the live records; its error is raised. look: returns the views of all topics. alive: raises if
-        a service has died. counters: shows the number of windows. explain: returns why a topic is not complete, in a
-        sentence with the next step. unchecked_seconds: time limit for checks once everything is loaded. idle_seconds:
-        time limit without progress and without a run, once everything is sent. stalled_seconds: time limit without
-        progress during a run. Raises: StalledError: no progress for too long.
+        streaming: sends the live records; its error is raised.
+        look: returns the views of all topics.
+        alive: raises if a service has died.
+        counters: shows the number of windows.
+        explain: returns why a topic is not complete, in a sentence with the next step.
+        unchecked_seconds: time limit for checks once everything is loaded.
+        idle_seconds: time limit without progress and without a run, once everything is sent.
+        stalled_seconds: time limit without progress during a run.
+
+    Raises:
+        StalledError: no progress for too long.
     """
     before: dict[TopicName, object] = {}
     moved = time.monotonic()

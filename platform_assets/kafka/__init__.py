@@ -1,1 +1,1 @@
-"""Brokers: topics, offsets, client settings, and raw record batches."""
+"""Access to brokers: topics, offsets, client settings, and raw record batches."""

@@ -1,4 +1,4 @@
-"""Brokers' answers about topics: ids, partitions, log starts, last stable offsets, offsets by timestamp.
+"""Brokers' answers about topics: ids, partitions, log starts, last stable offsets, and offsets by timestamp.
 
 Nothing here consumes a message. Every call ends within its timeout, whatever the brokers do.
 """
@@ -49,9 +49,8 @@ _ANOTHER_LEADER = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
-"""Error codes of a broker that is not the leader. The leader is then looked up, because librdkafka's admin client does
-not do that.
-"""
+"""Error codes of a broker that is not the leader. After such an error, the leader is looked up, because librdkafka's
+admin client does not do so."""
 _PARTITION_OUT_OF_REACH = (
     _UNREACHABLE
     | _ANOTHER_LEADER
@@ -65,21 +64,20 @@ _PARTITION_OUT_OF_REACH = (
     }
 )
 _LEADER_PAUSES_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8)
-"""Pauses before each further request to a leader: brokers learn about a new leader within moments, each at its own
-time.
-"""
+"""Pauses before each further request to a leader. Brokers learn about a new leader within moments, but not all at the
+same time."""
 
 _PATIENCE_SECONDS = 1.5
-"""Duration of a call after which the client is made to look up brokers."""
+"""Duration of a call after which the client is made to look up the brokers again."""
 _NO_TOPIC = "_"
-"""Topic to ask for when topics do not matter: the answer names all brokers and only this topic."""
+"""Topic to request when topics do not matter: the answer lists all brokers, and only this topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """A topic as the brokers describe it: its id (URL-safe base64, as Kafka's tools print it) and its partitions.
 
-    `cluster_id` is the id of the topic's cluster; None if the brokers have none.
+    `cluster_id` is the id of the topic's cluster; None if the brokers have no cluster id.
     """
 
     name: str
@@ -90,8 +88,8 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """An offset that a look-up found; `timestamp` is the timestamp of the record at that offset in ms, -1 without a
-    record."""
+    """An offset that a look-up found. `timestamp` is the timestamp in ms of the record at that offset, or -1 if there
+    is no record."""
 
     offset: int
     leader_epoch: int | None
@@ -99,10 +97,10 @@ class FoundOffset:
 
 
 class Cluster:
-    """A thin, bounded client of the admin interface. `timeout` in seconds limits each call; `deadline` (of
-    `time.monotonic`), if given, limits all of them together. Every call raises BrokerUnreachableError if no broker
-    answers in that time, BrokerRefusedError if one refuses, and, if it concerns a topic, TopicMissingError.
-    """
+    """A thin client of the admin interface, with time limits. `timeout` limits each call, in seconds. `deadline` (of
+    `time.monotonic`), if given, limits all calls together. Every call raises BrokerUnreachableError if no broker
+    answers in that time, and BrokerRefusedError if a broker refuses the request. Calls about a topic also raise
+    TopicMissingError."""
 
     def __init__(
         self, admin: AdminClient, settings: ClientSettings, timeout: float = 10.0, deadline: float | None = None
@@ -114,7 +112,8 @@ class Cluster:
 
     @classmethod
     def connect(cls, settings: ClientSettings, timeout: float = 10.0) -> Cluster:
-        """Return a new client. Connecting is lazy: an unreachable broker is noticed at the first call."""
+        """Return a new client. The client connects only when needed, so an unreachable broker is noticed at the first
+        call."""
         options = {
             **settings.librdkafka(),
             "socket.connection.setup.timeout.ms": 5000,
@@ -123,13 +122,13 @@ class Cluster:
         return cls(AdminClient(options, logger=_log), settings, timeout)
 
     def with_deadline(self, deadline: float) -> Cluster:
-        """Return the same connection with all further calls limited by `deadline` (of `time.monotonic`)."""
+        """Return a client with the same connection, whose calls are all limited by `deadline` (of `time.monotonic`)."""
         allowed = max(round(deadline - time.monotonic(), 1), 0.0)
         return Cluster(self._admin, self._settings, min(self._timeout, allowed), deadline)
 
     @property
     def settings(self) -> ClientSettings:
-        """Settings that the client was connected with."""
+        """Settings with which the client was connected."""
         return self._settings
 
     @property
@@ -139,7 +138,7 @@ class Cluster:
 
     @property
     def deadline(self) -> float | None:
-        """End of the time for all calls together (of `time.monotonic`), if it is limited."""
+        """Time (of `time.monotonic`) by which all calls together must end, if there is such a limit."""
         return self._deadline
 
     def check_reachable(self) -> None:
@@ -149,7 +148,7 @@ class Cluster:
         self._result(future, doing, topic=None)
 
     def topics(self) -> tuple[str, ...]:
-        """Return the names of all topics that the brokers show to this client, in order."""
+        """Return the names of all topics that the brokers show to this client, sorted."""
         doing = "listing the topics"
         try:
             found = self._admin.list_topics(timeout=max(self._remaining(doing), 0.001))
@@ -174,36 +173,35 @@ class Cluster:
         return TopicState(name, topic_id, tuple(sorted(p.id for p in described.partitions)), cluster_id)
 
     def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """Return by partition the exclusive end of what read_committed consumers may read.
+        """Return, by partition, the exclusive end of what read_committed consumers may read.
 
         Unreachable partitions are left out.
         """
         return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "last stable offsets")
 
     def high_watermarks(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """Return by partition the exclusive end of replicated records, including open transactions.
+        """Return, by partition, the exclusive end of replicated records, including open transactions.
 
-        Unreachable ones are left out.
+        Unreachable partitions are left out.
         """
         return self._list(
             topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "high watermarks", committed=False
         )
 
     def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """Return by partition the earliest offset that it still has. Unreachable partitions are left out."""
+        """Return, by partition, the earliest offset that the partition still has. Unreachable partitions are left out."""
         return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.earliest()), "log starts")
 
     def offsets_at(self, topic: TopicState, timestamps: Mapping[int, int]) -> dict[int, FoundOffset | None]:
-        """Return by partition the earliest offset whose record's timestamp is at or after the given one (ms). None if
-        no committed record is that new; unreachable partitions are left out. Brokers treat a transaction marker as a
-        record: see `kafka.lookup`.
-        """
+        """Return, by partition, the earliest offset whose record has the given timestamp (ms) or a later one. The value
+        is None if no committed record is that new; unreachable partitions are left out. Brokers treat a transaction
+        marker as a record: see `kafka.lookup`."""
         specs = {p: OffsetSpec.for_timestamp(t) for p, t in timestamps.items()}
         found = self._list(topic, specs, "offsets by timestamp")
         return {p: (f if f.offset >= 0 else None) for p, f in found.items()}
 
     def topic_config(self, name: str) -> dict[str, str]:
-        """Return the topic's effective configuration, by Kafka's names. Also raises TopicNameError."""
+        """Return the topic's effective configuration, under Kafka's names. Also raises TopicNameError."""
         resource = ConfigResource(ResourceType.TOPIC, checked_topic(name))
         doing = f"reading the configuration of topic {name!r}"
         future = self._call(doing, lambda s: self._admin.describe_configs([resource], request_timeout=s))[resource]
@@ -211,9 +209,8 @@ class Cluster:
         return {k: e.value for k, e in found.items() if e.value is not None}
 
     def allowed(self, name: str) -> frozenset[str] | None:
-        """Return the operations on the topic that this client's user may do, by Kafka's names; None if brokers do not
-        report them.
-        """
+        """Return the operations on the topic that this client's user is allowed to do, under Kafka's names; None if the
+        brokers do not report them."""
         doing = f"requesting the rights on topic {checked_topic(name)!r}"
         future = self._call(
             doing,
@@ -229,9 +226,8 @@ class Cluster:
         return "compact" in self.topic_config(name).get("cleanup.policy", "")
 
     def create_topic(self, name: str, config: Mapping[str, str]) -> TopicState:
-        """Create a topic with one partition and the brokers' default replication, if it is missing, and wait until
-        brokers know it. Also raises TopicNameError.
-        """
+        """Create a topic with one partition and the brokers' default replication, if it is missing, and wait until the
+        brokers know the topic. Also raises TopicNameError."""
         new = NewTopic(checked_topic(name), num_partitions=1, config=dict(config))
         doing = f"creating topic {name!r}"
         future = self._call(doing, lambda s: self._admin.create_topics([new], request_timeout=s))[name]
@@ -276,7 +272,7 @@ class Cluster:
     def _list_once(
         self, topic: str, specs: Mapping[int, OffsetSpec], isolation: IsolationLevel, doing: str
     ) -> tuple[dict[int, FoundOffset], dict[int, KafkaException]]:
-        """Return the offsets found, and the errors of unreachable partitions."""
+        """Return the offsets that were found, and the errors of unreachable partitions."""
         asked = {TopicPartition(topic, p): spec for p, spec in specs.items()}
         futures = self._call(
             doing, lambda s: self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=s)
@@ -299,8 +295,8 @@ class Cluster:
         return found, failed
 
     def _left(self) -> float:
-        """Return the seconds that a call begun now may take; zero or less if the time limit of all calls was
-        reached."""
+        """Return the number of seconds that a call begun now may take; zero or less if the time limit of all calls has
+        been reached."""
         return self._timeout if self._deadline is None else min(self._timeout, self._deadline - time.monotonic())
 
     def _remaining(self, doing: str) -> float:
@@ -331,10 +327,10 @@ class Cluster:
     def _look_up(self, topic: str, seconds: float) -> None:
         """Make the client look up the brokers, and the leaders of a topic's partitions.
 
-        A call that waits for the controller continues then. librdkafka remembers which broker that was, and looks it up
-        again only when the connection breaks. At that time, the others do not know yet that it has failed, and then
-        librdkafka does not ask again for minutes. Similarly, it does not look up leaders when a broker reports that it
-        is no longer a leader.
+        A call that is waiting for the controller then continues. librdkafka remembers which broker was the controller,
+        and looks up the controller again only when the connection breaks. At that time, the other brokers do not know
+        yet that the controller has failed, and librdkafka then does not ask again for minutes. Similarly, it does not
+        look up leaders when a broker reports that it is no longer a leader.
         """
         try:
             self._admin.list_topics(topic=topic, timeout=min(seconds, _PATIENCE_SECONDS))
@@ -351,7 +347,7 @@ class Cluster:
     def _translated(
         self, e: KafkaException, doing: str, topic: str | None, right: str = rights.INCLUDED
     ) -> PlatformError:
-        """Translate the client's errors; `right` is the right that the call needs on `topic`."""
+        """Translate the client's errors; `right` is the right on `topic` that the call needs."""
         error: KafkaError = e.args[0]
         if topic is not None and error.code() in {
             KafkaError.UNKNOWN_TOPIC_OR_PART,

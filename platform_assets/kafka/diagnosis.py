@@ -1,5 +1,5 @@
 """Diagnosis of brokers that do not answer: a few plain connections find the likely cause after a client has given up. A
-client library reports "timed out" alike for a name that does not resolve, a port without TLS, and a wrong password.
+client library reports the same "timed out" for a name that does not resolve, a port without TLS, and a wrong password.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _NUMBER: Final = 4711
 
 
 def likely_cause(settings: ClientSettings) -> str:
-    """Return the likely cause at each of the first bootstrap servers, and the next step; takes at most a few
-    seconds."""
+    """Return the likely cause for each of the first bootstrap servers, and the next step. This takes a few seconds at
+    most."""
     servers = [s.strip() for s in settings.bootstrap_servers.split(",") if s.strip()]
     return "; ".join(dict.fromkeys(_cause(s, settings) for s in servers[:_SERVERS]))
 
@@ -87,7 +87,7 @@ def _plain(server: str, address: tuple[str, int], protocol: str) -> str:
 
 
 def _consent(host: str, protocol: str) -> str:
-    """Return the additional setting that a login without encryption needs."""
+    """Return the additional setting that an unencrypted login needs."""
     if protocol != "SASL_PLAINTEXT" or cleartext.is_loopback(host):
         return ""
     return f", and {cleartext.VARIABLE}=true, because the login is then not encrypted"

@@ -1,9 +1,10 @@
-"""Sends records to a Kafka topic exactly once each, whatever dies in between: for dead letters to be read from Kafka.
+"""Sends records to a Kafka topic exactly once each, whichever process dies in between. It is used for dead letters that
+are to be read from Kafka.
 
 Only Kafka records what was sent. In addition to the records, each transaction writes to a compacted topic,
-`<topic>.sent`: for each (id of the target topic, topic id, partition, bucket of offsets) a bit per offset. One
-transactional id for each pair of topics fences an overtaken sender. That sender's open transaction is aborted, and its
-committed records are read, before anything more is sent.
+`<topic>.sent`: for each (id of the target topic, topic id, partition, bucket of offsets), it writes one bit per offset.
+There is one transactional id for each pair of topics, which fences an earlier sender. The open transaction of that
+sender is aborted, and its committed records are read, before anything more is sent.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _log = logger(__name__)
 
 SUFFIX: Final = ".sent"
 BUCKET: Final = 8192
-"""Number of offsets per record of the compacted topic."""
+"""Number of offsets in each record of the compacted topic."""
 _RECORDS: Final = 500
 _BYTES: Final = 8 << 20
-"""Limits of one transaction: the first one reached ends it."""
+"""Limits of one transaction. The transaction ends when the first of them is reached."""
 _LARGEST: Final = 64 << 20
 _REFUSALS: Final = frozenset(
     {
@@ -47,7 +48,7 @@ _REFUSALS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One record to send, identified by its origin; `headers` are sent unchanged, in this order."""
+    """One record to send, identified by its origin; `headers` are sent unchanged and in this order."""
 
     topic_id: str
     partition: int
@@ -64,7 +65,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Number of letters sent now, and number sent before."""
+    """Number of letters sent now, and number of letters sent before."""
 
     now: int
     before: int
@@ -79,13 +80,12 @@ class Outbox:
     target: str
     seconds: float = 60.0
     before_step: Callable[[str], None] = lambda step: None
-    """Called with the name of each irreversible step before it; tests let a process die there."""
+    """Called before each irreversible step, with the name of the step. Tests use it to kill a process there."""
 
     def send(self, letters: Iterable[Letter]) -> Sent:
-        """Send letters that were never sent, in order, in transactions. Raises TopicMissingError and ConfigurationError
-        for unsuitable topics; SendingInterruptedError (retryable) and SendingRefusedError. Transactions committed by
-        then stay, and the next call knows them.
-        """
+        """Send the letters that were never sent, in order, in transactions. Raises TopicMissingError and
+        ConfigurationError for unsuitable topics, SendingInterruptedError (retryable), and SendingRefusedError.
+        Transactions that were committed before the error stay, and the next call takes them into account."""
         target = self._topics()
         producer = self._producer()
         # From here on, no other sender of these topics can commit, so what is read now stays complete.
@@ -148,7 +148,7 @@ class Outbox:
         return producer
 
     def _sent(self, target: TopicState) -> _Bitmaps:
-        """Return everything committed before the current end of the log."""
+        """Return all records that were committed before the current end of the log."""
         state = self.cluster.topic(self.progress)
         ends = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
         if set(ends) != set(state.partitions):
@@ -225,7 +225,7 @@ class Outbox:
 
 @contextmanager
 def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
-    """Context of a block that sends: errors of the client become the platform's; `failures` has more specific
+    """Run a block that sends. Errors of the client become errors of the platform; `failures` has more specific
     messages."""
     try:
         yield
@@ -249,7 +249,7 @@ class _Bitmaps:
         self._bits: dict[tuple[str, int, int], bytearray] = {}
 
     def read(self, key: bytes, value: bytes) -> None:
-        """Read one record of the compacted topic, which replaces earlier ones with the same key."""
+        """Read one record of the compacted topic. It replaces earlier records with the same key."""
         target_id, topic_id, partition, bucket = json.loads(key)
         if target_id == self._target_id:
             self._bits[topic_id, partition, bucket] = bytearray(value)
@@ -263,7 +263,8 @@ class _Bitmaps:
     def add(self, letters: Iterable[Letter]) -> list[tuple[bytes, bytes]]:
         """Mark letters as sent.
 
-        Return keys and values of the records that say so, which must be in the same transaction.
+        Return the keys and values of the records that store these marks. These records must be sent in the same
+        transaction.
         """
         touched: dict[tuple[str, int, int], bytearray] = {}
         for letter in letters:
@@ -275,7 +276,8 @@ class _Bitmaps:
 
 
 def _batches(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
-    """Yield parts of at most `_RECORDS` letters; a letter that reaches `_BYTES` ends its part."""
+    """Yield parts of at most `_RECORDS` letters. The letter with which a part reaches `_BYTES` is the last letter in
+    that part."""
     batch: list[Letter] = []
     size = 0
     for letter in letters:

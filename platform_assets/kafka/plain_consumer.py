@@ -24,15 +24,15 @@ _OPTIONS: Final = {
 
 
 def plain_consumer(settings: ClientSettings) -> Consumer:
-    """Return a consumer of committed records; the end of a partition is a message with an error."""
+    """Return a consumer of committed records. It signals the end of a partition with a message that has an error."""
     return Consumer({**settings.librdkafka(), **_OPTIONS}, logger=_log)
 
 
 def consume(consumer: Consumer, number: int, seconds: float) -> list[Message]:
     """Return up to `number` messages within `seconds`.
 
-    librdkafka looks up the group's coordinator although nothing needs it, and reports a refusal as a message. It does
-    not concern a record, so it is left out.
+    librdkafka looks up the group's coordinator although nothing needs it, and reports a refusal as a message. This
+    message does not concern a record, so it is left out.
     """
     found = consumer.consume(num_messages=number, timeout=seconds)
     return [m for m in found if m.error() is None or m.error().code() != KafkaError.GROUP_AUTHORIZATION_FAILED]

@@ -1,7 +1,6 @@
-"""The current time by the clock of Kafka's controllers. DescribeQuorum reports for each voter when it had caught up
-with the quorum's leader, by the leader's clock; for the leader itself, that is the current time. librdkafka does not
-support that request.
-"""
+"""The current time by the clock of Kafka's controllers. For each voter, DescribeQuorum reports the time, by the
+leader's clock, when the voter had caught up with the quorum's leader. For the leader itself, this is the current time.
+librdkafka does not support DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -20,10 +19,9 @@ _PATIENCE: Final = 2.0
 
 
 def controller_time(settings: ClientSettings, patience: float = _PATIENCE) -> datetime | None:
-    """Return the time by the clock of the controllers' leader; None if it is not available: the brokers have none
-    (Kafka below 3.3, or with ZooKeeper), this client may not describe the cluster, or no controller answers within `patience`
-    seconds. Raises BrokerRefusedError and ConfigurationError.
-    """
+    """Return the time by the clock of the controllers' leader. Return None if the brokers have no such leader (Kafka
+    below 3.3, or with ZooKeeper), if this client is not allowed to describe the cluster, or if no controller answers
+    within `patience` seconds. Raises BrokerRefusedError and ConfigurationError."""
     until = time.monotonic() + patience
     security = Security(settings)
     for address in addresses(settings.bootstrap_servers):

@@ -1,4 +1,4 @@
-"""The right that was missing when a broker refused a request, as Kafka's tools and the guide name it."""
+"""The right whose absence made a broker refuse a request, under the name that Kafka's tools and the guide use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 INCLUDED: Final = "`Describe` (included in `Read` and `Write`)"
-"""Right to see a topic at all."""
+"""Right to see that a topic exists."""
 
 
 def needed(code: int, topic: str, on_topic: str = "`Read`", group: str = "") -> str:
-    """Return the right whose lack `code` reports; empty if the code does not concern rights.
+    """Return the right that is missing according to `code`; empty if `code` does not concern rights.
 
     `on_topic` is the right that the request needs on `topic`, and `group` is the group in the request.
     """

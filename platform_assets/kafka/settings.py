@@ -1,9 +1,9 @@
 """Client settings for the three Kafka clients in use, from the environment alone.
 
-`KAFKA_SECURITY_PROTOCOL=SASL_SSL` means `security.protocol=SASL_SSL`: the name in upper case, dots as underscores. A
-secret may also be in a file: `KAFKA_SASL_PASSWORD_FILE` names it. Only the settings listed here are accepted, because
-some others make a client fetch addresses or load classes (CVE-2025-27817, CVE-2025-27818). Values never appear in a
-message, a repr or a log.
+`KAFKA_SECURITY_PROTOCOL=SASL_SSL` means `security.protocol=SASL_SSL`: the variable has the setting's name in upper
+case, with underscores for dots. A secret may also be in a file, whose path is in a variable such as
+`KAFKA_SASL_PASSWORD_FILE`. Only the settings listed here are accepted, because some other settings make a client fetch
+addresses or load classes (CVE-2025-27817, CVE-2025-27818). Values never appear in a message, a repr or a log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from platform_assets.secret_files import SUFFIX, has_controls, secret
 
 _NOT_YET_VALID, _EXPIRED = 9, 10
 _WRONG_NAME, _WRONG_ADDRESS = 62, 64
-"""OpenSSL's numbers (X509_V_ERR_…)."""
+"""OpenSSL's error numbers (X509_V_ERR_…)."""
 
 _REMEDIES: Final = {
     _NOT_YET_VALID: "compare this machine's clock with that of the machine that issued the certificate",
@@ -33,9 +33,8 @@ _OTHERWISE: Final = "set KAFKA_SSL_CA_LOCATION to the certificates of its author
 
 
 def distrusted(error: ssl.SSLCertVerificationError) -> str:
-    """Return the cause in OpenSSL's words, and the next step; the text continues a sentence that begins with "the
-    certificate".
-    """
+    """Return the cause in the words of OpenSSL, and the next step. The text continues a sentence that begins with "the
+    certificate"."""
     return f"is not trusted ({error.verify_message}): {_REMEDIES.get(error.verify_code, _OTHERWISE)}"
 
 
@@ -87,17 +86,17 @@ _BEARER_LOGIN: Final = (
     "sasl.oauthbearer.token.endpoint.url",
 )
 _EXTENSIONS: Final = re.compile(r"[A-Za-z]+=[\x20-\x2b\x2d-\x7e]+(?:,[A-Za-z]+=[\x20-\x2b\x2d-\x7e]+)*")
-"""Extensions by RFC 7628, without the comma, which separates them here."""
+"""Extensions according to RFC 7628, except for the comma, which separates extensions here."""
 
 
 def variable(setting: str) -> str:
-    """Return the environment variable of a client setting."""
+    """Return the environment variable for a client setting."""
     return "KAFKA_" + setting.upper().replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of one unpacked record batch: bytes, records, and headers of all its records. Larger batches
+    """Limits on one unpacked record batch: its bytes, its records, and the headers of all its records. Larger batches
     are not opened.
 
     A few kilobytes can unpack to gigabytes, so each limit is checked before memory is allocated. Raises
@@ -115,7 +114,7 @@ class BatchLimits:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> BatchLimits:
-        """Read the variables of BATCH_VARIABLES from `environment`. Raises ConfigurationError."""
+        """Read the variables in BATCH_VARIABLES from `environment`. Raises ConfigurationError."""
         known = sorted(BATCH_VARIABLES.values())
         if unknown := sorted(name for name in environment if name.startswith(_BATCH_PREFIX) and name not in known):
             raise ConfigurationError(f"{unknown[0]} is not a limit of record batches. Use one of {', '.join(known)}.")
@@ -125,10 +124,9 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Connection settings of the brokers, and limits on their answers. `options` have librdkafka's names and are hidden
-    from the repr. `cleartext_logins` allows unencrypted logins to other machines. Raises ConfigurationError for options
-    that are not allowed, or not sufficient for their protocol.
-    """
+    """Settings for connections to the brokers, and limits on the brokers' answers. `options` have librdkafka's names
+    and are hidden from the repr. `cleartext_logins` allows unencrypted logins to other machines. Raises
+    ConfigurationError for options that are not allowed, or not sufficient for their protocol."""
 
     bootstrap_servers: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -169,7 +167,8 @@ class ClientSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], bootstrap_servers: str | None = None) -> ClientSettings:
-        """Read `KAFKA_*` from `environment`. Raises ConfigurationError, naming settings but never their values."""
+        """Read `KAFKA_*` from `environment`. Raises ConfigurationError, whose message contains the names of settings
+        but never their values."""
         options: dict[str, str] = {}
         in_files = {variable(setting) + SUFFIX for setting in _SECRET}
         for name, value in environment.items():
@@ -224,7 +223,7 @@ class ClientSettings:
         return settings
 
     def java(self) -> dict[str, str]:
-        """Return settings for the Java client inside Spark, without the `kafka.` prefix of the reader's options."""
+        """Return settings for the Java client inside Spark, without the prefix `kafka.` that the reader's options have."""
         given = self.options
         settings = {"bootstrap.servers": self.bootstrap_servers}
         for same in (
@@ -256,7 +255,7 @@ class ClientSettings:
         return settings
 
     def extensions(self) -> dict[str, str]:
-        """Extensions that are sent to brokers with an OAUTHBEARER token."""
+        """Extensions to send to brokers together with an OAUTHBEARER token."""
         given = self.options.get("sasl.oauthbearer.extensions")
         return dict(part.split("=", 1) for part in given.split(",")) if given else {}
 
@@ -277,7 +276,7 @@ class ClientSettings:
 
 
 def _check_endpoint(url: str) -> None:
-    """Refuse an invalid address of a token endpoint, which could lead a client to a file or to another host."""
+    """Refuse an invalid address of a token endpoint, which could direct a client to a file or to another host."""
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -291,7 +290,7 @@ def _check_endpoint(url: str) -> None:
 
 
 def _remote_hosts(bootstrap_servers: str) -> list[str]:
-    """Return the hosts of `host:port[,host:port…]` that are not loopback addresses."""
+    """Return those hosts in `host:port[,host:port…]` that are not loopback addresses."""
     found = []
     for item in filter(None, (part.strip() for part in bootstrap_servers.split(","))):
         host, colon, _ = item.rpartition(":")

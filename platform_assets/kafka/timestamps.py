@@ -1,6 +1,5 @@
-"""Search for records of old message sets whose timestamp Spark's reader cannot represent; see
-`engines.columnar.refused`.
-"""
+"""Search for records in old message sets with a timestamp that Spark's reader cannot represent; see
+`engines.columnar.refused`."""
 
 from __future__ import annotations
 
@@ -22,10 +21,9 @@ FIRST_READABLE_MS = -(2**63) // 1000 + 1
 def unreadable_records(
     settings: ClientSettings, topic: str, ranges: TopicRanges, patience: float = 120.0
 ) -> list[tuple[int, int, int]]:
-    """Return `(partition, offset, timestamp in ms)` of each committed record in `ranges` that Spark cannot represent.
-    Reads the ranges with a separate consumer, outside any group, however long that takes. Raises BrokerUnreachableError
-    after `patience` seconds without a message, and BrokerRefusedError.
-    """
+    """Return `(partition, offset, timestamp in ms)` of each committed record in `ranges` that Spark cannot represent. A
+    separate consumer, outside any group, reads the ranges, however long that takes. Raises BrokerUnreachableError after
+    `patience` seconds without a message, and BrokerRefusedError."""
     consumer = plain_consumer(settings)
     doing = f"searching topic {topic!r} for unreadable timestamps"
     found: list[tuple[int, int, int]] = []

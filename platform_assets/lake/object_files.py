@@ -230,8 +230,9 @@ class ObjectFiles:
         return sorted(item["path"][inside:] for item in self._all(below) if item["last_modified"] < moment)
 
     def keeps_versions(self) -> bool:
-        """Implement `Files.keeps_versions`. A bucket with versioning names the version that a `PUT` created. A bucket with suspended
-        versioning names the version `null` when the file is requested, and may have others."""
+        """Implement `Files.keeps_versions`. A bucket with versioning returns the id of the version that a `PUT`
+        created. A bucket with suspended versioning returns the version id `null` when the file is requested, and may
+        have other versions."""
         name = f".versions.{uuid4().hex}"
         with self._asking(name) as key:
             made = obstore.put(self._store, key, b"")["version"]

@@ -1,9 +1,9 @@
 """Adding entries to a table of the ledger exactly once, even if an object store's answer to the commit was lost.
 
-A client without an answer sends its request again, and is refused because the first one succeeded. delta-rs treats
-that as another writer's commit and would add the same entries to the next version too. So each commit carries an
-application transaction for its tables or topics: an earlier commit for the same ones is then a conflict, which is
-looked up in the log.
+A client that gets no answer sends its request again, and is refused if the first request succeeded. delta-rs treats
+this refusal as a commit by another writer, and would add the same entries to the next version too. So each commit
+carries an application transaction for its tables or topics. An earlier commit for the same tables or topics is then a
+conflict, which is looked up in the log.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from platform_assets.ledger import version
 from platform_assets.model.logs import logger
 
 _PREFIX: Final = "entries/"
-"""Prefix of the application transactions. A table's or topic's name follows, which bounds their number."""
+"""Prefix of the application transactions. The name of a table or topic follows, which bounds the number of
+transactions."""
 _ATTEMPTS: Final = 50
-"""Attempts when commits for the same tables or topics come first."""
+"""Maximum number of attempts if commits for the same tables or topics come first."""
 NUMBERS: Final = 1 << 62
 
 _log = logger(__name__)
 
 
 def append(folder: Folder, handle: DeltaTable, entries: pa.Table, about: Collection[str]) -> DeltaTable:
-    """Commit `entries` to the table in `folder` through `handle`; return the handle that has them.
+    """Commit `entries` to the table in `folder` through `handle`; return the handle that has these entries.
 
-    `about` names the tables or topics of the entries. Call it inside `Folder.writing`: it raises what delta-rs raises.
+    `about` lists the tables or topics of the entries. Call this inside `Folder.writing`, because it raises whatever
+    delta-rs raises.
     """
     # Random, not a count: two writers must not have the same mark.
     number = secrets.randbelow(NUMBERS)
@@ -65,7 +67,8 @@ def append(folder: Folder, handle: DeltaTable, entries: pa.Table, about: Collect
 
 
 def newest(folder: Folder, error: Exception) -> DeltaTable:
-    """Return the table after `error`. Raises `error` if the table cannot be read: it is unknown what was written."""
+    """Return the table after `error`. Raises `error` if the table cannot be read, because then it is unknown what was
+    written."""
     try:
         return folder.delta()
     except PlatformError as unread:

@@ -1,4 +1,4 @@
-"""Reading the ledger of cuts by ranges of time, so that a tick's reads do not grow with the ledger."""
+"""Reading the ledger of cuts by time ranges, so that the reads of a tick do not grow with the ledger."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from platform_assets.ledger.store import Ledger
 from platform_assets.model.offsets import Cut
 
 _FIRST: Final = timedelta(hours=1)
-"""Length of the first range; each is four times as long as the previous one, until it has enough entries."""
+"""Length of the first range. Each further range is four times as long as the previous one, until there are enough
+entries."""
 
 
 def first_edge(ledger: Ledger, topic: str) -> datetime | None:
-    """Return the oldest recorded edge of `topic`, from the statistics of files, so no row is read."""
+    """Return the oldest recorded edge of `topic`. It comes from file statistics, so no row is read."""
     return known_files.of_cuts(ledger.lake).first(topic)
 
 
 def first_cut(ledger: Ledger, topic: str, generation: int, before: datetime) -> tuple[datetime, Cut]:
-    """Return the first edge of a generation, and its cut; `before` is the start of one of its windows."""
+    """Return the first edge of a generation, and the cut at this edge; `before` is the start of a window in that
+    generation."""
     if generation > 1:
         first = next(c for c in ledger.cuts(topic, end=before) if c.generation == generation)
     else:
@@ -32,7 +34,7 @@ def first_cut(ledger: Ledger, topic: str, generation: int, before: datetime) -> 
 
 
 def next_edges(ledger: Ledger, topic: str, start: datetime, number: int) -> list[datetime]:
-    """Return the first `number` recorded edges at `start` or later, ascending."""
+    """Return the first `number` recorded edges at `start` or later, in ascending order."""
     newest = ledger.newest_edges([topic]).get(topic)
     if newest is None or start > newest:
         return []
@@ -47,7 +49,8 @@ def next_edges(ledger: Ledger, topic: str, start: datetime, number: int) -> list
 
 
 def next_windows(ledger: Ledger, topic: str, start: datetime | None, limit: int) -> list[SealedWindow]:
-    """Return the first `limit` sealed windows from the edge `start` on, by default from the first edge, ascending."""
+    """Return the first `limit` sealed windows from the edge `start` on, by default from the first edge on, in ascending
+    order."""
     start = start or first_edge(ledger, topic)
     edges = [] if start is None else next_edges(ledger, topic, start, limit + 1)
     if len(edges) < 2:

@@ -1,8 +1,9 @@
-"""Operators' decisions: what, when, who and why; a small Delta table next to the two ledgers.
+"""Operators' decisions: what was decided, when, by whom and why. They are in a small Delta table next to the two
+ledgers.
 
-A decision is recorded before it takes effect, so every effect can be looked up here. Tables and ledgers have the effects
-themselves: an acceptance of a loss is in `commits`, a new generation in `cuts`; a decision whose cut was refused has no effect.
-Only parked windows are recorded nowhere else.
+A decision is recorded before it takes effect, so the reason for every effect can be looked up here. The effects
+themselves are in the tables and ledgers: an accepted loss is in `commits`, and a new generation is in `cuts`; a
+decision whose cut was refused has no effect. Only parked windows are not recorded anywhere else.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from platform_assets.model.tables import TableRef
 
 DecisionKind = Literal["loss", "generation", "cluster", "park", "unpark", "erase", "erased"]
 """loss: offsets that will not be loaded; generation: a topic continues with another log; cluster: a log continues on
-another cluster with its offsets; park, unpark: the sensor stops or resumes requesting a window; erase: records to
-erase; erased: they were erased."""
+another cluster with its offsets; park, unpark: the sensor stops or resumes requesting a window; erase: records are to
+be erased; erased: they have been erased."""
 
 TABLE: Final = "table"
-"""Key in a decision's details: the name of the table, if it is not the raw one."""
+"""Key in a decision's details: the name of the table, if it is not the raw table."""
 REPLAYS: Final = "replays"
-"""Key in the details of an erasure: the names of replays that may hold such records."""
+"""Key in the details of an erasure: the names of replays that may hold records to erase."""
 REPLAYS_DONE: Final = "replays_done"
-"""Key in the details of an erasure: by replay, the time until which everything decided is erased from it."""
+"""Key in the details of an erasure: by replay, the time up to which all decided erasures are complete in the replay."""
 
 _NAME_LENGTH: Final = 200
 
@@ -63,7 +64,7 @@ DECISION_COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision on `windows` (keys, ascending) of `topic`. `details` are plain JSON values."""
+    """One decision on `windows` (keys, in ascending order) of `topic`. `details` has plain JSON values."""
 
     topic: str
     kind: DecisionKind
@@ -83,7 +84,7 @@ class Author:
 
     @classmethod
     def of(cls, name: str | None, reason: str | None, run: str | None = None) -> Author:
-        """Return the author: the claimed name, followed in brackets by what the platform itself knows.
+        """Return the author: the given name, followed in brackets by what the platform itself knows about the author.
 
         Args:
             name: the given name, unchecked. By default the account of this process.
@@ -102,7 +103,8 @@ class Author:
 
 
 def _account() -> str:
-    """Return the account name of this process from the system, not from variables that its user may set."""
+    """Return the account name of this process. It comes from the system, not from variables that the process's user may
+    set."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -136,7 +138,8 @@ def record(lake: Lake, decision: Decision) -> None:
 
 
 def decisions(lake: Lake, topic: str | None, kinds: Sequence[DecisionKind] = ()) -> list[Decision]:
-    """Return the decisions on `topic`, or on every topic, all or those of `kinds`, oldest first."""
+    """Return decisions on `topic`, or on every topic, oldest first. If `kinds` are given, return only decisions of
+    these kinds."""
     if not delta_log.exists(lake.decisions):
         return []
     handle = lake.decisions.delta()
@@ -162,27 +165,28 @@ def decisions(lake: Lake, topic: str | None, kinds: Sequence[DecisionKind] = ())
 
 
 def version(lake: Lake, at_least: int | None = None) -> int | None:
-    """Return the version of the table of decisions, which each decision increases; None if nothing was ever decided.
+    """Return the version of the table of decisions, which increases with each decision; None if nothing was ever
+    decided.
 
-    Cheap if the version `at_least` is known: it only looks for a file.
+    The call is cheap if the version `at_least` is known, because it then only looks for a file.
     """
     return delta_log.newest_version(lake.decisions, at_least)
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedErasure:
-    """Offsets of one window, by partition, whose erasure is requested but not confirmed; `decision` is the newest on
-    them.
-    """
+    """Offsets of one window, by partition, whose erasure was requested but is not confirmed. `decision` is the newest
+    decision on these offsets."""
 
     ranges: Mapping[int, tuple[OffsetRange, ...]]
     decision: Decision
 
 
 def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
-    """Return the windows with records whose erasure is requested but not confirmed, by key.
+    """Return, by key, the windows with records whose erasure was requested but is not confirmed.
 
-    These are the offsets that an `erase` names and no `erased` does, in any order.
+    These are the records at offsets that an `erase` decision lists and no `erased` decision lists, whatever the order
+    of the decisions.
     """
     wanted, done, newest = dict[str, list[list[int]]](), dict[str, list[list[int]]](), dict[str, Decision]()
     for decision in decisions(lake, topic, ("erase", "erased")):
@@ -205,10 +209,11 @@ def unfinished_erasures(lake: Lake, topic: str) -> dict[str, UnfinishedErasure]:
 
 
 def unerased_replays(lake: Lake, topic: str) -> dict[str, Decision]:
-    """Return the names of replays in which an erasure is requested but not confirmed, with the newest decision that
-    names each. Some may no longer exist.
+    """Return the names of replays in which an erasure was requested but is not confirmed, each with the newest decision
+    that lists the replay. Some of the replays may no longer exist.
 
-    An erasure that found a replay first names it, and then confirms everything that was decided until it began there.
+    An erasure that found a replay first lists it. It then confirms everything that was decided before it began to erase
+    records in the replay.
     """
     named, done = dict[str, Decision](), dict[str, datetime]()
     for decision in decisions(lake, topic, ("erase", "erased")):
@@ -226,20 +231,20 @@ def _add(named: dict[str, list[list[int]]], decision: Decision) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """A table's parked windows, with the decisions that parked them, and the times at which other windows were last
-    unparked, by key."""
+    """A table's parked windows, with the decisions that parked them; and by key, the times at which other windows were
+    last unparked."""
 
     parked: Mapping[str, Decision] = field(default_factory=dict)
     unparked: Mapping[str, datetime] = field(default_factory=dict)
 
 
 def parking(lake: Lake, table: TableRef) -> Parking:
-    """Return the parked windows: the newest decision on a window counts. A window loaded since is not parked."""
+    """Return the parked windows. The newest decision on a window counts. A window that was loaded since is not parked."""
     return _parking(decisions(lake, table.topic, ("park", "unpark")), table)
 
 
 def parking_of_many(lake: Lake, tables: Iterable[TableRef]) -> dict[TableRef, Parking]:
-    """Return the parked windows of several tables, reading the decisions once."""
+    """Return the parked windows of several tables. The decisions are read only once."""
     found = decisions(lake, None, ("park", "unpark"))
     return {table: _parking(found, table) for table in tables}
 

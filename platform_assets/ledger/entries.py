@@ -1,4 +1,4 @@
-"""Entries of the ledgers: their values, their columns, and the conversion between them."""
+"""Entries of the ledgers: their values, their columns, and the conversion between values and columns."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from platform_assets.model.tables import TableLoad, TableRef
 from platform_assets.model.windows import Window
 
 CutMethod = Literal["log start", "last stable offset", "timestamp", "carried", "rebuilt", "accepted"]
-"""Source of a cut's offset; "carried" if the partition was unreachable, "accepted" if an operator has accepted that a
+"""Source of the offset in a cut: "carried" if the partition was unreachable, "accepted" if an operator accepted that a
 new generation continues from there."""
 
 ACCEPTED_LOSS: Final = "accepted loss"
 ERASED: Final = "erased"
-"""Kinds of holes decided by an operator: lost offsets, and erased records. No load reads either."""
+"""Kinds of holes that an operator decided on: lost offsets, and erased records. Loads do not read either of these."""
 Hole = Literal["accepted loss", "erased"]
 
 CommitKind = Literal["load", "empty", "rebuilt", "found", "proof", "acceptance"]
@@ -89,9 +89,9 @@ COMMIT_COLUMNS = {
 class RecordedCut:
     """A cut in the ledger: `cut` at `edge`, for the topic id of `generation`.
 
-    A generation is one lifetime of a topic's log: within it, no offset ever stands for two records. The first cut of
-    a generation is at the same edge as the last cut of the previous one, so an edge may have a cut of each: the end
-    of one window and the start of another.
+    A generation is one lifetime of a topic's log: within a generation, no offset ever stands for two records. The first
+    cut of a generation is at the same edge as the last cut of the previous generation. So an edge may have two cuts:
+    the end of one window and the start of another.
     """
 
     topic: str
@@ -104,13 +104,13 @@ class RecordedCut:
     cluster_id: str | None = None
 
     def is_of_cluster(self, cluster_id: str | None) -> bool:
-        """Return True if it was taken from the cluster with that id, or if either id is unknown."""
+        """Return True if the cut was taken from the cluster with that id, or if either id is unknown."""
         return self.cluster_id is None or cluster_id is None or self.cluster_id == cluster_id
 
 
 @dataclass(frozen=True, slots=True)
 class SealedWindow:
-    """A window between two recorded edges, and its offset ranges `[start, end)`."""
+    """A window between two recorded edges, and the offset ranges `[start, end)` of the window."""
 
     topic: str
     topic_id: str
@@ -127,7 +127,8 @@ class SealedWindow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReceipt:
-    """Rows that a load put into the table for one partition: `rows` within `range`; the offsets are None for 0 rows."""
+    """Rows that a load put into the table for one partition: `rows` rows within `range`. The offsets are None if there
+    are 0 rows."""
 
     range: OffsetRange
     rows: int
@@ -137,13 +138,13 @@ class PartitionReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Result of one load of one window. `bytes` is the size of its files, `seconds` its duration.
+    """Result of one load of one window. `bytes` is the size of the load's files, and `seconds` is the load's duration.
 
-    It was made from the offset ranges of its partitions, of `topic_id`, read by `engine`; or, if `made_from` is set,
-    from the load of those offsets into another table. `engine` is None if no engine read it, or if it was not recorded.
-    `confirmed_by` is the other engine, if it has read the same rows. `figures` are the results of the expectations at
-    the last measurement; None without expectations. `table_id` is Delta's id of the table: versions of a table that was
-    created again start over.
+    The rows come from the offset ranges of its partitions in `topic_id`, which `engine` read. If `made_from` is set,
+    they come from the load of those offsets into another table instead. `engine` is None if no engine read the rows, or
+    if the engine was not recorded. `confirmed_by` is the other engine, if that engine has read the same rows. `figures`
+    has the results of the expectations at the last measurement; None if there are no expectations. `table_id` is
+    Delta's id of the table: if a table is created again, its versions start over.
     """
 
     table: TableRef
@@ -173,7 +174,7 @@ class Receipt:
 
     @property
     def rows(self) -> int:
-        """Rows in all partitions."""
+        """Total number of rows in all partitions."""
         return sum(p.rows for p in self.partitions.values())
 
     @property
@@ -183,12 +184,13 @@ class Receipt:
 
     @property
     def is_found(self) -> bool:
-        """True if these rows were found when the ledger was rebuilt, and nothing proves that no more were loaded."""
+        """True if these rows were found when the ledger was rebuilt, so nothing proves that they are all the rows that
+        were loaded."""
         return self.kind == "found" and self.holes is None
 
     @property
     def missing(self) -> int:
-        """Offsets of the ranges that have no row: markers, aborted or compacted records, or losses."""
+        """Number of offsets in the ranges that have no row: markers, aborted or compacted records, or losses."""
         return self.ranges.size - self.rows
 
     @property
@@ -198,7 +200,7 @@ class Receipt:
 
     @property
     def content(self) -> Digest:
-        """Digest of the rows' whole content."""
+        """Digest of the whole content of the rows."""
         return Digest(self.rows, self.content_digest)
 
 
@@ -322,8 +324,8 @@ def _json(figures: FiguresByDigest) -> str:
 def acceptance_table(
     window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str, hole: Hole = ACCEPTED_LOSS
 ) -> pa.Table:
-    """Return entries that make loads omit `ranges` of `window`, lost or erased; they have no rows and never count as
-    a load."""
+    """Return entries that make loads omit the lost or erased `ranges` of `window`. These entries have no rows and never
+    count as a load."""
     entry = {
         "table": TableRef.raw(window.topic).ledger_name,
         "window": window.key,
@@ -353,17 +355,17 @@ COLUMNS_OF_NEWEST: Final = (
 )
 """Columns that `newest_entries` uses."""
 IN_ORDER: Final = (("life", "ascending"), ("version", "ascending"), ("recorded_at", "ascending"))
-"""Sort order of `ranked`'s columns: the last entry of a window counts."""
+"""Sort order for the columns of `ranked`: the last entry of a window counts."""
 
 
 def ranked(rows: pa.Table) -> pa.Table:
-    """Return `rows` with the columns `life`, the time of the window's newest entry for the same table id, and
+    """Return `rows` with the columns `life`, the time of the window's newest entry with the same table id, and
     `version`.
 
-    A table that was moved away and created again starts at version 0, and its entries take precedence over those of
-    its former life. Releases that do not know the table's id leave it empty, and may write between and after entries
-    with an id: while pods are upgraded, or after a downgrade. Such an entry belongs to the same life as the window's
-    entry before it.
+    If a table is moved away and created again, the new table starts at version 0, and its entries take precedence over
+    those of the previous table. Releases that do not know the table's id leave it empty, and may write entries between
+    and after entries that have an id: while pods are upgraded, or after a downgrade. Such an entry belongs to the same
+    table as the previous entry of the window.
     """
     rows = rows.append_column("version", pc.fill_null(rows["table_version"], -1))
     if len(pc.unique(rows["table_id"])) < 2:
@@ -378,8 +380,8 @@ def ranked(rows: pa.Table) -> pa.Table:
 
 
 def _filled(rows: pa.Table) -> pa.Table:
-    """Return `rows`, sorted, with the column `of`: the table id of the entry, or of the last entry of the window
-    before it."""
+    """Return `rows`, sorted, with the column `of`: the table id of the entry or, if it has none, of the last earlier
+    entry of the window that has one."""
     ordered = rows.sort_by([("window", "ascending"), ("recorded_at", "ascending")]).combine_chunks()
     windows, ids = ordered["window"], ordered["table_id"]
     begins = pa.concat_arrays([pa.array([True]), *pc.not_equal(windows[1:], windows[:-1]).chunks])
@@ -388,10 +390,10 @@ def _filled(rows: pa.Table) -> pa.Table:
 
 
 def newest_entries(rows: pa.Table) -> pa.Table:
-    """Return, for each window, the entry with the highest version of the table's newest life; of equal ones, the
-    latest.
+    """Return, for each window, the entry with the highest version in the newest life of the table; of equal versions,
+    the latest entry.
 
-    One load may be recorded twice: by its run, and by a run that found no receipt and added it.
+    One load may be recorded twice: by the run that made it, and by a run that found no receipt and added one.
     """
     if rows.num_rows == 0:
         return rows

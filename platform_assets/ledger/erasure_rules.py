@@ -1,8 +1,9 @@
-"""Erasures as rules: a topic's decisions applied to any window, even one sealed after they were made.
+"""Erasures as rules: the decisions on a topic, applied to any window, even to a window that was sealed after the
+decisions.
 
-A decision names offsets of a generation. A decision by key also has salted digests of the keys. The offsets apply to every window of
-the same log, whatever its edges; the digests also apply to later logs under the topic's name, where the same records have other
-offsets.
+A decision lists offsets of a generation. A decision by key also has salted digests of the keys. The offsets apply to
+every window of the same log, whatever the window's edges are. The digests also apply to later logs with the topic's
+name, in which the same records have other offsets.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from platform_assets.model.windows import edge_of
 def erased_of(
     ledger: Ledger, topic: str, keys: Sequence[str] | None = None
 ) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
-    """Return the offsets of erased records, by window and partition, ascending; for all windows, or those in `keys`.
+    """Return the offsets of erased records, by window and partition, in ascending order: for all windows, or for the
+    windows in `keys`.
 
-    They count as soon as they are recorded, even if the rows still exist. Windows without any are omitted.
+    Offsets count as erased as soon as the decision is recorded, even if the rows still exist. Windows without such
+    offsets are omitted.
     """
     among = None if keys is None else [edge_of(key) for key in keys]
     columns = ["window", "kind", "partition", "start", "end", "holes"]
@@ -46,9 +49,11 @@ def erased_of(
 
 
 ADOPTED: Final = 0
-"""Generation of a rule by key that was made for another topic: all windows of this topic belong to a later log."""
+"""Generation of a rule by key that was made for another topic: all windows of this topic then count as belonging to a
+later log."""
 KEYS: Final = "keys"
-"""Key in the details of an erasure by key: `salt`, `digests`, and `until`, the sealed ends at that time, by partition."""
+"""Key in the details of an erasure by key. It has `salt`, `digests`, and `until`, which has the ends of the sealed
+offsets at that time, by partition."""
 _DIGEST_BYTES: Final = 16
 
 Ranges = Mapping[int, tuple[OffsetRange, ...]]
@@ -56,8 +61,8 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Rule that erases records with one of these keys: in `generation` those before the offsets `until`, in earlier
-    generations all, and in later ones those that were sent before `decided_at`."""
+    """Rule that erases records with one of these keys: in `generation`, the records before the offsets `until`; in
+    earlier generations, all such records; in later generations, the records that were sent before `decided_at`."""
 
     generation: int
     until: Mapping[int, int]
@@ -67,7 +72,7 @@ class KeyRule:
     reason: str
 
     def adopted_fields(self) -> dict[str, Any]:
-        """Return the rule in the form of a decision's details on another topic."""
+        """Return the rule in the form that the details of a decision on another topic use."""
         digests = sorted(found.hex() for found in self.digests)
         made = self.decided_at.isoformat()
         return {"salt": self.salt.hex(), "digests": digests, "until": {}, "decided_at": made}
@@ -75,22 +80,23 @@ class KeyRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules of one topic: erased offsets by generation, merged; rules by key; and generations whose offsets a later one continues."""
+    """Rules for one topic: erased offsets by generation, merged; rules by key; and the generations whose offsets a
+    later generation continues."""
 
     offsets: Mapping[int, Ranges]
     keys: tuple[KeyRule, ...]
     continues: Mapping[int, int]
 
     def same_log(self, generation: int) -> tuple[int, ...]:
-        """Return the generations, including `generation`, whose offsets stand for the same records as those of
-        `generation`."""
+        """Return the generations whose offsets stand for the same records as the offsets of `generation`, including
+        `generation` itself."""
         found = [generation]
         while found[-1] in self.continues:
             found.append(self.continues[found[-1]])
         return tuple(found)
 
     def erased_in(self, window: SealedWindow) -> dict[int, tuple[OffsetRange, ...]]:
-        """Return the offsets of a window that decisions name."""
+        """Return the offsets in a window that decisions list."""
         found: dict[int, tuple[OffsetRange, ...]] = {}
         for generation in self.same_log(window.generation):
             for partition, parts in self.offsets.get(generation, {}).items():
@@ -119,7 +125,7 @@ _lock = threading.Lock()
 
 
 def of(ledger: Ledger, topic: str) -> Rules:
-    """Return the rules of a topic. Cheap if nothing was decided since the last call."""
+    """Return the rules for a topic. The call is cheap if nothing was decided since the last call."""
     with _lock:
         known = _known.get((ledger.lake, topic))
     newest = ledger.newest_cut(topic)
@@ -134,7 +140,7 @@ def of(ledger: Ledger, topic: str) -> Rules:
 
 
 def forget() -> None:
-    """Discard what was read, because the ledger was restored."""
+    """Discard everything that was read, because the ledger was restored."""
     with _lock:
         _known.clear()
 
@@ -171,7 +177,8 @@ def _key_rule(decision: Decision) -> KeyRule:
 
 
 def is_in_force(decision: Decision, ledger: Ledger) -> bool:
-    """Return True if exactly the cut named by a decision on a log is recorded, not another one with the same number."""
+    """Return True if the cut that a decision on a log refers to is recorded, and not another cut with the same
+    generation number."""
     edge, to = edge_of(decision.details["edge"]), decision.details["to"]
     offsets = {int(p): offset for p, offset in to["offsets"].items()}
     return any(
@@ -181,7 +188,7 @@ def is_in_force(decision: Decision, ledger: Ledger) -> bool:
 
 
 def apply(ledger: Ledger, windows: Sequence[SealedWindow]) -> None:
-    """Record in the ledger of loads what the rules erase in windows of one topic, before these are read."""
+    """Record in the ledger of loads what the rules erase in windows of one topic, before these windows are read."""
     if not windows:
         return
     rules = of(ledger, windows[0].topic)
@@ -194,18 +201,18 @@ def apply(ledger: Ledger, windows: Sequence[SealedWindow]) -> None:
 
 
 def without(ranges: Ranges, known: Ranges) -> dict[int, tuple[OffsetRange, ...]]:
-    """Return `ranges` without the `known` ones."""
+    """Return `ranges` without the offsets in `known`."""
     left = {p: subtract(parts, known.get(p, ())) for p, parts in ranges.items()}
     return {p: parts for p, parts in left.items() if parts}
 
 
 def digest(key: bytes, salt: bytes) -> bytes:
-    """Return the digest of a key that a decision stores: anyone with the lake can test a guess, but cannot read the
-    key."""
+    """Return the digest of a key for storage in a decision. Anyone with access to the lake can test a guessed key
+    against it, but cannot read the key."""
     return hashlib.blake2b(key, key=salt, digest_size=_DIGEST_BYTES).digest()
 
 
 def fields_of_keys(keys: Sequence[bytes], salt: bytes, until: Mapping[int, int]) -> dict[str, Any]:
-    """Return the details of a decision about keys."""
+    """Return the details for a decision about keys."""
     digests = sorted(digest(key, salt).hex() for key in set(keys))
     return {"salt": salt.hex(), "digests": digests, "until": {str(p): end for p, end in sorted(until.items())}}

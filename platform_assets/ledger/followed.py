@@ -1,6 +1,6 @@
 """The ledger of loads, followed commit by commit by one process for all tables: the entries that each commit adds.
 
-So after a load, a topic's tick reads only the newest commits, which all topics share, not the whole ledger.
+So after a load, the tick of a topic reads only the newest commits, which all topics share, instead of the whole ledger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger import pruning
 
 _KEPT: Final = 2_000
-"""Number of commits that are remembered; a table that was not queried for longer is read completely once."""
+"""Number of commits to remember. A table that was not queried for longer than that is read completely once."""
 _LATELY_SECONDS: Final = 5.0
 _BLOCK_ROWS: Final = 1 << 16
 _COLUMNS: Final = ["window_start", "kind", "recorded_at"]
@@ -30,7 +30,8 @@ _COLUMNS: Final = ["window_start", "kind", "recorded_at"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a window: it is loaded or, if `accepted_at` is set, a loss of it was accepted then."""
+    """An entry for a window: the window is loaded or, if `accepted_at` is set, a loss in the window was accepted at
+    that time."""
 
     start: datetime
     accepted_at: datetime | None
@@ -38,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """A file that a commit adds: its only entry, or None if the file has to be read."""
+    """A file that a commit adds: the file's only entry, or None if the file must be read."""
 
     path: str
     entry: Entry | None
@@ -46,14 +47,15 @@ class _Added:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A commit. `added` is by table; None if the commit removes or rewrites unknown entries, so that all have to be read."""
+    """A commit. `added` has the added entries by table; None if the commit removes or rewrites unknown entries, so that
+    all entries must be read."""
 
     at: Anchor
     added: Mapping[str, tuple[_Added, ...]] | None
 
 
 class FollowedCommits:
-    """One process's knowledge of one ledger of loads."""
+    """The knowledge of one process about one ledger of loads."""
 
     def __init__(self, path: Folder) -> None:
         self._path = path
@@ -68,17 +70,18 @@ class FollowedCommits:
             return self._steps[-1].at if self._steps else None
 
     def newest_lately(self) -> Anchor | None:
-        """Return the newest commit, at most some seconds old: the sensors of all topics request it at about the same
-        time."""
+        """Return the newest commit, which may be some seconds old, because the sensors of all topics request it at
+        about the same time."""
         with self._lock:
             if time.monotonic() >= self._asked + _LATELY_SECONDS:
                 self._follow()
             return self._steps[-1].at if self._steps else None
 
     def entries_since(self, seen: Anchor, table: str) -> tuple[Anchor, list[Entry]] | None:
-        """Return the newest commit, and the entries of `table` in the commits after `seen`; None if all have to be read.
+        """Return the newest commit, and the entries of `table` in the commits after `seen`; None if all entries must be
+        read.
 
-        That is so if the ledger was restored or edited, or if `seen` is too old.
+        All entries must be read if the ledger was restored or edited, or if `seen` is too old.
         """
         with self._lock:
             self._follow()
@@ -123,7 +126,8 @@ def _step(commit: Commit) -> _Step:
 
 
 def _only_entry(file: DataFile) -> Entry | None:
-    """Return the entry of a file from its statistics, if all its rows belong to one window and none accepts a loss."""
+    """Return the entry of a file from the file's statistics, if all rows in the file belong to one window and no row
+    accepts a loss."""
     statistics = file.statistics or {}
     low, high = statistics.get("minValues", {}), statistics.get("maxValues", {})
     start, kind = low.get("window_start"), low.get("kind")
@@ -135,5 +139,5 @@ def _only_entry(file: DataFile) -> Entry | None:
 
 @lru_cache(maxsize=64)
 def of(path: Folder) -> FollowedCommits:
-    """Return the single object for each ledger and process, which the sensors of all topics share."""
+    """Return the one object for each ledger and process. The sensors of all topics share it."""
     return FollowedCommits(path)

@@ -1,8 +1,8 @@
-"""A ledger's data files, followed from commit to commit by one process, and the content of the small ones.
+"""A ledger's data files, followed from commit to commit by one process, and the contents of the small files.
 
-A tick of a thousand topics, and a run of hundreds of windows, request the entries of one topic after the other: the
-ledger's log, which covers all topics, is then read once, and each of its small files once. A file of a Delta table
-never changes; if one differs anyway, for example because another ledger replaced this one, it is read again.
+A tick of a thousand topics, or a run of hundreds of windows, requests the entries of one topic after another. With this
+module, the ledger's log, which covers all topics, is read once, and so is each of its small files. A file of a Delta
+table never changes. If a file differs anyway, for example because another ledger replaced this one, it is read again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from platform_assets.lake.remembered import Remembered
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, UTC_MICROS, arrow_type
 
 _SMALL_BYTES: Final = 1 << 16
-"""Maximum size of files that are read completely and kept. Of larger files, which contain long folded histories,
-only the wanted rows are read."""
+"""Maximum size of files that are read completely and kept. Larger files contain long folded histories; from these, only
+the wanted rows are read."""
 _REMEMBERED_BYTES: Final = 64 << 20
-"""Limit of the rows that one process keeps, for all ledgers together."""
+"""Maximum number of rows that one process keeps, for all ledgers together."""
 
 _remembered: Remembered[tuple[Folder, str], pa.Table] = Remembered(_REMEMBERED_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A data file: its path below the ledger's folder, and the range of its entries' times, inclusive, None if not
-    known."""
+    """A data file: its path below the ledger's folder, and the time range of its entries, both ends inclusive; None if
+    the range is not known."""
 
     path: str
     bytes: int
@@ -47,7 +47,7 @@ class _File:
     last: datetime | None
 
     def may_have(self, start: datetime | None, end: datetime | None, among: Sequence[datetime] | None) -> bool:
-        """Return True if an entry in it may be in `[start, end]`, or be one of `among`."""
+        """Return True if an entry in the file may be in `[start, end]`, or may be one of `among`."""
         if self.first is None or self.last is None:
             return True
         if (start is not None and self.last < start) or (end is not None and self.first > end):
@@ -57,10 +57,10 @@ class _File:
 
 @dataclass(slots=True)
 class _Snapshot:
-    """The files at a commit, by the value of the partition column and by path; and the value of each path.
+    """The files at a commit, by the value of the partition column and by path; and the value for each path.
 
-    `checkpoint` was the newest one, and `stamps` belong to the log files that a reader starts with: it, and all later
-    ones.
+    `checkpoint` was the newest checkpoint. `stamps` belong to the log files that a reader starts with: the checkpoint,
+    and all later log files.
     """
 
     at: Anchor
@@ -71,8 +71,8 @@ class _Snapshot:
 
 
 class KnownFiles:
-    """One process's knowledge of the files of one ledger, which is partitioned by `partition` and has a time in
-    `time`."""
+    """The knowledge of one process about the files of one ledger. The ledger is partitioned by the column `partition`
+    and has times in the column `time`."""
 
     def __init__(self, folder: Folder, partition: str, time: str, columns: Mapping[str, tuple[str, str]]) -> None:
         self._folder = folder
@@ -86,7 +86,8 @@ class KnownFiles:
     def doubt(self) -> None:
         """Make the next read check that the log is still the one that was read, and open the ledger again if it is not.
 
-        A replaced newest commit is noticed without this; damage to earlier files only with it.
+        If the newest commit was replaced, this is noticed even without the check. Damage to earlier files is noticed
+        only with it.
         """
         self._doubted = True
 
@@ -99,11 +100,11 @@ class KnownFiles:
         end: datetime | None = None,
         among: Sequence[datetime] | None = None,
     ) -> pa.Table:
-        """Return the entries of the topic or table `value` at the newest commit, in no order; none if there is no
-        ledger.
+        """Return the entries of the topic or table `value` at the newest commit, in no particular order; none if there
+        is no ledger.
 
-        Only entries whose time is in `[start, end]`, both inclusive, and is one of `among`. Columns that an older
-        ledger lacks are null. Raises the errors of `lake.failures`.
+        Only entries whose time is in `[start, end]`, both inclusive, and is one of `among` are returned. Columns that
+        an older ledger lacks are null. Raises the errors of `lake.failures`.
         """
         condition = self._condition(start, end, among)
         schema = self._schema if columns is None else pa.schema([self._schema.field(name) for name in columns])
@@ -125,8 +126,8 @@ class KnownFiles:
         return rows.append_column(self._partition, values).select(schema.names)
 
     def first(self, value: str) -> datetime | None:
-        """Return the oldest time of the entries of `value`, by the statistics of files if they have any; None without
-        entries."""
+        """Return the oldest time of the entries of `value`, from file statistics if the files have any; None if there
+        are no entries."""
         files = self._files(value)
         known = [file.first for file in files if file.first is not None]
         if len(known) < len(files):
@@ -148,7 +149,7 @@ class KnownFiles:
         return functools.reduce(operator.and_, conditions) if conditions else None
 
     def _kept(self, file: _File) -> pa.Table | None:
-        """Return the rows of a small file, reading it only once; None for a large one."""
+        """Return the rows of a small file, which is read only once; None for a large file."""
         if file.bytes > _SMALL_BYTES:
             return None
         key, stamp = (self._folder, file.path), self._folder.stamp(file.path)
@@ -193,7 +194,7 @@ class KnownFiles:
         return self._folder.is_in_store or all(self._folder.stamp(n) == stamp for n, stamp in seen.stamps.items())
 
     def _all(self) -> _Snapshot | None:
-        """Open the ledger as a table, so that one which this release cannot read is refused."""
+        """Open the ledger as a table, so that a table that this release cannot read is refused."""
         at = delta_log.newest_anchor(self._folder)
         if at is None:
             # The table may exist without its newest commits; delta-rs then reports the problem.
@@ -266,5 +267,5 @@ def of_commits(lake: Lake) -> KnownFiles:
 
 @lru_cache(maxsize=64)
 def _of(folder: Folder, partition: str, time: str) -> KnownFiles:
-    """Return the single object for each ledger and process."""
+    """Return the one object for each ledger and process."""
     return KnownFiles(folder, partition, time, CUT_COLUMNS if partition == "topic" else COMMIT_COLUMNS)

@@ -1,4 +1,5 @@
-"""The newest cut of each topic, followed from commit to commit of the ledger: while nothing is recorded, a look-up is free."""
+"""The newest cut of each topic, followed from commit to commit of the ledger. While nothing is recorded, a look-up
+costs nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +17,15 @@ from platform_assets.lake.location import Folder
 from platform_assets.ledger.entries import RecordedCut
 
 APP_PREFIX = "cuts/"
-"""Prefix of the application transaction that carries a topic's newest edge; the topic follows."""
+"""Prefix of the application transaction that carries a topic's newest edge. The topic's name follows."""
 _KEPT_FOR = 16
-"""Number of versions after which a handle is opened again: it gets slower with each commit that it has read."""
+"""Number of versions after which a handle is opened again, because it becomes slower with each commit that it has read.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """State at a commit: versions of application transactions by id, and cuts by topic."""
+    """State at a commit: the versions of application transactions by id, and the cuts by topic."""
 
     at: Anchor
     versions: dict[str, int] = field(default_factory=dict)
@@ -32,7 +34,7 @@ class _Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A handle that stays open, its present commit, and the version at which it was opened."""
+    """A handle that stays open, its current commit, and the version at which it was opened."""
 
     handle: DeltaTable
     at: Anchor
@@ -40,7 +42,8 @@ class _Kept:
 
 
 class NewestCuts:
-    """One process's knowledge of one ledger of cuts. A ledger that was edited or restored is read completely."""
+    """The knowledge of one process about one ledger of cuts. If the ledger was edited or restored, it is read
+    completely."""
 
     def __init__(self, path: Folder) -> None:
         self._path = path
@@ -52,8 +55,8 @@ class NewestCuts:
     def handle(self) -> Iterator[DeltaTable]:
         """Lend the ledger at its newest commit to one caller at a time, for look-ups and commits.
 
-        It stays open in between: reading the whole log takes longer than a commit. It is opened again after an error, and if
-        its commit is not in the log, for example after a restore.
+        The ledger stays open between calls, because reading the whole log takes longer than a commit. It is opened
+        again after an error, or if its commit is no longer in the log, for example after a restore.
         """
         with self._lock:
             # Kept only if everything succeeded.
@@ -74,7 +77,7 @@ class NewestCuts:
         return young and delta_log.anchor(self._path, kept.at.version) == kept.at
 
     def versions(self, app_ids: Iterable[str]) -> dict[str, int]:
-        """Return the newest version of each of the application transactions `app_ids` that has one."""
+        """Return the newest versions of those application transactions in `app_ids` that have a version."""
         seen = self._follow()
         if seen is None:
             return {}
@@ -88,12 +91,12 @@ class NewestCuts:
         return {app: seen.versions[app] for app in wanted if app in seen.versions}
 
     def keep(self, cut: RecordedCut) -> None:
-        """Store a cut that was read or recorded: it never changes."""
+        """Store a cut that was read or recorded. A cut never changes."""
         if self._seen is not None:
             self._seen.cuts[cut.topic] = cut
 
     def cut(self, topic: str) -> RecordedCut | None:
-        """Return the last stored cut of `topic`, if no commit since has changed what was recorded."""
+        """Return the last stored cut of `topic`, if no later commit has changed what was recorded."""
         seen = self._follow()
         return None if seen is None else seen.cuts.get(topic)
 
@@ -124,5 +127,5 @@ def _advanced(seen: _Snapshot, commits: Sequence[Commit]) -> _Snapshot:
 
 @lru_cache(maxsize=64)
 def of(path: Folder) -> NewestCuts:
-    """Return the single object for each ledger and process, which the sensors of all topics use at each tick."""
+    """Return the one object for each ledger and process. The sensors of all topics use it at each tick."""
     return NewestCuts(path)

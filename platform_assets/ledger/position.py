@@ -1,5 +1,5 @@
-"""The end of the gap-free loaded range of a topic's log: one offset for each partition, after which nothing is
-certain."""
+"""The end of the gap-free loaded range of a topic's log: one offset for each partition. Nothing is certain about
+offsets from there on."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from platform_assets.model.tables import TableRef
 
 
 def loaded_to(ledger: Ledger, table: TableRef, aside: Collection[str] = ()) -> RecordedCut | None:
-    """Return the cut that ends the gap-free loaded range of the newest generation: no offset before it is missing.
+    """Return the cut that ends the gap-free loaded range of the newest generation: all offsets before this cut are
+    loaded.
 
-    If windows wait, it is the start of the first waiting window, whatever is loaded after it; windows with the keys
-    `aside` do not count as waiting. None if nothing was ever cut.
+    If windows are waiting, it is the start of the first waiting window, even if later windows are loaded. Windows with
+    keys in `aside` do not count as waiting. None if no cut was ever recorded.
     """
     newest = ledger.newest_cut(table.topic)
     if newest is None:

@@ -1,7 +1,7 @@
-"""Removal of superseded proofs: each deep audit writes an entry for each window and partition, and only the newest
-counts.
+"""Removal of superseded proofs. Each deep audit writes an entry for each window and partition, and only the newest
+entry counts.
 
-Removed entries would never be read again: loads, acceptances and the entry of each window that counts stay.
+Removed entries would never be read again. Loads, acceptances and the entry that counts for each window stay.
 """
 
 from __future__ import annotations
@@ -18,25 +18,28 @@ from deltalake import CommitProperties, DeltaTable, WriterProperties
 from platform_assets.ledger.entries import IN_ORDER, ranked
 
 MARK: Final = '{"platform_assets_pruned":1}'
-"""`userMetadata` of a commit that removes no entry that counts."""
+"""`userMetadata` of a commit that does not remove any entry that counts."""
 COLUMNS: Final = ["window", "kind", "table_id", "table_version", "recorded_at"]
 """Columns of the ledger that are needed to find superseded proofs."""
 _FEWEST_ROWS: Final = 1000
-"""Minimum rows of a table for a removal."""
+"""Minimum number of rows of a table for a removal."""
 _MOST_BATCHES: Final = 1000
-"""Maximum number of batches that one commit removes, since it names each."""
+"""Maximum number of batches that one commit removes, because the commit lists each of them."""
 
 
 def is_worth_reading(rows: int, new_rows: int) -> bool:
-    """Return True if the last `new_rows` of `rows` passed a power of two, so that reads get rarer as the ledger grows."""
+    """Return True if the last `new_rows` of `rows` rows passed a power of two, so that reads become rarer as the ledger
+    grows."""
     return rows >= _FEWEST_ROWS and rows.bit_length() > (rows - new_rows).bit_length()
 
 
 def superseded_batches(entries: pa.Table) -> list[datetime]:
-    """Return the recording times of removable proofs: batches, each written in one commit, of which no proof counts any more.
+    """Return the recording times of proofs that can be removed. Each time stands for a batch, written in one commit, in
+    which no proof counts any more.
 
-    `entries` are all rows of one table in the ledger, with `COLUMNS`. Empty if less than half of them could be removed, since
-    the rest has to be rewritten. `entries.newest_entries` defines which entry of a window counts.
+    `entries` are all rows of one table in the ledger, with `COLUMNS`. The result is empty if less than half of them
+    could be removed, because all others must be rewritten. `entries.newest_entries` defines which entry of a window
+    counts.
     """
     entries = entries.filter(pc.not_equal(entries["kind"], "acceptance"))
     if not entries.num_rows:
@@ -63,7 +66,7 @@ def superseded_batches(entries: pa.Table) -> list[datetime]:
 def remove(handle: DeltaTable, table: str, batches: Sequence[datetime], writer: WriterProperties | None) -> None:
     """Remove the proofs of `table` that were recorded at these times.
 
-    Raises DeltaError if another process committed since `handle` was opened: then nothing was removed.
+    Raises DeltaError if another process has committed since `handle` was opened; in that case, nothing was removed.
     """
     times = ", ".join(f"arrow_cast('{at.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')" for at in batches)
     handle.delete(

@@ -1,4 +1,5 @@
-"""Recording cuts of one topic, or of many in one commit, by compare-and-set on the newest edge of each topic."""
+"""Recording the cuts of one topic, or of many topics in one commit, by compare-and-set on the newest edge of each
+topic."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from platform_assets.model.logs import logger
 
 
 def is_behind(cut: RecordedCut, newest: RecordedCut) -> bool:
-    """Return True if `newest` starts a generation that was accepted since `cut` was taken, or that another process
+    """Return True if `newest` starts a generation that was accepted after `cut` was taken, or that another process
     accepted first."""
     if "accepted" not in newest.taken.values():
         return False
@@ -28,7 +29,7 @@ def is_behind(cut: RecordedCut, newest: RecordedCut) -> bool:
 
 
 def check_successor(previous: RecordedCut | None, cut: RecordedCut) -> None:
-    """Raise LedgerCorruptError if `cut` cannot follow `previous`; any cut may be the first."""
+    """Raise LedgerCorruptError if `cut` cannot follow `previous`. Any cut can be the first one."""
     if previous is None:
         return
     shrunk = previous.cut.offsets.keys() - cut.cut.offsets.keys() or previous.cut.regressions(cut.cut.offsets)
@@ -47,22 +48,23 @@ def check_successor(previous: RecordedCut | None, cut: RecordedCut) -> None:
 _log = logger(__name__)
 
 _MARK = "recorded/"
-"""Prefix of the application transactions by which a writer recognizes its own commit; a topic's name follows."""
+"""Prefix of the application transactions by which a writer recognizes its own commit. A topic's name follows."""
 
 NewestCut = Callable[[DeltaTable, str], RecordedCut | None]
-"""Function that reads the newest cut of a topic through a handle."""
+"""Function that reads a topic's newest cut through a handle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """Cuts of one topic, in ascending order of edge, to be recorded if its newest recorded edge is still `after`."""
+    """Cuts of one topic, in ascending order of edge. They are to be recorded only if the topic's newest recorded edge
+    is still `after`."""
 
     cuts: tuple[RecordedCut, ...]
     after: datetime | None
 
     @property
     def topic(self) -> str:
-        """The topic of the cuts."""
+        """The topic that the cuts belong to."""
         return self.cuts[0].topic
 
     @property
@@ -79,13 +81,14 @@ def record(
     newest_cut: NewestCut,
     complete: Callable[[DeltaTable], None],
 ) -> frozenset[str]:
-    """Commit, through `handle`, those of `proposed` (one for each topic) that no other writer has overtaken; return
-    their topics.
+    """Commit, through `handle`, those cuts in `proposed` (one item for each topic) that no other writer has overtaken;
+    return their topics.
 
-    They are recorded in one commit. If another writer recorded edges of one of them in the meantime, the commit is
-    refused and made again without that topic. An object store may accept a commit and lose its answer, so a commit that
-    seems refused is looked up in the log by its transaction. Raises LedgerCorruptError if cuts do not ascend, or
-    shrink, and LedgerConflictError; nothing is recorded then.
+    The cuts are recorded in one commit. If another writer recorded edges of one of the topics in the meantime, the
+    commit is refused, and made again without that topic. An object store may accept a commit although its answer is
+    lost, so a commit that seems to be refused is looked up in the log by its transaction. Raises LedgerCorruptError if
+    the edges of the cuts do not ascend, or if offsets decrease; and LedgerConflictError. After these errors, nothing is
+    recorded.
     """
     fit = [p for p in proposed if _fits(known, handle, p, newest_cut)]
     while fit:
@@ -157,5 +160,5 @@ def app_id(topic: str) -> str:
 
 
 def epoch(edge: datetime) -> int:
-    """Return an edge as that transaction's version: seconds since 1970."""
+    """Return an edge as the version of that transaction: seconds since 1970."""
     return round(edge.timestamp())

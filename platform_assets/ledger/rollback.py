@@ -1,4 +1,4 @@
-"""Removing receipts from the ledger whose loads a table no longer has, because an older copy replaced it."""
+"""Removing receipts from the ledger for loads that a table no longer has, because an older copy replaced the table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from platform_assets.model.tables import TableRef
 
 
 def forget_loads(lake: Lake, table: TableRef, version: int, table_id: str | None = None) -> tuple[str, ...]:
-    """Remove the ledger's entries on loads and proofs of `table` after `version`; return the keys of windows now
-    without a receipt.
+    """Remove the ledger's entries for loads and proofs of `table` after `version`; return the keys of windows that now
+    have no receipt.
 
-    Also removes entries on a table of this name with a Delta id other than `table_id`, which was created earlier or
-    later.
+    Also remove entries for a table with this name that has a Delta id other than `table_id`, because it was created
+    earlier or later.
 
-    If a window was loaded before too, the entry of that load counts again. Accepted losses stay, and so do windows
-    without offsets, which are in no version. Nothing else may write to the ledger in the meantime: otherwise this
+    If a window was also loaded earlier, the entry of that load counts again. Accepted losses stay, and so do windows
+    without offsets, which are not in any version. Nothing else may write to the ledger in the meantime: otherwise this
     raises LakeNotWritableError or LakeUnavailableError, and removes nothing.
     """
     entries = known_files.of_commits(lake).rows(table.ledger_name, ["window", "kind", "table_id", "table_version"])

@@ -51,16 +51,16 @@ _log = logger(__name__)
 _FOLD_AT_FILES = 16
 _CHECKPOINT_AT_COMMITS = 32
 _FOLDED_BYTES = 4 << 20
-"""Size from which files are not folded again, so that a long ledger is not rewritten each time."""
+"""Minimum size of files that are not folded again, so that a long ledger is not rewritten each time."""
 
 FOLDED = WriterProperties(max_row_group_size=1 << 14)
-"""Row group size: reading some windows of a long ledger reads only their row groups, not hundreds of thousands of
+"""Row group size. To read some windows of a long ledger, only their row groups are read, not hundreds of thousands of
 rows."""
 
 
 class Ledger:
-    """The ledgers under one lake root. An instance may be shared and kept; a new one, and `create`, make the next
-    read check that this process's knowledge of the files is still correct."""
+    """The ledgers under one lake root. An instance may be shared and kept. A new instance, and `create`, make the next
+    read check that what this process knows about the files is still correct."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -69,7 +69,7 @@ class Ledger:
 
     @property
     def lake(self) -> Lake:
-        """The ledger's lake."""
+        """The lake of the ledger."""
         return self._lake
 
     def create(self) -> None:
@@ -94,17 +94,17 @@ class Ledger:
     # --- cuts -------------------------------------------------------------------------------------------------
 
     def newest_edges(self, topics: Iterable[str]) -> dict[str, datetime]:
-        """Return the newest recorded edge of each topic that has one.
+        """Return the newest recorded edge of each topic that has a recorded edge.
 
-        Followed from commit to commit, so a call is free while nothing is recorded. It is a hint: `record_cuts` decides
-        what is recorded.
+        The ledger is followed from commit to commit, so a call costs nothing while nothing is recorded. The result is
+        only a hint: `record_cuts` decides what is recorded.
         """
         asked = list(topics)
         versions = newest_cuts.of(self._cuts).versions(app_id(t) for t in asked)
         return {t: datetime.fromtimestamp(v, UTC) for t in asked if (v := versions.get(app_id(t))) is not None}
 
     def newest_cut(self, topic: str) -> RecordedCut | None:
-        """Return the cut at the newest edge of `topic`; None if none was ever recorded."""
+        """Return the cut at the newest edge of `topic`; None if no cut was ever recorded."""
         edge = self.newest_edges([topic]).get(topic)
         known = newest_cuts.of(self._cuts)
         cut = known.cut(topic)
@@ -115,28 +115,30 @@ class Ledger:
         return None if edge is None else cut
 
     def cuts(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[RecordedCut]:
-        """Return the recorded cuts of edges in `[start, end]`, both ends inclusive, ascending."""
+        """Return the recorded cuts at edges in `[start, end]`, both ends inclusive, in ascending order."""
         version.check(self._lake)
         return recorded_cuts(known_files.of_cuts(self._lake).rows(topic, start=start, end=end))
 
     def cut_rows(self, topic: str, start: datetime | None = None) -> pa.Table:
-        """Return the rows of `cuts` of one topic, one per edge and partition, in no order; edges from `start` on."""
+        """Return the rows of `cuts` for one topic, one row per edge and partition, in no particular order; only edges
+        from `start` on."""
         version.check(self._lake)
         return known_files.of_cuts(self._lake).rows(topic, start=start)
 
     def edges(self, topic: str, start: datetime | None = None) -> list[str]:
-        """Return the keys of all recorded edges of `topic` from `start` on, ascending; the last has no sealed window
-        yet."""
+        """Return the keys of all recorded edges of `topic` from `start` on, in ascending order. The window that starts
+        at the last edge is not sealed yet."""
         version.check(self._lake)
         edges = known_files.of_cuts(self._lake).rows(topic, ["edge"], start=start)["edge"]
         return [key_of(e) for e in pc.unique(edges).sort().to_pylist()]
 
     def windows(self, topic: str, start: datetime | None = None, end: datetime | None = None) -> list[SealedWindow]:
-        """Return the sealed windows within `[start, end]`, ascending."""
+        """Return the sealed windows within `[start, end]`, in ascending order."""
         return windows_between(self.cuts(topic, start, end))
 
     def window(self, topic: str, key: str) -> SealedWindow | None:
-        """Return the sealed window with this key; None if no recorded edge starts it, or none ends it yet."""
+        """Return the sealed window with this key; None if no recorded edge starts the window, or if no recorded edge
+        ends it yet."""
         start = edge_of(key)
         rows = self.cut_rows(topic, start)
         edges = pc.unique(rows["edge"]).sort()[:2]
@@ -145,17 +147,18 @@ class Ledger:
         return found[0] if found and found[0].window.start == start else None
 
     def record_cuts(self, cuts: Sequence[RecordedCut], after: datetime | None) -> bool:
-        """Record the cuts of one topic, in ascending order of edge, if its newest recorded edge is still `after`.
+        """Record the cuts of one topic, in ascending order of edge, if the topic's newest recorded edge is still
+        `after`.
 
-        All or none are recorded, in one commit. False means that another process was first, possibly with a new
-        generation that starts at the same edge: read its cuts and continue from them. Raises LedgerCorruptError if the
-        cuts do not ascend, or shrink.
+        Either all cuts are recorded, in one commit, or none. False means that another process was first, possibly with
+        a new generation that starts at the same edge: read its cuts and continue from them. Raises LedgerCorruptError
+        if the edges of the cuts do not ascend, or if offsets decrease.
         """
         return bool(self.record_cuts_of_many([Proposed(tuple(cuts), after)]))
 
     def record_cuts_of_many(self, proposed: Sequence[Proposed]) -> frozenset[str]:
-        """Record cuts of several topics in one commit; return the topics whose cuts were recorded. The others were
-        overtaken."""
+        """Record cuts of several topics in one commit; return the topics whose cuts were recorded. Other writers were
+        faster for the other topics."""
         known = newest_cuts.of(self._cuts)
         with known.handle() as handle, self._cuts.writing():
             recorded = record(
@@ -166,8 +169,8 @@ class Ledger:
         return recorded
 
     def _newest_known(self, topic: str, edge: datetime) -> RecordedCut | None:
-        """Return the newest cut at `edge` from the known files; None if later ones were recorded since, or if there is
-        none."""
+        """Return the newest cut at `edge` from the known files; None if later cuts were recorded since, or if there is
+        no cut."""
         version.check(self._lake)
         cuts = recorded_cuts(known_files.of_cuts(self._lake).rows(topic, start=edge))
         return cuts[-1] if {cut.edge for cut in cuts} == {edge} else None
@@ -196,7 +199,7 @@ class Ledger:
     # --- commits ----------------------------------------------------------------------------------------------
 
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
-        """Append receipts of loads. Of several entries for a window, the one with the highest version counts."""
+        """Append receipts of loads. If a window has several entries, the entry with the highest version counts."""
         if not receipts:
             return
         handle = self._append(receipt_table(receipts))
@@ -215,9 +218,9 @@ class Ledger:
     ) -> pa.Table:
         """Return the rows of `commits` that count: the newest entry of each window, one row for each partition.
 
-        They are those of all windows, of the windows in `keys`, or of windows that start at `start` or later. With
-        `columns`, only these are read, and the few that determine the newest entry; the others, most of a ledger's
-        bytes, are not.
+        The rows are those of all windows, of the windows in `keys`, or of the windows that start at `start` or later.
+        With `columns`, only these columns are read, and the few columns that determine the newest entry; the other
+        columns, which are most of a ledger's bytes, are not read.
         """
         version.check(self._lake)
         read = None if columns is None else sorted({*columns, *COLUMNS_OF_NEWEST, "kind"})
@@ -226,11 +229,11 @@ class Ledger:
         return newest_entries(rows.filter(pc.field("kind") != "acceptance"))
 
     def receipts(self, table: TableRef, keys: Sequence[str] | None = None) -> dict[str, Receipt]:
-        """Return the newest receipt of each loaded window, by key; of all windows, or of those in `keys`."""
+        """Return the newest receipt of each loaded window, by key: for all windows, or for the windows in `keys`."""
         return {r.window.key: r for r in receipts_in(self.commit_rows(table, keys))}
 
     def record_acceptance(self, window: SealedWindow, ranges: Mapping[int, Sequence[OffsetRange]], reason: str) -> None:
-        """Record that the loss of `ranges` of `window`, by partition, was accepted, and the reason."""
+        """Record that the loss of `ranges` in `window`, by partition, was accepted, and the reason."""
         self.record_acceptances([(window, ranges)], reason)
 
     def record_acceptances(
@@ -239,16 +242,16 @@ class Ledger:
         reason: str,
         hole: Hole = ACCEPTED_LOSS,
     ) -> None:
-        """Record accepted losses of several windows in one commit; or, depending on `hole`, erased records."""
+        """Record accepted losses in several windows in one commit. Depending on `hole`, record erased records instead."""
         if losses:
             self._append(pa.concat_tables([acceptance_table(w, ranges, reason, hole) for w, ranges in losses]))
 
     def accepted_losses(self, table: TableRef, key: str) -> dict[int, tuple[OffsetRange, ...]]:
-        """Return the ranges of a window whose loss an operator accepted, or whose records were erased, by partition."""
+        """Return the ranges of a window, by partition, whose loss an operator accepted or whose records were erased."""
         return self.accepted_losses_of(table, [key]).get(key, {})
 
     def accepted_losses_of(self, table: TableRef, keys: Sequence[str]) -> dict[str, dict[int, tuple[OffsetRange, ...]]]:
-        """Return accepted and erased ranges of several windows, by key; windows without any are omitted."""
+        """Return the accepted and erased ranges of several windows, by key. Windows without such ranges are omitted."""
         version.check(self._lake)
         rows = known_files.of_commits(self._lake).rows(table.ledger_name, among=[edge_of(key) for key in keys])
         accepted: dict[str, dict[int, tuple[OffsetRange, ...]]] = {}
@@ -259,7 +262,7 @@ class Ledger:
         return accepted
 
     def _append(self, entries: pa.Table) -> DeltaTable:
-        """Add `entries` to the ledger of loads; return the handle that committed them."""
+        """Add `entries` to the ledger of loads; return the handle that committed these entries."""
         with self._commits.writing():
             handle = self._commits.delta()
             try:
@@ -274,9 +277,10 @@ class Ledger:
     # --- both -------------------------------------------------------------------------------------------------
 
     def _prune(self, handle: DeltaTable, table: TableRef, new_rows: int) -> None:
-        """Remove superseded proofs once they are most of a table's entries, so that audits do not slow down reads.
+        """Remove superseded proofs once they are the majority of a table's entries, so that audits do not slow down
+        reads.
 
-        `handle` is at the commit that wrote `new_rows` proofs.
+        `handle` is at the commit that wrote `new_rows` rows of proofs.
         """
         with self._commits.reading():
             adds = pa.table(handle.get_add_actions(flatten=True))
@@ -300,19 +304,19 @@ class Ledger:
     def _tidy(self, path: Folder, handle: DeltaTable) -> None:
         """Delete files that were replaced long ago, and write a checkpoint for readers to start from.
 
-        Otherwise they start from the newest hundredth version, where delta-rs makes a checkpoint. A checkpoint has the
-        files of all topics, so not every fold is worth one.
+        Without it, they start from the last version that is a multiple of one hundred, where delta-rs makes a
+        checkpoint. A checkpoint lists the files of all topics, so not every fold is worth a checkpoint.
         """
         handle.vacuum(dry_run=False)
         if handle.version() - (delta_log.newest_checkpoint(path) or 0) >= _CHECKPOINT_AT_COMMITS:
             handle.create_checkpoint()
 
     def _compact(self, path: Folder, handle: DeltaTable, column: str, values: Collection[str]) -> None:
-        """Fold the small files of each of these topics or tables into one, so that the cost of reads does not grow with
-        the number of windows.
+        """Fold the small files of each of these topics or tables into one file, so that the cost of reads does not grow
+        with the number of windows.
 
-        `handle` is at the commit that it was just used for. If many topics have many files after the same commit,
-        some are folded now, those with the most files first, and the others after later commits.
+        `handle` is at the commit for which it was just used. If many topics have many files after the same commit, only
+        some are folded now, the topics with the most files first, and the others are folded after later commits.
         """
         try:
             adds = pa.table(handle.get_add_actions(flatten=True))
@@ -336,7 +340,7 @@ class Ledger:
 def _rows(
     handle: DeltaTable, condition: pc.Expression, columns: list[str] | None = None, *, partition: tuple[str, str]
 ) -> pa.Table:
-    """Return rows of one partition of a ledger; files of the others are not opened."""
+    """Return rows of one partition of a ledger; files of other partitions are not opened."""
     name, value = partition
     with failures.reading(datasets.path_of(handle)):
         dataset = datasets.of(handle, name, value)
@@ -354,13 +358,13 @@ def _fields(columns: Mapping[str, tuple[str, str]]) -> list[Field]:
 
 
 def _lacking(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> list[Field]:
-    """Return the columns of this release that `ledger`, from an earlier release, lacks."""
+    """Return the columns of this release that `ledger` lacks because it comes from an earlier release."""
     known = {field.name for field in ledger.schema().fields}
     return [field for field in _fields(columns) if field.name not in known]
 
 
 def _complete(ledger: DeltaTable, columns: Mapping[str, tuple[str, str]]) -> None:
-    """Add the columns that an earlier release's ledger lacks. Raises CommitFailedError if another process wrote in the
-    meantime."""
+    """Add the columns that the ledger of an earlier release lacks. Raises CommitFailedError if another process has
+    written in the meantime."""
     if lacking := _lacking(ledger, columns):
         ledger.alter.add_columns(lacking)

@@ -1,7 +1,8 @@
 """Sealed windows that are not loaded yet, followed from tick to tick of a sensor.
 
-A process remembers its results, so a call is free while every window is loaded and none is sealed, and cheap after a
-load: the ledger of loads is followed commit by commit. If it was edited or restored, all of it is read again.
+A process remembers its results. So a call costs nothing while every window is loaded and no window is sealed. After a
+load, a call is cheap, because the ledger of loads is followed commit by commit. If the ledger was edited or restored,
+all of it is read again.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from platform_assets.model.windows import Window, edge_of
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """Sealed windows without a receipt, by key, ascending; `accepted` has the time when a loss of each was last
-    accepted."""
+    """Sealed windows without a receipt, by key, in ascending order. `accepted` has the time when a loss in each window
+    was last accepted."""
 
     windows: Mapping[str, Window] = field(default_factory=dict)
     accepted: Mapping[str, datetime] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The result when `newest` was the newest edge and `commits` the last commit of the ledger of loads."""
+    """The result for `newest` as the newest edge and `commits` as the last commit of the ledger of loads."""
 
     newest: datetime
     commits: Anchor | None
@@ -43,7 +44,8 @@ class _Known:
 
 
 _FEW: Final = 1_000
-"""Number of windows above which all entries of the table are read, since a filter for each start would take as long."""
+"""Number of windows above which all entries of the table are read, because filtering by each start would take as long.
+"""
 
 _known: dict[tuple[Lake, TableRef], _Known] = {}
 _lock = threading.Lock()
@@ -52,7 +54,7 @@ _lock = threading.Lock()
 def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[SealedWindow] | None = None) -> Unloaded:
     """Return the windows of `table` before the edge `newest` that are not loaded.
 
-    `sealed` are all windows that the caller has just sealed, up to `newest`: these need not be read.
+    `sealed` has all windows that the caller has just sealed, up to `newest`; these windows need not be read.
     """
     commits = followed.of(ledger.lake.commits)
     with _lock:
@@ -84,7 +86,7 @@ def find(ledger: Ledger, table: TableRef, newest: datetime, sealed: Sequence[Sea
 
 
 def accepted(ledger: Ledger, table: TableRef, keys: Sequence[str]) -> dict[str, datetime]:
-    """Return the times when a loss of these windows was last accepted, by key, for loaded windows too."""
+    """Return the times, by key, when a loss in these windows was last accepted. Loaded windows are included."""
     found = known_files.of_commits(ledger.lake).rows(
         table.ledger_name, ["window", "kind", "recorded_at"], among=[edge_of(key) for key in keys]
     )
@@ -96,7 +98,8 @@ def accepted(ledger: Ledger, table: TableRef, keys: Sequence[str]) -> dict[str, 
 
 
 def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWindow]:
-    """Return `windows` with their offsets, ascending; if statistics allow it, nothing else of the ledger is opened."""
+    """Return `windows` with their offsets, in ascending order. If statistics suffice, nothing else of the ledger is
+    opened."""
     if not windows:
         return []
     edges = sorted({edge for w in windows for edge in (w.start, w.end)})
@@ -108,7 +111,7 @@ def read(ledger: Ledger, topic: str, windows: Sequence[Window]) -> list[SealedWi
 def _new(
     ledger: Ledger, table: TableRef, since: datetime, newest: datetime, sealed: Sequence[SealedWindow] | None
 ) -> Unloaded:
-    """Return the windows from `since` on that are not loaded; those that the caller has just sealed cannot be loaded
+    """Return the windows from `since` on that are not loaded. Windows that the caller has just sealed cannot be loaded
     yet."""
     if sealed and (sealed[0].window.start, sealed[-1].window.end) == (since, newest):
         return Unloaded({w.key: w.window for w in sealed})
@@ -116,7 +119,7 @@ def _new(
 
 
 def _advanced(known: Unloaded, entries: Iterable[followed.Entry]) -> Unloaded:
-    """Return `known` without the windows that these entries of the ledger load."""
+    """Return `known` without the windows that these entries of the ledger record as loaded."""
     loaded, accepted = set[datetime](), dict[datetime, datetime]()
     for entry in entries:
         if entry.accepted_at is None:
@@ -129,7 +132,7 @@ def _advanced(known: Unloaded, entries: Iterable[followed.Entry]) -> Unloaded:
 
 
 def _edges(ledger: Ledger, topic: str, since: datetime | None) -> pa.Array:
-    """Return all edges from `since` on, ascending."""
+    """Return all edges from `since` on, in ascending order."""
     return pc.unique(known_files.of_cuts(ledger.lake).rows(topic, ["edge"], start=since)["edge"]).sort()
 
 
@@ -145,8 +148,8 @@ def _sealed(ledger: Ledger, topic: str, since: datetime) -> Mapping[str, Window]
 
 
 def _all(ledger: Ledger, table: TableRef) -> Unloaded:
-    """Return the unloaded windows of a table that was not read before: column by column, since nearly all are
-    loaded."""
+    """Return the unloaded windows of a table that was not read before. They are determined column by column, because
+    nearly all windows are loaded."""
     edges = _edges(ledger, table.topic, None)
     if len(edges) < 2:
         return Unloaded()
@@ -158,7 +161,7 @@ def _all(ledger: Ledger, table: TableRef) -> Unloaded:
 
 
 def _without_loaded(ledger: Ledger, table: TableRef, windows: Mapping[str, Window]) -> Unloaded:
-    """Return the `windows` that are not in the ledger of loads, by reading it."""
+    """Return those of `windows` that are not in the ledger of loads. This reads the ledger."""
     if not windows:
         return Unloaded()
     among = [w.start for w in windows.values()] if len(windows) <= _FEW else None

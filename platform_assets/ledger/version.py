@@ -1,9 +1,9 @@
 """The version of a ledger: which releases can read it, and how a ledger from an earlier release is upgraded.
 
-A column that a release adds needs no new version: older ledgers get it with the next entry. Earlier releases leave
-the column empty, even in recent entries: pods with the previous image write during an upgrade, and all pods after a
-downgrade. So an entry with an empty column may be newer than one with a value. A new version is needed for a change
-that an earlier release would misread.
+If a release adds a column, no new version is needed: older ledgers get the column with the next entry. Earlier releases
+leave the column empty, even in recent entries. Such entries are written by pods with the previous image during an
+upgrade, and by all pods after a downgrade. So an entry with an empty column may be newer than an entry with a value. A
+new version is needed for a change that an earlier release would misread.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ VERSION: Final = 1
 FILE: Final = "version.json"
 
 _STEPS: Final[Mapping[int, Callable[[Lake], None]]] = {}
-"""Steps that upgrade a ledger to a version from the one before. Each may be run again if interrupted, and by two at
-once."""
+"""Steps that upgrade a ledger, each from one version to the next. A step can be run again if it was interrupted, and
+two processes can run it at the same time."""
 
 
 def check(lake: Lake) -> None:
@@ -34,7 +34,7 @@ def check(lake: Lake) -> None:
 
 
 def bring_up(lake: Lake) -> None:
-    """Upgrade the ledger to this release's version. Raises LedgerNewerError, and what writing to the lake raises."""
+    """Upgrade the ledger to this release's version. Raises LedgerNewerError, and whatever writing to the lake raises."""
     recorded = _recorded(lake)
     if recorded == VERSION:
         return
@@ -48,7 +48,8 @@ def bring_up(lake: Lake) -> None:
 
 
 def fitted(ledger: DeltaTable, entries: pa.Table) -> pa.Table:
-    """Return `entries` in a form that fits a ledger table with columns of a later release, which stay empty."""
+    """Return `entries` in a form that fits a ledger table with additional columns from a later release; those columns
+    stay empty."""
     for column in pa.schema(ledger.schema().to_arrow()):
         if column.name not in entries.column_names:
             entries = entries.append_column(column, pa.nulls(entries.num_rows, column.type))

@@ -1,7 +1,8 @@
-"""The extent of a damaged batch: the offsets for which a broker has nothing else to send.
+"""The extent of a damaged batch: the offsets for which a broker can send nothing but this batch.
 
-A broker looks for the batch that holds an offset and sends the log from there on. Its places ascend with offsets, so if it
-sends the same damaged batch for two offsets, it sends that batch for all offsets between them too.
+A broker looks for the batch that holds an offset, and sends the log from that batch on. Positions in the log ascend
+with offsets. So if the broker sends the same damaged batch for two offsets, it also sends that batch for all offsets
+between the two.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from platform_assets.kafka.batches.unpacking import Damage
 
 _PROBE_BYTES: Final = 1 << 14
 _REFUSED: Final = b""
-"""The broker itself finds that a batch is damaged, and sends none of it."""
+"""The broker itself finds that a batch is damaged, and sends nothing of this batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """Beginning of a fetch: a damaged batch, by its first bytes, or an intact one, by its first offset."""
+    """Beginning of a fetch: a damaged batch, identified by its first bytes, or an intact batch, identified by its first
+    offset."""
 
     damaged: bytes | None = None
     base: int | None = None
 
 
 def damaged_until(brokers: Brokers, partition: int, start: int, end: int) -> int | None:
-    """Return the first offset after `start`, up to `end`, for which the broker sends another batch than the damaged one at `start`.
+    """Return the first offset after `start`, up to `end`, for which the broker sends a batch other than the damaged one
+    at `start`.
 
-    Return None if the batch at `start` is intact. Offsets between the damaged batch and an intact one after it count as part of the
-    damage: nothing shows that they held no records. Raises what `Brokers.persist` raises.
+    Return None if the batch at `start` is intact. Offsets between the damaged batch and the next intact batch count as
+    part of the damage, because nothing shows that they held no records. Raises whatever `Brokers.persist` raises.
     """
     first = _front(brokers, partition, start)
     if first.damaged is None:

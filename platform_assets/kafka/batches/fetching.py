@@ -1,8 +1,8 @@
 """Finding the leaders of a topic's partitions and fetching raw record batches from them, by topic id.
 
-Fetch version 13 is the first that names a topic by its id, so the broker itself refuses an old id. Its
-answer is decoded here, in place, since kafka-python would copy the records; everything else goes through kafka-python's
-own classes. https://kafka.apache.org/protocol has the layouts.
+Fetch version 13 is the first version that identifies a topic by its id, so the broker itself refuses an old id. Its
+answer is decoded here, in place, because kafka-python would copy the records; everything else goes through
+kafka-python's own classes. The layouts are at https://kafka.apache.org/protocol.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_WAIT_MS: Final = 500
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 _KNOWS_LOCAL: Final = 8
-"""Version of ListOffsets that reports which offsets are on the leader's own disks (KIP-405)."""
+"""Version of ListOffsets that can report the offsets on the leader's own disks (KIP-405)."""
 _UNRECORDED_RETRIABLE = {-1}  # UNKNOWN_SERVER_ERROR: any failure of the broker itself
 _CORRUPT_MESSAGE = 2
 OFFSET_OUT_OF_RANGE: Final = 1
@@ -50,17 +50,17 @@ _MISSING_TRIES = 5
 _LONGEST_PAUSE = 60.0
 """Longest wait, in seconds.
 
-If a broker asks for more, which no quota does by default, it is asked again and may repeat it.
+If a broker requests a longer wait, which no quota does by default, the request is sent again after this time, and the
+broker may repeat its answer.
 """
 
 T = TypeVar("T")
 
 
 class Transient(Exception):
-    """An error that is worth another try. `final_error` is a more specific error to raise after the last try, if any.
-    The next try waits at least `pause` seconds, which the broker asked for and which do not count as waiting without an
-    answer.
-    """
+    """An error after which another try is worthwhile. If `final_error` is set, it is a more specific error to raise
+    after the last try. The next try waits at least `pause` seconds. The broker has requested this pause, so it does not
+    count as waiting without an answer."""
 
     def __init__(self, reason: str, final_error: PlatformError | None = None, pause: float = 0.0) -> None:
         self.final_error, self.pause = final_error, pause
@@ -68,7 +68,7 @@ class Transient(Exception):
 
 
 def topic_uuid(topic_id: str) -> uuid.UUID:
-    """Parse a topic id as Kafka prints it (22 characters of URL-safe base64). Raises ConfigurationError."""
+    """Parse a topic id in the form that Kafka prints (22 characters of URL-safe base64). Raises ConfigurationError."""
     try:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
     except (ValueError, binascii.Error):
@@ -81,8 +81,8 @@ def topic_id_text(topic_id: uuid.UUID) -> str:
 
 
 class Throttled(Exception):
-    """The broker answered immediately without data: a quota is used up, and the client should send no request for
-    `seconds`."""
+    """The broker answered immediately and without data, because a quota is used up. The client should send no request
+    for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -90,17 +90,17 @@ class Throttled(Exception):
 
 
 class Redirected(Exception):
-    """The leader names a replica in the client's rack, which must be asked from now on (KIP-392)."""
+    """The leader answered with a replica in the client's rack, to which requests must be sent from now on (KIP-392)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
     """The broker's answer for one partition. `records` points into the answer's buffer.
 
-    `aborted` lists `(producer id, first offset)` of the aborted transactions that overlap the fetched data, including
-    those begun before it. Offsets are -1 if the broker does not give them, for example with an error. `replica` is the
-    id of the broker that the leader wants to be asked instead, -1 for itself. `throttled` is the number of seconds for
-    which the broker wants no request (KIP-219).
+    `aborted` lists `(producer id, first offset)` for the aborted transactions that overlap the fetched data, including
+    transactions that began before the data. Offsets are -1 if the broker does not return them, for example with an
+    error. `replica` is the id of the broker to which the leader redirects the client, or -1 for the leader itself.
+    `throttled` is the number of seconds during which the broker wants no requests (KIP-219).
     """
 
     error: int
@@ -121,7 +121,7 @@ class _Leader:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A topic in an answer to a metadata request: its error code, and its leaders by partition."""
+    """A topic in the answer to a metadata request: its error code, and the leaders of its partitions."""
 
     error: int
     topic_id: uuid.UUID
@@ -130,10 +130,10 @@ class _Described:
 
 
 class Brokers:
-    """The brokers as one thread sees them: its connections, and the leaders of the topic's partitions.
+    """The brokers as one thread sees them: the thread's connections, and the leaders of the topic's partitions.
 
-    Every call ends: after `patience` seconds without an answer in BrokerUnreachableError, and in Stopped soon after
-    `stopped()` turns true.
+    Every call ends. It raises BrokerUnreachableError after `patience` seconds without an answer, and Stopped soon after
+    `stopped()` returns true.
     """
 
     def __init__(
@@ -161,17 +161,17 @@ class Brokers:
         self._leave_near()
 
     def _leave_near(self) -> None:
-        """Ask only leaders from now on, because a replica in the client's rack has failed or lags behind."""
+        """Send requests only to leaders from now on, because a replica in the client's rack has failed or lags behind."""
         if self._near:
             self._near.clear()
             self._rack = ""
 
     def persist(self, doing: str, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it succeeds, each time on new connections and with leaders looked up again.
+        """Call `attempt` until it succeeds, each time with new connections and leaders that were looked up again.
 
         This waits until a quota allows requests again, however long that takes, because the broker does answer. Raises
-        BrokerUnreachableError after `patience` seconds without an answer, or the `final_error` of the last Transient;
-        and Stopped.
+        BrokerUnreachableError after `patience` seconds without an answer, or the `final_error` of the last Transient.
+        Also raises Stopped.
         """
         since, pause = time.monotonic(), 0.05
         while True:
@@ -195,14 +195,13 @@ class Brokers:
                 pause = min(2 * pause, 1.0)
 
     def last_stable_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Return by partition the first offset that read_committed consumers may not read yet."""
+        """Return, by partition, the first offset that read_committed consumers may not read yet."""
         doing = f"looking up last stable offsets of topic {self.topic!r}"
         return self.persist(doing, lambda: self._list_offsets(partitions, _LATEST, _READ_COMMITTED))
 
     def high_watermark(self, partition: int) -> int:
-        """Return the first offset that is not replicated yet: the end of the log for consumers, including open
-        transactions.
-        """
+        """Return the first offset that is not replicated yet. For consumers, this is the end of the log, including open
+        transactions."""
         doing = f"looking up the high watermark of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._list_offsets([partition], _LATEST, _READ_UNCOMMITTED))[partition]
 
@@ -212,9 +211,8 @@ class Brokers:
         return self.persist(doing, lambda: self._list_offsets([partition], _EARLIEST, _READ_UNCOMMITTED))[partition]
 
     def local_log_start(self, partition: int) -> int | None:
-        """Return the first offset on the leader's own disks; None if the broker does not report it. One try; call it
-        through `persist`.
-        """
+        """Return the first offset on the leader's own disks; None if the broker does not report it. This makes only one
+        try, so call it through `persist`."""
         if not self._connection(self._leader(partition).address).offers(ListOffsetsRequest, _KNOWS_LOCAL):
             return None
         return self._list_offsets([partition], _EARLIEST_LOCAL, _READ_UNCOMMITTED, _KNOWS_LOCAL)[partition]
@@ -226,11 +224,11 @@ class Brokers:
     def ask(
         self, partition: int, offset: int, size: int, *, committed: bool = True, wait_ms: int = MAX_WAIT_MS
     ) -> Connection:
-        """Send a fetch of about `size` bytes of `partition` from `offset` on; return the connection on which the answer
-        comes.
+        """Send a fetch request for about `size` bytes of `partition` from `offset` on; return the connection on which
+        the answer will arrive.
 
-        Unless `committed`, it continues past the last stable offset. The broker answers after `wait_ms` even without
-        data. Raises OSError and Transient; call it through `persist`.
+        Unless `committed`, the fetch continues past the last stable offset. The broker answers after `wait_ms` even if
+        it has no data. Raises OSError and Transient, so call it through `persist`.
         """
         leader = self._leader(partition)
         connection = self._connection(self._near.get(partition, leader.address))
@@ -260,10 +258,11 @@ class Brokers:
         return connection
 
     def receive(self, connection: Connection, partition: int, offset: int, buffer: bytearray) -> FetchedPartition:
-        """Return the answer to `ask`, in `buffer` if that is large enough. Its `error` is 0 or OFFSET_OUT_OF_RANGE.
+        """Return the answer to `ask`, in `buffer` if that is large enough. The answer's `error` is 0 or
+        OFFSET_OUT_OF_RANGE.
 
-        Raises OSError, Transient, Throttled and Redirected, so call it through `persist`; TopicRecreatedError,
-        TopicMissingError, DamagedBatchError and BrokerRefusedError.
+        Raises OSError, Transient, Throttled and Redirected, so call it through `persist`. Also raises
+        TopicRecreatedError, TopicMissingError, DamagedBatchError and BrokerRefusedError.
         """
         frame = connection.receive(buffer, _LARGEST_ANSWER)
         try:
@@ -282,7 +281,7 @@ class Brokers:
         return answer
 
     def _judge(self, code: int, doing: str) -> None:
-        """Raise the error for a broker's error code; Transient if another try may succeed."""
+        """Raise the error for a broker's error code, or Transient if another try may succeed."""
         name = kafka.errors.for_code(code).__name__
         if code in _WRONG_TOPIC:
             self._look_up_leaders()  # raises if the topic was deleted or replaced
@@ -336,7 +335,8 @@ class Brokers:
         return leader
 
     def _look_up_leaders(self) -> None:
-        """Ask any broker for the topic's id and leaders. Raises TopicRecreatedError and TopicMissingError."""
+        """Ask any broker for the topic's id and the leaders of its partitions. Raises TopicRecreatedError and
+        TopicMissingError."""
         wanted = MetadataRequest.MetadataRequestTopic(topic_id=uuid.UUID(int=0), name=self.topic)
         described = self._any_connection().request(
             MetadataRequest(
@@ -406,8 +406,8 @@ _aborted_transaction = struct.Struct(">qq")
 def fetched_partition(frame: memoryview, topic_id: uuid.UUID, partition: int) -> FetchedPartition:
     """Decode a Fetch answer of version 13 for one partition, without copying its records.
 
-    `frame` begins after the correlation id. Raises ValueError, IndexError or struct.error if it is not such an answer,
-    and Throttled if it has no topic because a quota is used up (KIP-219).
+    `frame` begins after the correlation id. Raises ValueError, IndexError or struct.error if `frame` is not such an
+    answer, and Throttled if the answer has no topic because a quota is used up (KIP-219).
     """
     throttle_ms, top_error = struct.unpack_from(">ih", frame, at := _skip_tags(frame, 0))
     topics, at = _uvarint(frame, at + 4 + 2 + 4)

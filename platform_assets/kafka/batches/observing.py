@@ -1,4 +1,5 @@
-"""Facts about logs that brokers report and consumers do not need: open transactions, sizes on disk, ages of records.
+"""Facts about logs that brokers report but consumers do not need: open transactions, sizes on disk, and the ages of
+records.
 
 librdkafka does not support these requests.
 """
@@ -31,7 +32,7 @@ class EpochBrokers(Brokers):
     """Brokers that report the ends of leader epochs."""
 
     def epoch_end(self, partition: int, epoch: int) -> int | None:
-        """Return the exclusive end of the newest leader epoch up to `epoch`; None if the broker does not know."""
+        """Return the exclusive end of the newest leader epoch up to `epoch`; None if the broker does not know this end."""
         doing = f"looking up the end of a leader epoch of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._epoch_end(partition, epoch))
 
@@ -66,7 +67,8 @@ _FETCH_BYTES: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Coordinated:
-    """A coordinator's knowledge of a transaction: its producer, its start, and the time after which it aborts it."""
+    """A transaction as its coordinator knows it: its producer, its start, and the time after which the coordinator
+    aborts it."""
 
     transactional_id: str
     state: str
@@ -75,7 +77,7 @@ class Coordinated:
 
     @property
     def ends_at(self) -> datetime:
-        """Time when the coordinator aborts it, unless its producer ends it earlier."""
+        """Time when the coordinator aborts the transaction, unless the producer ends it earlier."""
         return self.began + self.timeout
 
 
@@ -83,8 +85,9 @@ class Coordinated:
 class OpenTransaction:
     """A transaction that has records in `partition`, from offset `start` on, and is neither committed nor aborted.
 
-    `written_at` is the timestamp of its producer's newest batch there. `coordinated` is None if no coordinator that
-    this client may query knows it: then only an operator can end it.
+    `written_at` is the timestamp of the producer's newest batch in the partition. `coordinated` is None if the
+    transaction is unknown to all coordinators that this client is allowed to query. In that case, only an operator can
+    end the transaction.
     """
 
     partition: int
@@ -96,7 +99,7 @@ class OpenTransaction:
 
     @property
     def since(self) -> datetime:
-        """Start time of the transaction if known; otherwise the time of its last write."""
+        """Start time of the transaction, if it is known; otherwise the time of the transaction's last write."""
         return self.written_at if self.coordinated is None else self.coordinated.began
 
 
@@ -104,22 +107,23 @@ class ObservingBrokers(Brokers):
     """Brokers that report the state of a topic's logs."""
 
     def open_transactions(self, partitions: Sequence[int]) -> list[OpenTransaction]:
-        """Return the open transactions of `partitions`, by partition and start.
+        """Return the open transactions in `partitions`, in the order of partition and start.
 
-        Raises what `persist` raises, and BrokerRefusedError.
+        Raises whatever `persist` raises, and BrokerRefusedError.
         """
         doing = f"looking up open transactions of topic {self.topic!r}"
         return self.persist(doing, lambda: self._open_transactions(partitions, doing))
 
     def sizes(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the bytes of each log on its leader's disk. Raises what `persist` raises, and BrokerRefusedError."""
+        """Return the size in bytes of each log on its leader's disk. Raises whatever `persist` raises, and
+        BrokerRefusedError."""
         doing = f"looking up how large the logs of topic {self.topic!r} are"
         return self.persist(doing, lambda: self._sizes(partitions, doing))
 
     def newest_timestamp(self, partition: int, offset: int) -> int | None:
-        """Return the highest timestamp (ms) of the batch that has `offset`, or of the next one, committed or not; None
-        if the log has neither. Raises what `persist` raises, EmptyAnswersError and DamagedBatchError.
-        """
+        """Return the highest timestamp (ms) of the batch that has `offset`, or of the next batch, whether or not it is
+        committed; None if the log has neither. Raises whatever `persist` raises, EmptyAnswersError and
+        DamagedBatchError."""
         doing = f"reading the batch at offset {offset} of topic {self.topic!r} partition {partition}"
 
         def attempt() -> FetchedPartition:
@@ -164,7 +168,7 @@ class ObservingBrokers(Brokers):
         )
 
     def _writing(self, partitions: Sequence[int], doing: str) -> list[tuple[int, Any]]:
-        """Return the producers with an open transaction that the partitions' leaders report, each with its
+        """Return the producers that have an open transaction according to the partitions' leaders, each with its
         partition."""
         found: list[tuple[int, Any]] = []
         of_topic = DescribeProducersRequest.TopicRequest
@@ -184,9 +188,11 @@ class ObservingBrokers(Brokers):
         return found
 
     def _coordinated(self, producers: Iterable[int], doing: str) -> dict[tuple[int, int], Coordinated]:
-        """Return coordinators' knowledge of these producers' transactions, by producer and by partition of this topic.
+        """Return what coordinators know about these producers' transactions, by producer and by partition of this
+        topic.
 
-        A transaction that does not name a partition is not the one that is open there, whose marker never came.
+        If a transaction does not list a partition, it is not the transaction that is open there: the marker of the open
+        transaction never arrived.
         """
         found: dict[tuple[int, int], Coordinated] = {}
         for address in list(self._nodes.values()):

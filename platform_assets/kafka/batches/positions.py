@@ -1,7 +1,7 @@
 """Committing offsets to a consumer group that has no members, for lag monitors.
 
-This uses plain requests: in librdkafka, an admin request to a group's coordinator may end the process if that
-coordinator does not exist yet (https://github.com/confluentinc/librdkafka/issues/5040).
+This module uses plain requests, because an admin request in librdkafka to a group's coordinator may end the process if
+that coordinator does not exist yet (https://github.com/confluentinc/librdkafka/issues/5040).
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ _COMMIT: Final = 8
 _GROUP: Final = 0
 """Kind of coordinator to look up."""
 _NO_GENERATION: Final = -1
-"""Generation of a group without members."""
+"""Generation of a group that has no members."""
 
 
 class PositionBrokers(Brokers):
     """Brokers that keep the positions of consumer groups in one topic."""
 
     def commit(self, group: str, offsets: Mapping[int, int]) -> None:
-        """Commit `offsets`, by partition, each the next offset to read. Like `persist`, this waits for a coordinator
-        that does not exist yet. Raises what `persist` raises, and BrokerRefusedError.
-        """
+        """Commit `offsets`, by partition; each is the next offset to read. Like `persist`, this waits for a coordinator
+        that does not exist yet. Raises whatever `persist` raises, and BrokerRefusedError."""
         if offsets:
             doing = f"publishing a position in topic {self.topic!r} to consumer group {group!r}"
             self.persist(doing, lambda: self._commit(group, offsets, doing))

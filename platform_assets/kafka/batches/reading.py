@@ -68,8 +68,8 @@ _LOCAL_ANSWERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """An answer and its batches that begin before the end. If no batch reaches the offset, there are no records before
-    the end.
+    """An answer, and those of its batches that begin before the end. If no batch reaches the offset, there are no
+    records before the end.
 
     If `answer.error` is set, it is OFFSET_OUT_OF_RANGE, and there are no batches.
     """
@@ -79,8 +79,8 @@ class FetchedBatches:
 
 
 class PresentFetch:
-    """Fetches from one partition; each returns batches or shows that there are none, as the docstring of this module
-    says."""
+    """Fetches from one partition. Each fetch returns batches, or shows that there are none, as the docstring of this
+    module explains."""
 
     def __init__(self, brokers: Brokers, partition: int) -> None:
         self._brokers, self._partition = brokers, partition
@@ -90,11 +90,12 @@ class PresentFetch:
     def attempt(
         self, offset: int, end: int, size: int, buffer: bytearray, asked: Connection | None = None
     ) -> FetchedBatches:
-        """Fetch about `size` bytes from `offset` on, into `buffer`; one try, to be called through `Brokers.persist`.
+        """Fetch about `size` bytes from `offset` on, into `buffer`. This makes only one try, so call it through
+        `Brokers.persist`.
 
         `end` is exclusive, and must be stable. `asked` is the connection on which the same fetch was already sent.
-        After an empty answer the next try gives the broker more time. Raises what `Brokers.ask` and `receive` raise,
-        and Damage.
+        After an empty answer, the next try gives the broker more time. Raises whatever `Brokers.ask` and `receive`
+        raise, and Damage.
         """
         brokers, partition = self._brokers, self._partition
         if asked is None:
@@ -117,7 +118,8 @@ class PresentFetch:
         return self._uncommitted(offset, end, answer)
 
     def _uncommitted(self, offset: int, end: int, empty: FetchedPartition) -> FetchedBatches:
-        """Return the batch after a gap up to the last stable offset, found with read_uncommitted. Raises Transient."""
+        """Return the batch after a gap that reaches up to the last stable offset; it is found with read_uncommitted.
+        Raises Transient."""
         brokers, partition = self._brokers, self._partition
         asked = brokers.ask(partition, offset, _PROBE_BYTES, committed=False, wait_ms=self._wait_ms)
         answer = brokers.receive(asked, partition, offset, bytearray(2 * _PROBE_BYTES))
@@ -135,9 +137,8 @@ class PresentFetch:
         raise Transient(f"the broker returned no records from offset {offset} on", final_error, pause)
 
     def _is_local(self, offset: int, end: int, committed: FetchedPartition, answer: FetchedPartition) -> bool:
-        """Return True if two empty answers, the second read_uncommitted, come from the leader's log and reach up to
-        `end`.
-        """
+        """Return True if two empty answers come from the leader's log and reach up to `end`. The second answer must be
+        read_uncommitted."""
         brokers, partition = self._brokers, self._partition
         if len(committed.records) or len(answer.records) or committed.throttled or answer.throttled:
             return False
@@ -152,7 +153,7 @@ _SMALLEST_FETCH: Final = 1 << 16
 
 
 class BatchSink(Protocol):
-    """Receives the batches of one partition; `position` is its progress."""
+    """Receives the batches of one partition; `position` is the sink's progress."""
 
     @property
     def partition(self) -> int:
@@ -160,34 +161,34 @@ class BatchSink(Protocol):
 
     @property
     def position(self) -> int:
-        """The first offset that it still wants; it never decreases."""
+        """The first offset that the sink still wants; it never decreases."""
 
     @property
     def end(self) -> int:
         """Exclusive end of the wanted offsets."""
 
     def observe(self, log_start: int) -> None:
-        """Note the partition's first offset, from the broker's next answer."""
+        """Note the partition's first offset, which comes from the broker's next answer."""
 
     def missing(self, until: int) -> None:
         """Note that the log has no batch in `[position, until)`; `until` may be after `end`."""
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
-        """Take batches that contain or follow `position` and begin before `end`; the last one may pass it. They become
-        invalid with the next call, because buffers are reused. `aborted` are the aborted transactions that the broker
-        listed for this fetch, as `(producer id, first offset)`. May raise Damage.
-        """
+        """Take batches that contain or follow `position` and begin before `end`; the last batch may extend beyond
+        `end`. The batches become invalid with the next call, because buffers are reused. `aborted` lists the aborted
+        transactions that the broker returned for this fetch, as `(producer id, first offset)`. May raise Damage."""
 
 
 class Buffers:
-    """Two alternating buffers, for the answer in use and the arriving one; made once per thread."""
+    """Two alternating buffers: one for the answer in use, and one for the next answer. They are created once per
+    thread."""
 
     def __init__(self, fetch_bytes: int) -> None:
         self.fetch_bytes = fetch_bytes
         self._pair = [bytearray(), bytearray()]
 
     def next(self, expected: int) -> bytearray:
-        """Return the unused buffer, with room for `expected` bytes of records."""
+        """Return the unused buffer, with space for `expected` bytes of records."""
         self._pair.reverse()
         if len(self._pair[0]) < expected:
             self._pair[0] = bytearray(min(2 * expected, self.fetch_bytes) + (1 << 16))
@@ -195,10 +196,11 @@ class Buffers:
 
 
 class PartitionReading:
-    """Steps through one partition, always one fetch ahead: the broker works while the last answer is used.
+    """Steps through one partition, always one fetch ahead: the broker prepares the next answer while the last one is
+    used.
 
-    Offsets are reported to the sink as missing only if the log proves it, as the module's docstring explains. The sink
-    gets all intact batches before a damaged one, so damage affects only offsets at or after it.
+    Offsets are reported to the sink as missing only if the log proves this, as the module's docstring explains. The
+    sink gets all intact batches before a damaged batch, so damage affects only offsets at or after the damaged batch.
     """
 
     def __init__(self, brokers: Brokers, sink: BatchSink, buffers: Buffers) -> None:
@@ -210,7 +212,7 @@ class PartitionReading:
         self._doing = f"reading topic {brokers.topic!r} partition {sink.partition}"
 
     def step(self) -> None:
-        """Read one answer and pass its batches on. Raises what `gather_evidence` raises, and `wire.Stopped`."""
+        """Read one answer and pass its batches on. Raises whatever `gather_evidence` raises, and `wire.Stopped`."""
         where = self._brokers.topic, self._sink.partition
         try:
             found = self._brokers.persist(self._doing, self._found)
@@ -230,13 +232,13 @@ class PartitionReading:
             raise DamagedBatchError(*where, damage.offset, damage.reason) from None
 
     def abandon(self) -> None:
-        """End the reading; drop a requested but unread answer with its connection."""
+        """End the reading. An answer that was requested but not read is dropped together with its connection."""
         if self._asked is not None:
             self._asked = None
             self._brokers.close()
 
     def _found(self) -> FetchedBatches:
-        """Make one try; return no batches only if the log shows that there are none before the end."""
+        """Make one try. Return no batches only if the log shows that there are none before the end."""
         sink = self._sink
         asked, self._asked = self._asked, None
         found = self._fetch.attempt(self._from, sink.end, self._size, self._buffers.next(self._size), asked)
@@ -251,7 +253,7 @@ class PartitionReading:
         return found
 
     def _take(self, answer: FetchedPartition, batches: Batches, *, whole: bool) -> None:
-        """Use intact batches; unless they are the `whole` answer, a damaged one follows, and the next fetch begins
+        """Use intact batches. Unless they are the `whole` answer, a damaged batch follows, and the next fetch begins
         with it."""
         sink = self._sink
         sink.observe(answer.log_start)
@@ -276,7 +278,8 @@ class PartitionReading:
             self._asked = None  # the next step asks again, through `persist`
 
     def _move_to_log_start(self) -> None:
-        """Continue at the log start: the broker has deleted the requested offset, or its log ends before it."""
+        """Continue at the log start, because the broker has deleted the requested offset, or because its log ends
+        before that offset."""
         sink = self._sink
         log_start = self._brokers.log_start(sink.partition)
         if log_start > self._from:
@@ -289,7 +292,7 @@ class PartitionReading:
 
 
 def past_the_end(brokers: Brokers, partition: int, end: int, stable: int) -> UnstableEndError | TruncationError:
-    """Return why a range's end is invalid: open transactions, or a shorter log."""
+    """Return the reason why the end of a range is invalid: open transactions, or a shorter log."""
     high = brokers.high_watermark(partition)
     if high < end:
         return TruncationError(brokers.topic, partition, end, high)

@@ -1,4 +1,4 @@
-"""Kafka's record batches as bytes: headers read in bulk, bodies opened only where headers do not suffice.
+"""Kafka's record batches as bytes. Headers are read in bulk, and bodies are opened only if headers do not suffice.
 
 Layout of a batch (magic 2), of a record and of a control record: https://kafka.apache.org/documentation/#messageformat.
 Older message sets (magic 0 and 1, which brokers keep unchanged on disk): the same page, "Old Message Format".
@@ -65,10 +65,9 @@ _control_key = struct.Struct(">hh").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch by its header: offsets `base_offset` to `last_offset`, both inclusive. `body` is the whole batch.
-    `records_count` is the number of records left in it: fewer than its offsets after compaction, and 0 if compaction
-    kept the batch only for its producer's sequence.
-    """
+    """One batch, described by its header: it has the offsets `base_offset` to `last_offset`, both inclusive. `body` is
+    the whole batch. `records_count` is the number of records that remain in the batch: fewer than its offsets after
+    compaction, and 0 if compaction kept the batch only for the producer's sequence number."""
 
     body: memoryview
     base_offset: int
@@ -80,27 +79,27 @@ class Batch:
 
     @property
     def dense(self) -> bool:
-        """True if the header alone shows that every offset of the batch has a record."""
+        """True if the batch's header alone shows that every offset of the batch has a record."""
         return self.records_count == self.last_offset - self.base_offset + 1
 
     @property
     def control(self) -> bool:
-        """True if it has control records, such as transaction markers, which consumers never get."""
+        """True if the batch has control records, such as transaction markers, which consumers never receive."""
         return bool(self.attributes & CONTROL)
 
     @property
     def transactional(self) -> bool:
-        """True if its records belong to a transaction of `producer_id`."""
+        """True if the batch's records belong to a transaction of `producer_id`."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def leader_epoch(self) -> int | None:
-        """Epoch of the leader that appended the batch; None for the older formats, which lack it."""
+        """Epoch of the leader that appended the batch; None for the older formats, which have no epoch."""
         return None if self._old else int(_length_at(self.body, _EPOCH_AT)[0])
 
     @property
     def max_timestamp(self) -> int:
-        """The newest timestamp in ms, from the header; -1 for the older formats, whose headers may lack it."""
+        """The newest timestamp in ms, from the header; -1 for the older formats, whose headers may not have it."""
         return -1 if self._old else int(_base_at(self.body, _MAX_TIMESTAMP_AT)[0])
 
     @property
@@ -108,17 +107,19 @@ class Batch:
         return self.body[_MAGIC_AT] < 2
 
     def offsets(self) -> npt.NDArray[np.int64]:
-        """Return the offsets of the records inside, ascending; unpacks the batch. Raises Damage and TooLarge."""
+        """Return the offsets of the records in the batch, in ascending order. This unpacks the batch. Raises Damage and
+        TooLarge."""
         return np.fromiter((offset for offset, _, _ in self._walk()), dtype=np.int64)
 
     def timestamps(self) -> Iterator[tuple[int, int]]:
-        """Yield `(offset, timestamp in ms)` of each record inside, offsets ascending; magic 2 only. Raises Damage."""
+        """Yield `(offset, timestamp in ms)` of each record in the batch, in ascending order of offsets; only for magic
+        2. Raises Damage."""
         base, newest = int(_base_at(self.body, _BASE_TIMESTAMP_AT)[0]), self.max_timestamp
         for offset, delta, _ in self._walk():
             yield offset, newest if self.attributes & APPEND_TIME else base + delta
 
     def control_types(self) -> list[tuple[int, int]]:
-        """Yield `(offset, type)` of each control record inside; see ABORT and COMMIT. Raises Damage."""
+        """Yield `(offset, type)` of each control record in the batch; see ABORT and COMMIT. Raises Damage."""
         found = []
         for offset, _, key in self._walk():
             if len(key) < 4:
@@ -127,9 +128,8 @@ class Batch:
         return found
 
     def _walk(self) -> Iterator[tuple[int, int, memoryview]]:
-        """Yield `(offset, timestamp relative to the batch's first, key)` of each record, reading a record only up to
-        its key.
-        """
+        """Yield `(offset, timestamp relative to the batch's first timestamp, key)` of each record. A record is read
+        only up to its key."""
         if not self.records_count:
             return
         check_count(self.base_offset, self.records_count, self.limits)
@@ -156,10 +156,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The complete batches of a fetch's records, in order; a batch cut off by the fetch's size is left out.
+    """The complete batches in the records of a fetch, in order. A batch that the size of the fetch truncates is left
+    out.
 
     The bytes are not copied, so use them before their buffer is reused. `beyond` is true if the fetch continues with
-    unwanted batches. `limits` apply to each batch. `verified` is true if `verify` has nothing left to find.
+    batches that are not wanted. `limits` apply to each batch. `verified` is true if `verify` has nothing left to check.
     """
 
     data: memoryview
@@ -173,9 +174,9 @@ class Batches:
     @classmethod
     def scan(cls, data: memoryview, until: int = NO_END, limits: BatchLimits = NO_SETTINGS) -> Batches:
         """Find the batches in `data` by their lengths. Batches that begin at the offset `until` or later are left out,
-        so damage in unwanted batches does no harm; this is not possible in the old formats, which name batches by their
-        last offset. Raises Damage if the first batch has no valid length. A later batch without one is left out with
-        all that follow, like a truncated batch: the next fetch begins with it.
+        so that damage in unwanted batches does no harm. This is not possible in the old formats, which identify batches
+        by their last offset. Raises Damage if the first batch has no valid length. If a later batch has no valid
+        length, this batch and all following ones are left out, like a truncated batch: the next fetch begins with it.
         """
         at, end, positions, beyond, old = 0, len(data), list[int](), False, False
         while at + _SMALLEST <= end:
@@ -205,7 +206,7 @@ class Batches:
 
     @property
     def base_offsets(self) -> npt.NDArray[np.int64]:
-        """First offset of each batch; this and the next arrays are empty in the old format."""
+        """First offset of each batch. This array and the next ones are empty in the old formats."""
         return self.headers["base_offset"].astype(np.int64)
 
     @property
@@ -215,7 +216,7 @@ class Batches:
 
     @property
     def records_counts(self) -> npt.NDArray[np.int64]:
-        """Number of records left in each batch."""
+        """Number of records that remain in each batch."""
         return self.headers["records_count"].astype(np.int64)
 
     @property
@@ -225,7 +226,7 @@ class Batches:
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the last batch, at which the next fetch continues."""
+        """The first offset after the last batch; the next fetch continues there."""
         at = int(self.positions[-1])
         base, delta = _base_at(self.data, at)[0], 0
         if self.data[at + _MAGIC_AT] == 2:
@@ -234,27 +235,26 @@ class Batches:
 
     def range_of(self, offset: int) -> OffsetRange:
         """Return the offsets of the batch that begins at `offset` or, in the old formats, of the message set that ends
-        there.
-        """
+        at `offset`."""
         if self.old_format:
             return OffsetRange.closed(offset, offset)
         index = int(np.flatnonzero(self.base_offsets == offset)[0])
         return OffsetRange.closed(offset, int(self.last_offsets[index]))
 
     def verify(self) -> None:
-        """Check each batch's CRC, and that headers are plausible and ascending.
+        """Check each batch's CRC, and check that headers are plausible and ascending.
 
-        Raises Damage at the first that fails.
+        Raises Damage for the first batch that fails.
         """
         _, damage = self.intact()
         if damage is not None:
             raise damage
 
     def intact(self) -> tuple[Batches, Damage | None]:
-        """Return the batches before the first one with a wrong CRC or header, and its fault, which is None if all are
-        intact.
+        """Return the batches before the first batch with a wrong CRC or header, and the fault of that batch, which is
+        None if all batches are intact.
 
-        If offsets do not ascend, either of two batches may be the wrong one, so the one before is left out too.
+        If offsets do not ascend, either of two batches may be the wrong one, so the first of the two is left out too.
         """
         if self.old_format or self.verified:
             return self, None  # iterating checks each message of the old formats
@@ -282,7 +282,7 @@ class Batches:
         return replace(self, positions=positions, headers=headers, beyond=False, verified=True), damage
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield each batch separately, if the columns are not sufficient. Raises Damage (old formats)."""
+        """Yield each batch separately, for cases in which the columns are not sufficient. Raises Damage (old formats)."""
         if self.old_format:
             yield from self._mixed()
             return
@@ -293,7 +293,7 @@ class Batches:
             yield Batch(self.data[start:end], base, last, count, bits, producer, self.limits)
 
     def _mixed(self) -> Iterator[Batch]:
-        """Yield message sets, possibly mixed with batches, record by record as one-record batches."""
+        """Yield message sets, possibly mixed with batches, record by record, each record as a batch of its own."""
         for start in self.positions.tolist():
             size = _LOG_OVERHEAD + _length_at(self.data, start + 8)[0]
             piece = self.data[start : start + size]
@@ -307,7 +307,7 @@ class Batches:
 
 
 def _not_a_batch(size: int, magic: int) -> str | None:
-    """Return why bytes of this `size` and format version are not a batch; None if they may be one."""
+    """Return the reason why bytes of this `size` and format version are not a batch; None if they may be a batch."""
     if size < _SMALLEST:
         return "its length is impossible"
     if magic > 2:
@@ -316,9 +316,8 @@ def _not_a_batch(size: int, magic: int) -> str | None:
 
 
 def _wanted_behind(data: memoryview, at: int, until: int) -> str | None:
-    """Return a fault if a batch after the one at `at`, which begins at `until` or later, begins before that: batches
-    must ascend.
-    """
+    """Return a fault if a batch that begins at `until` or later is followed by a batch that begins before `until`:
+    batches must ascend. `at` is the position of the first of the two batches."""
     end = len(data)
     while at + _SMALLEST <= end and data[at + _MAGIC_AT] == 2:
         if _base_at(data, at)[0] < until:
@@ -331,15 +330,14 @@ def _wanted_behind(data: memoryview, at: int, until: int) -> str | None:
 
 
 def check_count(offset: int, records: int, limits: BatchLimits) -> None:
-    """Raise TooLarge if the batch at `offset` says that it has more records than the limit."""
+    """Raise TooLarge if the header of the batch at `offset` states more records than the limit allows."""
     if records > limits.records:
         raise TooLarge(offset, f"has more than {limits.records:,} records", BATCH_VARIABLES["records"])
 
 
 def old_offsets(message: memoryview, limits: BatchLimits = NO_SETTINGS) -> list[int]:
-    """Return the offset of a message of magic 0 or 1, or those of the messages packed inside it. Raises Damage and
-    TooLarge.
-    """
+    """Return the offset of a message of magic 0 or 1, or the offsets of the messages packed inside it. Raises Damage
+    and TooLarge."""
     offset, size, crc, magic, attributes = _old_head_at(message, 0)
     if zlib.crc32(message[_OLD_CRC_COVERS_FROM:]) != crc:
         raise Damage(offset, "its CRC does not match its bytes")

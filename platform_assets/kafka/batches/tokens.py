@@ -1,6 +1,5 @@
-"""Tokens for OAUTHBEARER: requested from the token endpoint with the client's id and secret, and reused for most of
-their lifetime.
-"""
+"""Tokens for OAUTHBEARER. They are requested from the token endpoint with the client's id and secret, and reused for
+most of their lifetime."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from platform_assets.secret_files import basic_login
 
 _SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 10.0
-"""Time limit for a complete answer, however slowly it arrives."""
+"""Time limit for a complete answer, even if it arrives slowly."""
 _MOST_BYTES: Final = 1 << 20
 _PIECE: Final = 1 << 16
 _SHARE_OF_LIFE: Final = 0.8
@@ -38,10 +37,10 @@ _lock = threading.Lock()
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """The tokens of one client, which all connections of the process share."""
+    """The tokens of one client. All connections of the process share them."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        """`settings` use OAUTHBEARER, and name the endpoint."""
+        """`settings` must use OAUTHBEARER and have the token endpoint."""
         super().__init__()
         given = settings.options
         self._key: _Key = (
@@ -64,12 +63,12 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
             return found[0]
 
     def extensions(self) -> dict[str, str]:
-        """Extensions that are sent to brokers with the token."""
+        """Extensions to send to brokers together with the token."""
         return self._extensions
 
 
 def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
-    """Request a new token; return it and its validity in seconds."""
+    """Request a new token; return the token and its validity in seconds."""
     doing = "asking the token endpoint of KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL for a token"
     fields = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
     headers = {**basic_login(client, secret), "Accept": "application/json"}
@@ -109,9 +108,9 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
 
 
 def _content(answer: urllib3.BaseHTTPResponse) -> bytes:
-    """Return the answer; one that is too long is cut, but still longer than allowed.
+    """Return the answer. An answer that is too long is cut, but its length still exceeds the limit.
 
-    Raises OSError if it takes too long.
+    Raises OSError if the answer takes too long.
     """
     found = bytearray()
     deadline = time.monotonic() + _ANSWER_SECONDS

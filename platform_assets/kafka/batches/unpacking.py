@@ -1,4 +1,4 @@
-"""Decompression of record batches. Codecs are numbered as in a batch's attributes."""
+"""Decompression of record batches. Codecs have the numbers that a batch's attributes use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from platform_assets.kafka.settings import BATCH_VARIABLES
 
 
 class Damage(Exception):
-    """Bytes that are not an intact batch; `offset` is the start that the batch claims."""
+    """Bytes that are not an intact batch; `offset` is the start offset that the batch states."""
 
     def __init__(self, offset: int, reason: str) -> None:
         self.offset, self.reason = offset, reason
@@ -23,7 +23,7 @@ class Damage(Exception):
 
 
 class TooLarge(Damage):
-    """A batch beyond one of the limits, which `variable` sets; it was not opened."""
+    """A batch that exceeds one of the limits, which the variable `variable` sets. The batch was not opened."""
 
     def __init__(self, offset: int, reason: str, variable: str) -> None:
         self.variable = variable
@@ -33,9 +33,9 @@ class TooLarge(Damage):
 _XERIAL = b"\x82SNAPPY\x00"
 _SMALLEST_BUFFER: Final = 1 << 16
 _TOO_SMALL: Final = "failed to write whole buffer"
-"""Text of cramjam's error if unpacked data does not fit into the given memory."""
+"""Message of cramjam's error for unpacked data that does not fit into the given memory."""
 _GUESSED: Final = 8
-"""Initial guess of the ratio of unpacked to packed size, because a frame need not state it."""
+"""Initial estimate for the ratio of unpacked to packed size, because a frame need not state its unpacked size."""
 _length_at = struct.Struct(">i").unpack_from
 T = TypeVar("T")
 _FRAMES: Final = {3: cramjam.lz4, 4: cramjam.zstd}
@@ -43,17 +43,17 @@ _FRAMES: Final = {3: cramjam.lz4, 4: cramjam.zstd}
 
 
 class UnpackBuffer:
-    """Memory into which bodies are unpacked, one after the other. It is reused, because clearing new memory costs the
-    system nearly as much as unpacking into it.
-    """
+    """Memory into which bodies are unpacked, one body after another. It is reused, because clearing new memory costs
+    the system nearly as much as unpacking into it."""
 
     def __init__(self) -> None:
         self._data = np.empty(0, np.uint8)
 
     def add(self, codec: int, packed: memoryview, offset: int, at: int, limit: int) -> int:
-        """Unpack `packed` after the first `at` bytes, which are kept; return the end. `offset` is for the message.
+        """Unpack `packed` after the first `at` bytes, which are kept; return the end of the unpacked bytes. `offset` is
+        for the message.
 
-        Raises Damage, and TooLarge for more than `limit` bytes, before memory for them is allocated.
+        Raises Damage, and TooLarge for more than `limit` bytes. The limit is checked before memory is allocated.
         """
         if codec in _FRAMES:
             return at + _guarded(lambda: self._unpack(_FRAMES[codec], packed, offset, at, limit), offset)
@@ -87,9 +87,9 @@ class UnpackBuffer:
 
 
 def unpacked(codec: int, packed: memoryview, offset: int, limit: int) -> bytes | bytearray | memoryview:
-    """Decompress a batch; `codec` is that of its attributes, and `offset` is for the message.
+    """Decompress a batch. `codec` is the codec in its attributes, and `offset` is for the message.
 
-    Raises Damage, and TooLarge for more than `limit` bytes, before memory for them is allocated.
+    Raises Damage, and TooLarge for more than `limit` bytes. The limit is checked before memory is allocated.
     """
     if codec == 0:
         if len(packed) > limit:

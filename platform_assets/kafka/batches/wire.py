@@ -1,8 +1,8 @@
 """One blocking connection to one broker, with a deadline on everything.
 
-Requests and answers are kafka-python's protocol classes, and so are the SASL mechanisms. The socket is read here:
-kafka-python's client reads 4 KB at a time and copies each answer several times, which takes six times as long as
-receiving into one buffer does.
+Requests and answers are kafka-python's protocol classes, and so are the SASL mechanisms. The socket is read here,
+because kafka-python's client reads 4 KB at a time and copies each answer several times, which takes six times as long
+as receiving an answer into one buffer.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _SLICE = 0.25  # seconds between two checks for the end of a wait
 _CONNECT_TIMEOUT = 5.0
 _SMALL_ANSWER = 1 << 26
 _SIZE_BELIEVED: Final = 1 << 24
-"""Bytes of an answer for which memory is allocated before they arrive."""
+"""Number of bytes of an answer for which memory is allocated before they arrive."""
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = 3, 1, 1
 _frame_head = struct.Struct(">ii").unpack_from
 _NO_ANSWER: Final = (
     ValueError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, kafka.errors.KafkaError,
 )  # fmt: skip
-"""Errors that kafka-python and the readers of its answers raise for bytes that a broker would not send."""
+"""Errors that kafka-python, and the code that reads its answers, raise for bytes that a broker would not send."""
 _LATEST_MOMENT: Final = 253_370_764_800_000
-"""Start of the year 9999 in ms, which leaves room for additions to brokers' times."""
+"""Start of the year 9999 in ms. This leaves space for additions to the times that brokers report."""
 _SHOWN: Final = 10
 _SHOWN_CHARACTERS: Final = 100
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The caller's deadline passed, or the caller was stopped, while it waited for a broker."""
+    """The caller's deadline passed, or the caller was stopped, while the call waited for a broker."""
 
 
 def addresses(bootstrap_servers: str) -> list[Address]:
@@ -70,12 +70,12 @@ def addresses(bootstrap_servers: str) -> list[Address]:
 
 
 def moment(milliseconds: int) -> datetime:
-    """Return a broker's time in UTC, limited to the years 1970 to 9998."""
+    """Return a time from a broker in UTC, limited to the years 1970 to 9998."""
     return datetime.fromtimestamp(min(max(milliseconds, 0), _LATEST_MOMENT) / 1000, UTC)
 
 
 class Security:
-    """TLS and SASL of `ClientSettings`, in the terms of `ssl` and of kafka-python."""
+    """TLS and SASL settings from `ClientSettings`, in the terms of `ssl` and of kafka-python."""
 
     def __init__(self, settings: ClientSettings) -> None:
         options = settings.options
@@ -119,7 +119,8 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _trusting(location: str, check_hostname: bool) -> ssl.SSLContext:
-    """Return a context that trusts only the authorities of a PEM file, as the other clients do if one is named."""
+    """Return a context that trusts only the authorities in a PEM file. The other clients do this too if such a file is
+    set."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = check_hostname
@@ -143,7 +144,8 @@ class Connection:
         timeout: float,
         stopped: Callable[[], bool],
     ) -> None:
-        """`needs` are the requests that will be sent and their versions; `timeout` bounds each answer, in seconds."""
+        """Connect. `needs` has the requests that will be sent and their versions; `timeout` limits the wait for each
+        answer, in seconds."""
         self._timeout, self._stopped = timeout, stopped
         self._client_id = security.client_id
         self._correlation = 0
@@ -181,7 +183,7 @@ class Connection:
             raise
 
     def offers(self, kind: type, version: int) -> bool:
-        """Return True if the broker accepts requests of this kind in this version."""
+        """Return True if the broker accepts this version of requests of this kind."""
         return version in self._offered.get(kind.API_KEY, ())  # type: ignore[attr-defined]
 
     def close(self) -> None:
@@ -191,8 +193,7 @@ class Connection:
 
     def request(self, request: Any, read: Callable[[Any], T]) -> T:
         """Send a small request of kafka-python and decode its answer; return what `read` extracts. An answer can be
-        well encoded and still lack required fields: errors of `read` are raised as OSError.
-        """
+        well encoded and still lack required fields, so errors in `read` are raised as OSError."""
         self.send(request)
         frame = self.receive(bytearray())
         version, answers = request.API_VERSION, request.header.get_response_class()
@@ -206,16 +207,15 @@ class Connection:
             ) from None
 
     def send(self, request: Any) -> None:
-        """Send a request whose version is set; receive its answer before the next one's."""
+        """Send a request whose version is set. Receive its answer before the answer to the next request."""
         self._correlation += 1
         request.with_header(correlation_id=self._correlation, client_id=self._client_id)
         self._socket.settimeout(self._timeout)
         self._socket.sendall(request.encode(framed=True, header=True))
 
     def receive(self, buffer: bytearray, limit: int = _SMALL_ANSWER) -> memoryview:
-        """Return the next answer after its correlation id, in `buffer` or, if that is too small, in a new buffer. An
-        answer of more than `limit` bytes is treated as invalid: OSError.
-        """
+        """Return the next answer, without its correlation id, in `buffer` or, if that is too small, in a new buffer. An
+        answer of more than `limit` bytes is treated as invalid and raises OSError."""
         until = time.monotonic() + self._timeout
         self._fill(self._head, until)
         size, correlation = _frame_head(self._head)
@@ -248,8 +248,8 @@ class Connection:
             until = max(until, time.monotonic() + self._timeout)  # an answer that keeps arriving is in time
 
     def _refuse_another_machine(self) -> None:
-        """Decide by the address in use, because brokers may advertise addresses that are not in the settings, and
-        names may resolve to any address."""
+        """Refuse an unencrypted login to another machine. The address in use decides, because brokers may advertise
+        addresses that are not in the settings, and names may resolve to any address."""
         peer = self._socket.getpeername()[0]
         if not cleartext.is_loopback(peer):
             raise ConfigurationError(

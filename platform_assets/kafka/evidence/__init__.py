@@ -1,1 +1,1 @@
-"""Evidence for every offset of a range, from the brokers' own record batches."""
+"""Evidence for every offset in a range, from the brokers' own record batches."""

@@ -1,8 +1,7 @@
-"""Evidence about every offset of a range, from the broker's raw record batches. It shares no code with Spark's
-connector, so that the two can be compared. It works from batch headers and opens only control batches and batches that
-compaction has thinned out: several million records per second and partition. `partition.PartitionEvidence` defines the
-proof of each kind.
-"""
+"""Evidence about every offset in a range, from the broker's raw record batches. This code shares nothing with Spark's
+connector, so that the results of both can be compared. It reads batch headers, and opens only control batches and
+batches from which compaction has removed records. So it processes several million records per second and partition.
+`partition.PartitionEvidence` defines the proof of each kind."""
 
 from __future__ import annotations
 
@@ -27,18 +26,18 @@ from platform_assets.model.names import checked_topic
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 FETCH_BYTES: Final = 8 << 20
-"""Bytes per fetch; a reader holds two answers of that size."""
+"""Number of bytes per fetch. A reader holds two answers of that size."""
 READERS: Final = 4
 """Number of partitions read in parallel."""
 PATIENCE: Final = 30.0
-"""Seconds that a broker may take to answer, retries included."""
+"""Seconds that a broker may take to answer, including retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence of every partition of `topic`, whose id is `topic_id` (base64, as Kafka prints it).
+    """The evidence about every partition of `topic`, whose id is `topic_id` (base64, as Kafka prints it).
 
-    `compacted` is true if the topic's cleanup.policy allowed compaction, which is the only proof of the kind
+    `compacted` is true if the topic's cleanup.policy allowed compaction. This is the only proof of the kind
     `compacted_away`.
     """
 
@@ -72,17 +71,17 @@ class Evidence:
 
     @property
     def holes(self) -> Mapping[OffsetKind, int]:
-        """Number of offsets without a committed record by kind, without kinds that do not occur."""
+        """Number of offsets without a committed record, by kind. Kinds that do not occur are left out."""
         return {kind: count for kind in OFFSET_KINDS[1:] if (count := self._count(kind))}
 
     @property
     def unexplained(self) -> tuple[tuple[int, int, int], ...]:
-        """`(partition, start, end)`, end exclusive, of listed offsets without a reason."""
+        """`(partition, start, end)` ranges, end exclusive, of the listed offsets for which no reason is known."""
         return tuple((n, r.start, r.end) for n, p in self.by_partition.items() for r in p.unexplained.listed)
 
     @property
     def digest(self) -> Digest:
-        """Digest of all committed records' offsets, for comparison with that of the loaded rows."""
+        """Digest of all committed records' offsets, for comparison with the digest of the loaded rows."""
         return sum((p.digest for p in self.by_partition.values()), Digest(0, 0))
 
     def _count(self, kind: OffsetKind) -> int:
@@ -103,20 +102,23 @@ def gather_evidence(
     listed: int = LISTED,
     without: Mapping[int, Sequence[OffsetRange]] = MappingProxyType({}),
 ) -> Evidence:
-    """Determine the kind of every offset of `ranges` from the broker's record batches. `topic_id` is the topic id of
-    the ranges (base64, as Kafka prints it). `compacted` is true if the topic's cleanup.policy contains "compact".
-    `deadline` (of `time.monotonic`) cuts the reading short: the evidence is then not `complete`, and each partition's
-    covers the offsets `[range.start, reached)`. The offsets `without` are not read, and are unexplained.
+    """Determine the kind of every offset in `ranges` from the broker's record batches. `topic_id` is the topic id of
+    the ranges (base64, as Kafka prints it). `compacted` is true if the topic's cleanup.policy contains "compact". If
+    `deadline` (of `time.monotonic`) ends the reading early, the evidence is not `complete`, and the evidence of each
+    partition covers the offsets `[range.start, reached)`. The offsets in `without` are not read, and are unexplained.
 
-    Memory is bounded whatever the ranges: `2 * readers * fetch_bytes`, unless single batches are larger, and `listed`
-    ranges of each kind per partition. The result for each offset holds for the moment at which it was read.
+    Memory is bounded, whatever the ranges are: `2 * readers * fetch_bytes`, unless single batches are larger, and
+    `listed` ranges of each kind per partition. The result for each offset holds for the moment at which it was read.
 
     Raises:
-        UnstableEndError: a range ends past the last stable offset. TruncationError: a range ends past the end of the
-        log. TopicRecreatedError, TopicMissingError: the name now belongs to another topic id, or to none.
+        UnstableEndError: a range ends past the last stable offset.
+        TruncationError: a range ends past the end of the log.
+        TopicRecreatedError, TopicMissingError: the name now belongs to another topic id, or to no topic.
         EmptyAnswersError: a broker kept returning no records for `patience` seconds, and the log does not show that
-        there are none. DamagedBatchError: a batch is not intact; names its place. BatchTooLargeError: a batch that must
-        be opened is beyond the limits of `settings`. BrokerUnreachableError: no answer for `patience` seconds.
+            there are none.
+        DamagedBatchError: a batch is damaged; the error names its place.
+        BatchTooLargeError: a batch that must be opened exceeds the limits in `settings`.
+        BrokerUnreachableError: no answer for `patience` seconds.
         BrokerRefusedError, ConfigurationError, TopicNameError: the settings, rights or arguments are wrong.
     """
     checked_topic(topic)
@@ -143,7 +145,8 @@ class _Gathering:
         self._waiting: queue.SimpleQueue[PartitionTally] = queue.SimpleQueue()
 
     def read(self, tallies: Sequence[PartitionTally], readers: int) -> None:
-        """Read until every tally is done or the deadline has passed. If one fails, all end, and its error is raised."""
+        """Read until every tally is done or the deadline has passed. If one reader fails, all readers end, and its
+        error is raised."""
         if not tallies or self._stopped():
             return
         try:
@@ -171,7 +174,7 @@ class _Gathering:
         return Brokers(self._settings, self._topic, self._topic_id, patience=self._patience, stopped=self._stopped)
 
     def _refuse_unstable_ends(self, tallies: Sequence[PartitionTally]) -> None:
-        """Check the ends before anything is read, because a refusal after a long audit would waste it."""
+        """Check the ends before anything is read, because it would be a waste if a long audit were refused at its end."""
         brokers = self._brokers()
         try:
             stable = brokers.last_stable_offsets([tally.partition for tally in tallies])

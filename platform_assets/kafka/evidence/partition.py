@@ -1,4 +1,4 @@
-"""Evidence about one partition: each offset of a range has exactly one kind. Only values, no I/O."""
+"""Evidence about one partition: each offset in a range has exactly one kind. This module has only values, no I/O."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ OffsetKind = Literal[
     "below_log_start",
     "unexplained",
 ]
-"""Kinds of offsets: `records` are the committed ones; all others are holes, and all but `unexplained` have a reason."""
+"""Kinds of offsets. `records` are the committed records. All other kinds are holes, and all of these except
+`unexplained` have a reason."""
 OFFSET_KINDS: Final[tuple[OffsetKind, ...]] = get_args(OffsetKind)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetListing:
-    """Offsets of one kind: how many, in how many separate ranges, and the first ranges one by one.
+    """Offsets of one kind: their number, the number of separate ranges, and the first ranges.
 
-    `listed` is ascending, half-open, and joined where ranges touch; `pieces - len(listed)` ranges are left out of it.
-    `offsets` counts all. `end` is the exclusive end of the last range, -1 without ranges. Raises ValueError if ranges
-    and counts contradict each other.
+    The ranges in `listed` are ascending and half-open, and ranges that touch are joined; `pieces - len(listed)` ranges
+    are left out. `offsets` counts all offsets. `end` is the exclusive end of the last range, or -1 if there are no
+    ranges. Raises ValueError if ranges and counts contradict each other.
     """
 
     listed: tuple[OffsetRange, ...] = ()
@@ -43,7 +44,7 @@ class OffsetListing:
 
     @property
     def whole(self) -> bool:
-        """True if `listed` names every range."""
+        """True if `listed` contains every range."""
         return len(self.listed) == self.pieces
 
     def __str__(self) -> str:
@@ -56,15 +57,16 @@ class OffsetListing:
 class PartitionEvidence:
     """The offsets `[range.start, reached)` of one partition, each in exactly one kind; `reached` is exclusive.
 
-    `digest` is that of the offsets in `records` and equals what Spark sums over the same rows; see
+    `digest` is the digest of the offsets in `records`, and equals the sum that Spark computes over the same rows; see
     `platform_assets.model.digest.Digest`. Raises ValueError if the kinds do not add up to the offsets read, or the
     digest covers a different number of records.
 
-    Proof of each kind: if a batch's header has as many records as offsets, its `records` are counted by that header,
-    under its CRC; all other batches are opened. Markers are read from control records. `aborted_records` follow the
-    broker's list of aborted transactions. `below_log_start` offsets are those that the broker reports as deleted.
-    `compacted_away` is inferred: the offsets are missing and the topic's policy allows compaction, which leaves no
-    proof. All other missing offsets are `unexplained`, and so are control records of an unknown type.
+    Proof of each kind: if a batch's header states as many records as offsets, its `records` are counted from that
+    header, which its CRC protects; all other batches are opened. Markers are read from control records.
+    `aborted_records` are determined from the broker's list of aborted transactions. `below_log_start` are the offsets
+    that the broker reports as deleted. `compacted_away` is inferred: the offsets are missing, and the topic's policy
+    allows compaction, which leaves no proof. All other missing offsets are `unexplained`, and so are control records of
+    an unknown type.
     """
 
     range: OffsetRange
@@ -98,7 +100,7 @@ class PartitionEvidence:
 
     @property
     def holes(self) -> Mapping[OffsetKind, int]:
-        """Number of offsets without a committed record by kind, kinds that do not occur left out."""
+        """Number of offsets without a committed record, by kind. Kinds that do not occur are left out."""
         return {kind: self.of(kind).offsets for kind in OFFSET_KINDS[1:] if self.of(kind).offsets}
 
     def of(self, kind: OffsetKind) -> OffsetListing:

@@ -1,7 +1,7 @@
-"""Searching a partition by the timestamps in its batch headers, passing over transaction markers.
+"""Searching a partition by the timestamps in its batch headers, while skipping transaction markers.
 
-Reads a handful of batches, never a range. Assumes that timestamps mostly ascend; if they do not, it finds a place
-nearby. Any place makes a valid cut.
+A search reads a handful of batches, never a range. It assumes that timestamps mostly ascend. If they do not, it finds a
+nearby offset. Any offset makes a valid cut.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from platform_assets.kafka.batches.wire import Stopped
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 
 _FETCH_BYTES: Final = 1 << 14
-"""Small, because only one batch is needed: the first is sent completely, however long it is (KIP-74)."""
+"""A small size, because only one batch is needed: the first batch is sent completely, however long it is (KIP-74)."""
 
 T = TypeVar("T")
 
 
 class BatchSearch:
-    """Searches one topic. Every call ends at the deadline of `cluster`, in BrokerUnreachableError."""
+    """Searches one topic. Every call ends at the deadline of `cluster`, with BrokerUnreachableError."""
 
     def __init__(self, cluster: Cluster, state: TopicState) -> None:
         deadline = time.monotonic() + cluster.timeout if cluster.deadline is None else cluster.deadline
@@ -55,11 +55,10 @@ class BatchSearch:
         return False
 
     def first_record_at(self, partition: int, moment: int, start: int, end: int) -> FoundOffset | None:
-        """Return the first record in offsets `[start, end)` whose timestamp is at or after `moment` (ms), without
-        markers. Gallops from `start`, so that near records are found cheaply, then bisects: about twice the binary
-        logarithm of the number of batches in between. Raises BrokerUnreachableError, EmptyAnswersError and
-        DamagedBatchError.
-        """
+        """Return the first record in offsets `[start, end)` whose timestamp is at or after `moment` (ms), ignoring
+        markers. The search gallops from `start`, so that near records are found cheaply, and then bisects. It reads
+        about twice as many batches as the binary logarithm of the number of batches in between. Raises
+        BrokerUnreachableError, EmptyAnswersError and DamagedBatchError."""
         low, high, step, ahead = max(start, self._log_start(partition)), end, 0, True
         found: Batch | None = None
         # Data below `low` is older than `moment`; `found` is the first data at or after `high`, or None.
@@ -107,7 +106,7 @@ class BatchSearch:
         return None
 
     def _fetched(self, partition: int, offset: int, end: int) -> list[Batch]:
-        """Return batches that end at `offset` or later and begin before `end`; none if the log has none there."""
+        """Return batches that end at `offset` or later and begin before `end`; none if the log has no such batches."""
         fetch = PresentFetch(self._brokers, partition)
 
         def attempt() -> FetchedBatches:
@@ -127,7 +126,7 @@ class BatchSearch:
             raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
 
     def _after_log_start(self, partition: int, offset: int, end: int) -> list[Batch]:
-        """Return what `_fetched` returns after the log has lost `offset` since the search began."""
+        """Return what `_fetched` returns if the log has lost `offset` since the search began."""
         self._log_starts.pop(partition, None)
         start = self._log_start(partition)
         if start <= offset:
@@ -136,7 +135,7 @@ class BatchSearch:
         return self._fetched(partition, start, end) if start < end else []
 
     def _bounded(self, partition: int, offset: int, call: Callable[[], T]) -> T:
-        """Run `call`; if the deadline of all look-ups ended it, name that in the error."""
+        """Run `call`. If the deadline of all look-ups ended it, say so in the error."""
         try:
             return call()
         except Stopped:

@@ -1,7 +1,7 @@
 """Counts each offset of one partition by kind, from its record batches. No I/O.
 
-Every offset is counted once, in ascending order: those in the batches, and those missing before and between them.
-In addition to `model.offsets`, this package compares and adds offsets; ranges are half-open everywhere.
+Every offset is counted once, in ascending order: the offsets in the batches, and the offsets that are missing before
+and between the batches. Like `model.offsets`, this package compares and adds offsets; ranges are always half-open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DIGEST_STEP = 1 << 15
 
 
 class _Growing:
-    """A listing while it grows; ranges come in ascending order."""
+    """A listing that is being built; ranges must be added in ascending order."""
 
     __slots__ = ("_end", "_limit", "_listed", "_offsets", "_pieces")
 
@@ -48,10 +48,9 @@ class _Growing:
 
 
 class PartitionTally:
-    """Counts the offsets of one partition, batch by batch; `[position, end)` are the next ones to count. It is a
-    `batches.reading.BatchSink`. Memory is flat: at most `listed` ranges per kind, and a bounded number of offsets that
-    wait for the digest.
-    """
+    """Counts the offsets of one partition, batch by batch; `[position, end)` are the offsets to count next. It is a
+    `batches.reading.BatchSink`. Memory is bounded: at most `listed` ranges per kind, and a limited number of offsets
+    that wait for the digest."""
 
     def __init__(
         self,
@@ -62,9 +61,8 @@ class PartitionTally:
         without: Sequence[OffsetRange] = (),
         listed: int = LISTED,
     ) -> None:
-        """`compacted` is true if the topic's policy allows missing offsets to be compacted away. Offsets in `without`
-        are not read, and count as unexplained.
-        """
+        """`compacted` is true if the topic's policy means that missing offsets may have been compacted away. Offsets in
+        `without` are not read, and count as unexplained."""
         self.partition = partition
         self.position = wanted.start
         self.end = wanted.end
@@ -90,7 +88,7 @@ class PartitionTally:
 
     @property
     def piece_done(self) -> bool:
-        """True if the offsets up to `end` have been counted; call `skip` before reading on."""
+        """True if the offsets up to `end` have been counted; call `skip` before you continue to read."""
         return self.position >= self.end
 
     def skip(self) -> None:
@@ -104,16 +102,16 @@ class PartitionTally:
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """Count `[position, until)` as holes: the broker has no batch there. An `until` after the end means the end."""
+        """Count `[position, until)` as holes, because the broker has no batch there. If `until` is after the end, the
+        end is used."""
         until = min(until, self.end)
         self._add("below_log_start", min(until, self._log_start))
         self._add("compacted_away" if self._compacted else "unexplained", until)
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]] = ()) -> None:
-        """Count the offsets of `batches`, which contain or follow `position`, and the holes before and between them.
-        `aborted` are the aborted transactions that the broker listed for this fetch, as `(producer id, first offset)`.
-        Raises Damage; offsets before the damage may then have been counted.
-        """
+        """Count the offsets of `batches`, which contain or follow `position`, and the holes before and between these
+        batches. `aborted` lists the aborted transactions that the broker returned for this fetch, as `(producer id,
+        first offset)`. Raises Damage; in that case, offsets before the damage may have been counted."""
         if not len(batches):
             return
         batches.verify()
@@ -128,7 +126,8 @@ class PartitionTally:
         return PartitionEvidence(self._range, self.position, **listings, digest=self._digest)
 
     def _take_plain(self, batches: Batches, some_aborted: bool) -> bool:
-        """Count all batches at once in the common case: all dense and adjacent, without markers or aborted records."""
+        """Count all batches at once in the common case: all batches are dense and adjacent, without markers or aborted
+        records."""
         if batches.old_format:
             return False
         attributes, bases, lasts = batches.attributes, batches.base_offsets, batches.last_offsets
@@ -141,10 +140,10 @@ class PartitionTally:
         return True
 
     def _take_each(self, batches: Batches, transactions: Sequence[tuple[int, int]]) -> None:
-        """Count one batch after another, following the consumer's rule for aborted transactions.
+        """Count one batch after another, following the rule that consumers apply to aborted transactions.
 
-        A producer's batches are aborted from its transaction's first offset up to its abort marker (`CompletedFetch` of
-        the Java client).
+        A producer's batches are aborted from the first offset of its transaction up to its abort marker
+        (`CompletedFetch` in the Java client).
         """
         aborting: set[int] = set()
         begun = 0
@@ -204,7 +203,7 @@ class PartitionTally:
             self._flush()
 
     def _flush(self) -> None:
-        """Digest all waiting ranges in one step, because small ranges would cost a numpy call each."""
+        """Add all waiting ranges to the digest in one step, because each small range would cost a numpy call."""
         if not self._waiting:
             return
         starts, ends = np.array(self._waiting, dtype=np.int64).T
