@@ -1,6 +1,6 @@
-"""`make soak`: storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions, canaries; prints the
-findings. Exits 1 if anything was found, or if something did not recover by itself; running scenarios continue after a finding.
-"""
+"""`make soak`: run storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions or
+canaries, and print the findings. The exit code is 1 if anything was found, or if something did not recover by itself. A
+scenario continues after a finding."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _SOON_COMPACTED: Final = {"log.cleaner.backoff.ms": "1000", "log.initial.task.de
 
 
 class Report:
-    """Report of findings: printed as they come, and again as tables at the end."""
+    """Report of findings. They are printed as they come, and again as tables at the end."""
 
     def __init__(self) -> None:
         self.failed = 0
         self._lines: dict[str, list[str]] = {}
 
     def add(self, header: str, line: str, anomalies: Sequence[str]) -> None:
-        """Add a row to the table with this header."""
+        """Add a row to the table that has this header."""
         self._lines.setdefault(header, []).append(line)
         self.failed += bool(anomalies)
         print(line, flush=True)
@@ -84,8 +84,8 @@ def _storms(report: Report, first: int, seeds: int, seconds: float, root: Path) 
 
 
 def _matrices(report: Report, first: int, seeds: int, seconds: float, root: Path, only: str) -> None:
-    """Run the crash matrix on both engines. Each seed shuffles the cells whose names contain `only` and runs as many
-    as fit into its seconds."""
+    """Run the crash matrix on both engines. For each seed, shuffle the cells whose names contain `only`, and run as
+    many as fit into the seed's time limit."""
     for seed in range(first, first + seeds):
         rng = random.Random(seed)
         chosen = [cell for engine in ENGINES for cell in cells(engine) if only in str(cell)]
@@ -134,7 +134,7 @@ def _histories(report: Report, first: int, seeds: int, root: Path) -> None:
 
 
 def _restarts(report: Report, first: int, seeds: int, bound: float, root: Path, only: str) -> None:
-    """Restart, for each seed, all parts whose names contain `only`."""
+    """For each seed, restart all parts whose names contain `only`."""
     parts = [part for part in PARTS if only in part]
     for seed in range(first, first + seeds):
         with report.going_on(f"restarts of seed {seed}"):
@@ -186,7 +186,7 @@ def _canaries(report: Report, root: Path) -> None:
 
 
 def _fuzzing(report: Report, target: str, first: int, seeds: int, seconds: float, root: Path, case: int | None) -> None:
-    """Run different fuzz cases of a target for each seed, or a single case."""
+    """For each seed, run different fuzz cases of a target, or run a single case."""
     for seed in range(first, first + seeds):
         found = running.run(target, seed, seconds, root / f"{target}-{seed}", case)
         report.add(running.HEADER, found.line(), found.anomalies)
@@ -194,7 +194,7 @@ def _fuzzing(report: Report, target: str, first: int, seeds: int, seconds: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a scenario, then print what it did and found."""
+    """Run a scenario, then print its actions and findings."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenario", choices=(*SCENARIOS, "all"), default="all")
     parser.add_argument("--seed", type=int, default=0, help="the first one")

@@ -1,9 +1,9 @@
-"""A day of hostile strings and secrets: all credentials are canaries, all inputs carry attacks, and then everything is
-searched for both.
+"""A day of hostile strings and secrets: all credentials are canaries, and all inputs carry attacks. Afterwards
+everything is searched for both.
 
-The platform is started by `up --secure --registry`, with PostgreSQL for Dagster if the machine has it, an object
-store for backups, and a hostile schema registry. Loads, decoding, decisions, erasures and errors all happen, and
-every page of the UI is visited.
+The platform is started by `up --secure --registry`, with PostgreSQL for Dagster if the machine has it, an object store
+for backups, and a hostile schema registry. There are loads, decoding, decisions, erasures and errors, and every page of
+the UI is visited.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from testbed.loads import wait_until
 from testbed.object_store import ObjectStore, object_store
 
 _FORKED: Final = multiprocessing.get_context("forkserver")
-"""Commands run as their own processes, forked from one that has already imported the largest packages."""
+"""Commands that run as separate processes, forked from a process that has already imported the largest packages."""
 _FORKED.set_forkserver_preload(
     [*LIBRARIES, PLATFORM, "platform_assets.definitions", "platform_assets.cli.main", "__main__"]
 )
@@ -81,7 +81,7 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Actions, amount of data searched, and findings of the day."""
+    """Actions of the day, amount of data searched, and findings."""
 
     secrets: int
     commands: Counter[str]
@@ -105,7 +105,8 @@ class Outcome:
         )
 
     def details(self) -> str:
-        """Return lists of the actions taken and of the page kinds that showed each hostile string, and all findings."""
+        """Return lists of the actions taken, of the kinds of pages that showed each hostile string, and of all
+        findings."""
         kinds = (f"{kind} {number}" for kind, number in sorted(self.crawled.hostile.items()) if number)
         return "\n".join(
             (
@@ -155,7 +156,7 @@ class Day:
         }
 
     def secrets(self) -> list[Secret]:
-        """Return every secret of the platform. Those of the brokers are created by `up`."""
+        """Return every secret of the platform. `up` creates the secrets of the brokers."""
         folder = self.home.root / "security"
         passwords: dict[str, str] = json.loads((folder / "security.json").read_text())["passwords"]
         clients = ClientSettings.from_environment(self._env()).options["sasl.password"]
@@ -179,7 +180,7 @@ class Day:
     def command(
         self, *arguments: str, timeout: float = 300, changed: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[int, str]:
-        """Run `platform-assets` with these arguments. Return its exit code and its output, which must contain
+        """Run `platform-assets` with these arguments. Return its exit code and its output. The output must contain
         nothing that a terminal acts on."""
         number = self.commands.total() + 1
         self.commands[arguments[0]] += 1
@@ -304,8 +305,8 @@ class Day:
     # --- actions -----------------------------------------------------------------------------------------------
 
     def happen(self, broker: HostileBroker) -> None:
-        """Run the day itself. Its commands may fail, so their exit codes are ignored; a step that cannot continue is
-        a finding."""
+        """Run the day itself. Its commands may fail, so their exit codes are ignored. A step that cannot continue is a
+        finding."""
         lake = Ledger(Lake.at(self.root / "lake"))
         wait_until("windows are sealed", lambda: all(lake.windows(topic) for topic in TOPICS), _PATIENCE)
         # All records are older than the first window boundary.
@@ -456,7 +457,7 @@ class Day:
             return json.load(answer)
 
     def launch(self, job: str, op: str, config: dict[str, Any]) -> str:
-        """Launch a job as the UI does; return the run id."""
+        """Launch a job as the UI does. Return the run id."""
         selector = {**_LOCATION, "jobName": job}
         given = {"ops": {op: {"config": config}}}
         found = self.graphql(_LAUNCH, p={"selector": selector, "runConfigData": given})
@@ -471,8 +472,8 @@ class Day:
         return str(self.graphql(_FINISHED, id=run)["data"]["runOrError"].get("status"))
 
     def first_pages(self) -> list[str]:
-        """Return pages of runs, checks and assets that show text from records, and the pages that link to all
-        others."""
+        """Return pages of runs, checks and assets that show text from records, and the pages that link to all other
+        pages."""
         found = self.graphql(
             """{ runsOrError(limit: 10) { ... on Runs { results { runId } } }
                  assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name } } }
@@ -495,13 +496,13 @@ class Day:
         return [*runs, *sorted(checks), *events, *others, *sorted(raw), *sorted(views)]
 
     def runs(self) -> int:
-        """Return the number of Dagster's runs."""
+        """Return the number of Dagster runs."""
         found = self.graphql("{ runsOrError { ... on Runs { count } } }")
         return int(found["data"]["runsOrError"]["count"])
 
 
 def run(root: Path, *, most_pages: int = 80) -> Outcome:
-    """Run the whole day below `root`. Needs Chromium; PostgreSQL is used only if the machine has it."""
+    """Run the whole day below `root`. It needs Chromium. PostgreSQL is used only if the machine has it."""
     chromium = browser.executable(os.environ)
     if chromium is None:
         raise RuntimeError(f"no Chromium: {browser.REMEDY}")
@@ -550,7 +551,7 @@ def run(root: Path, *, most_pages: int = 80) -> Outcome:
 
 
 def _command(arguments: tuple[str, ...], environ: dict[str, str], said: str) -> None:
-    """Run one `platform-assets` command in this process, with its output going to the file `said`."""
+    """Run one `platform-assets` command in this process, and write its output to the file `said`."""
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(CHECKOUT)
@@ -597,4 +598,4 @@ def _quoted(text: str) -> str:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line of output: the services' logs already contain their start-up messages."""
+    """Discard a line of output. The services' logs already contain the start-up messages."""

@@ -1,4 +1,4 @@
-"""Cells of the crash matrix: which fault strikes at which point. Pure."""
+"""Cells of the crash matrix. Each cell is a fault and the point at which it strikes. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from platform_assets.model.declaration import EngineName
 from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, Point
 
 Place = Point | Literal["mid-read"]
-"""In the middle of a read: the first data file of the window exists."""
+"""The middle of a read: the first data file of the window exists."""
 Fault = Literal[
     "exception",
     "SIGKILL of the process",
@@ -21,7 +21,8 @@ Fault = Literal[
     "disk full",
     "a new run during the write of a killed one",
 ]
-"""The process is the run's, or, for a fault in the sensor, the code server that Dagster's daemon keeps running."""
+"""The process is that of the run. For a fault in the sensor, it is the code server that Dagster's daemon keeps running.
+"""
 
 _ANYWHERE: Final[tuple[Fault, ...]] = ("SIGKILL of the process", "SIGKILL of Spark", "SIGKILL of the broker")
 

@@ -1,9 +1,9 @@
 """A day in minutes: everything that can happen to a topic's log happens to one topic, in random order, and the advice
 in messages is followed.
 
-A simulated operator reads `platform-assets status` and runs the commands that it names, one at a time; nobody does
-anything else. The producer notes the log and offset of each record, so that the end can be judged: each record
-missing from the tables must have been given up by a decision, or lost by Kafka before a window contained it.
+A simulated operator reads `platform-assets status` and runs the commands that it names, one at a time. Nobody else does
+anything. The producer notes the log and offset of each record, so that the end can be judged: if a record is missing
+from the tables, a decision must have given it up, or Kafka must have lost it before a window contained it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from testbed.loads import wait_until
 
 _PARTITIONS: Final = 2
 _BOUND: Final = 600.0
-"""Seconds until a change is decided and everything is loaded. A failed window is requested again after at most ten
-minutes."""
+"""Maximum seconds until a change is decided and everything is loaded. A failed window is requested again after at most
+ten minutes."""
 _PATIENCE: Final = 30.0
-"""Seconds before the same command is run again."""
+"""Seconds to wait before running the same command again."""
 _HOT_KEYS: Final = 5
 _BATCH, _CUT_OFF = 20, 60
-"""Maximum number of records in a batch; also the maximum number of further records in a log that loses its end."""
+"""Maximum number of records in a batch. It is also the maximum number of records that follow in a log that loses its
+end."""
 _COMMAND: Final = re.compile(r"`platform-assets (accept-[^`]*)`")
 _BROKER: Final = {"log.cleaner.backoff.ms": "200", "log.segment.delete.delay.ms": "1000"}
 _COMPACT: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "1000"}
@@ -52,7 +53,8 @@ _KEEP: Final = {"cleanup.policy": "delete"}
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Place of an acknowledged record. A `hot` record shares its key with others, so compaction may remove it."""
+    """Location of an acknowledged record. A `hot` record shares its key with other records, so compaction may remove
+    it."""
 
     partition: int
     offset: int
@@ -94,8 +96,8 @@ HEADER: Final = (
 class Writer:
     """Producer that sends records all the time, except while it is `held`.
 
-    `logs` are the topic's logs so far, the current one last; `made` is the number of values created, starting from
-    0.
+    `logs` are the topic's logs so far, the current log last. `made` is the number of values created; values are
+    numbered from 0.
     """
 
     def __init__(self, platform: Embedded, topic: str, partitions: int, rng: random.Random) -> None:
@@ -119,8 +121,8 @@ class Writer:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Pause sending within the block. On entry, everything sent before has been acknowledged or has finally
-        failed."""
+        """Pause sending within the block. When the block begins, everything sent before has been acknowledged or has
+        finally failed."""
         with self._turn:
             yield
 
@@ -136,7 +138,7 @@ class Writer:
         return found
 
     def note(self, value: bytes, partition: int, offset: int, *, hot: bool) -> None:
-        """Note the place at which a record was acknowledged."""
+        """Note the location at which a record was acknowledged."""
         self.logs[-1][value] = Sent(partition, offset, hot)
 
     def _send(self) -> None:
@@ -175,7 +177,7 @@ class _Day:
 
     @property
     def changes(self) -> Mapping[str, Callable[[], None]]:
-        """Possible changes by name; each is complete when its function returns."""
+        """Possible changes by name. Each change is complete when its function returns."""
         return {
             "retention overtakes": self.retention,
             "compaction": self.compaction,
@@ -188,8 +190,8 @@ class _Day:
 
     @property
     def admin(self) -> AdminClient:
-        """Return a new admin client: an old one may have outdated metadata. Its futures fail once the client is
-        garbage-collected."""
+        """Return a new admin client, because an old one may have outdated metadata. The client's futures fail once the
+        client is garbage-collected."""
         return AdminClient({"bootstrap.servers": self.platform.bootstrap, "log_level": 0})
 
     # --- what happens ---------------------------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ class _Day:
             self.platform.start("spark")
 
     def compaction(self) -> None:
-        """Let the log cleaner remove records that newer records with the same key replace."""
+        """Let the log cleaner remove records that are replaced by newer records with the same key."""
         before = self._cleaned()
         self._configure(_COMPACT)
         self._wait("the cleaner has been there", lambda: self._cleaned() > before)
@@ -238,7 +240,7 @@ class _Day:
             self.writer.logs.append({})
 
     def truncation(self) -> None:
-        """Lose the end of a partition's log, as in an unclean leader election, so that other records get its
+        """Lose the end of a partition's log, as in an unclean leader election, so that other records get the lost
         offsets."""
         partition = self.rng.randrange(self.writer.partitions)
         self._wait("enough of it is sealed", lambda: self._sealed(partition) - self._start(partition) > 2 * _CUT_OFF)
@@ -290,7 +292,7 @@ class _Day:
             self.writer.note(value, *places[value], hot=hot)
 
     def cluster(self) -> None:
-        """Move the broker's disks to another cluster; topics, topic ids and offsets stay."""
+        """Move the broker's disks to another cluster. Topics, topic ids and offsets stay the same."""
         with self.writer.held():
             self.platform.kill("kafka")
             for file in self.platform.home.kafka.rglob("meta.properties"):
@@ -304,8 +306,8 @@ class _Day:
     # ---------------------------------------------------------------------------------------------
 
     def wait_until_complete(self, since: datetime) -> None:
-        """Run the commands that `status` names until it reports nothing and the windows that ended after `since` are
-        loaded."""
+        """Run the commands that `status` names until `status` reports nothing and the windows that ended after `since`
+        are loaded."""
         deadline, code, text = time.monotonic() + _BOUND, -1, ""
         given_last, given_at = "", 0.0
         while True:
@@ -369,8 +371,8 @@ class _Day:
             future.result(30)
 
     def _cleaned(self) -> int:
-        """Return the sum of the offsets that the log cleaner has reached, according to its checkpoint files. Lines
-        of other topics may be included."""
+        """Return the sum of the offsets that the log cleaner has reached, according to its checkpoint files. Lines of
+        other topics may be included."""
         file = self.platform.home.kafka / "cleaner-offset-checkpoint"
         lines = file.read_text().splitlines()[2:] if file.exists() else []
         return sum(int(line.split()[2]) for line in lines if line.split()[0] == self.topic)
@@ -409,7 +411,7 @@ def run(seed: int, root: Path, engine: EngineName, say: Callable[[str], None] = 
 
 
 def _anomalies(platform: Embedded, topic: str, logs: Sequence[Log], aborted: set[bytes]) -> tuple[list[str], int]:
-    """Return the anomalies of the table, and the number of acknowledged records that it lacks."""
+    """Return the anomalies of the table, and the number of acknowledged records that are missing from it."""
     counted = Counter(row.value for row in proof.rows(platform, topic))
     sent = {value for log in logs for value in log}
     found = [f"{value!r} is in {number} rows" for value, number in counted.items() if number > 1]
@@ -435,7 +437,7 @@ def _anomalies(platform: Embedded, topic: str, logs: Sequence[Log], aborted: set
 
 
 def _problems(text: str) -> str:
-    """Return all problems in the JSON of `status` as one text."""
+    """Return all problems in the JSON of `status` as one string."""
     try:
         tables = json.loads(text[text.index("{") :])["tables"]
     except (ValueError, KeyError):

@@ -12,13 +12,13 @@ from typing import Final
 from platform_assets_tests.support import decision_machine
 
 STEPS: Final = 18
-"""Steps of a history, after its first loads."""
+"""Number of steps in a history, after its first loads."""
 HEADER: Final = "| seed | histories | steps | commands, by what they ended in | findings |\n|---|---|---|---|---|"
 
 
 @dataclass
 class SeedResult:
-    """Result of one seed; `anomalies` are the faults, each with the shortest part of its history that shows it."""
+    """Result of one seed. `anomalies` are the faults, each with the shortest part of its history that shows the fault."""
 
     seed: int
     histories: int = 0
@@ -34,7 +34,7 @@ class SeedResult:
 
 
 def run(seed: int, seconds: float, root: Path) -> SeedResult:
-    """Run as many histories as fit into the seconds, at least two: half of them with flat tables."""
+    """Run as many histories as fit into the given seconds, but at least two. Half of them use flat tables."""
     found, until = SeedResult(seed), time.monotonic() + seconds
     while found.histories < 2 or time.monotonic() < until:
         number, flat = found.histories, bool(found.histories % 2)

@@ -1,4 +1,4 @@
-"""Compares decoders with other readers, in rounds with new values, until the time is up."""
+"""Compare decoders with other readers, in rounds with new values, until the time is up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADER: Final = "| seed | rounds | values judged | differences |\n|---|---|---|-
 
 @dataclass
 class SeedResult:
-    """Result of one seed; `anomalies` name the other reader, its round and the value."""
+    """Result of one seed. Each of `anomalies` names the other reader, the round and the value."""
 
     seed: int
     rounds: int = 0
@@ -27,7 +27,7 @@ class SeedResult:
 
 
 def run(seed: int, seconds: float) -> SeedResult:
-    """Run every judge once a round, for as many rounds as fit into the seconds, and for at least one."""
+    """Run every comparison once per round, for as many rounds as fit into the given seconds, but at least one."""
     found, until = SeedResult(seed), time.monotonic() + seconds
     while not found.rounds or time.monotonic() < until:
         for name, judge in JUDGES.items():

@@ -1,4 +1,4 @@
-"""A small disk for one test that can be filled and emptied: a tmpfs, if this process can mount one."""
+"""A small disk for one test that can be filled and emptied: a tmpfs, if this process can mount a tmpfs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Disk:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """Fill the disk to the last byte while the block runs; free the space again after it."""
+        """Fill the disk to the last byte while the block runs. Free the space again after the block."""
         ballast = self.path / _BALLAST
         with ballast.open("wb", buffering=0) as file:
             try:

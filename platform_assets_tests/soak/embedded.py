@@ -1,6 +1,6 @@
 """A platform for one test without an operator: embedded services, the real daemon, and topics declared in YAML.
 
-Services are killed and started the way a machine or a service supervisor would; no platform command is run.
+Services are killed and started as a machine or a service supervisor would do it. No platform command is run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Embedded:
     environment variables.
 
     If `address` is set, the lake is in an object store: `given` contains the credentials, and the folder `lake`
-    contains the store's files. `properties` are settings of the broker, and `instance_settings` override those of
+    contains the store's files. `properties` are settings of the broker. `instance_settings` override the settings of
     the embedded Dagster instance.
     """
 
@@ -102,7 +102,7 @@ class Embedded:
         )
 
     def declare(self, topic: str, start: datetime, engine: EngineName = "connector", **attributes: float) -> None:
-        """Write the YAML of a topic with windows of a minute. Topics are declared before `up`."""
+        """Write the YAML of a topic with windows of one minute. Topics are declared before `up`."""
         folder = self.root / "defs" / topic
         folder.mkdir()
         declared = {
@@ -120,8 +120,7 @@ class Embedded:
 
     @contextmanager
     def running(self, services: Sequence[Service]) -> Iterator[Embedded]:
-        """Start the services one after the other on entering the block; end them on leaving it, whatever their
-        state."""
+        """Start the services one after the other at the start of the block. End them at its end, whatever their state."""
         try:
             for service in services:
                 self.start(service)
@@ -153,7 +152,7 @@ class Embedded:
 
     @contextmanager
     def frozen(self, service: Service) -> Iterator[None]:
-        """Stop the service's main process (SIGSTOP) on entering the block; continue it at the end of the block."""
+        """Stop the service's main process (SIGSTOP) at the start of the block, and continue it at the end of the block."""
         pid = self.record(service).pid
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -164,12 +163,12 @@ class Embedded:
 
     @property
     def bootstrap(self) -> str:
-        """Bootstrap address for clients; the broker need not be running."""
+        """Bootstrap address for clients. The broker need not be running."""
         return self.given.get(KAFKA_ADDRESS) or self.record("kafka").address
 
     @property
     def remote(self) -> str:
-        """Address of the Spark Connect server including the token; the server need not be running."""
+        """Address of the Spark Connect server, including the token. The server need not be running."""
         return self.given.get(SPARK_ADDRESS) or spark_server.remote(self.home, self.record("spark").address)
 
     def workers(self) -> list[psutil.Process]:
@@ -179,7 +178,7 @@ class Embedded:
         return sorted(found, key=lambda p: p.create_time())[1:]
 
     def code_servers(self) -> list[psutil.Process]:
-        """Return the processes that serve the code location to the daemon; sensors tick in them."""
+        """Return the processes that serve the code location to the daemon. Sensors tick in these processes."""
         return [p for p in family(self.record("dagster-daemon")) if "dagster api grpc" in _command(p)]
 
     # --- state ----------------------------------------------------------------------------------------
@@ -223,7 +222,8 @@ class Embedded:
         return found
 
     def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start `platform-assets` with these arguments in the platform's environment; both its streams are in one."""
+        """Start `platform-assets` with these arguments in the platform's environment. Standard output and standard
+        error go to one stream."""
         return subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *arguments],
             cwd=CHECKOUT, env={**self.environ, "COLUMNS": "150"},
@@ -252,4 +252,4 @@ def _command(process: psutil.Process) -> str:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line of output: the services' logs already contain their start-up messages."""
+    """Discard a line of output. The services' logs already contain the start-up messages."""

@@ -1,8 +1,8 @@
-"""Random logs, each loaded by both engines: digests must be equal, and every reader must find the same rows in the
+"""Random logs, each loaded by both engines. The digests must be equal, and every reader must find the same rows in the
 tables.
 
-A log has everything that Kafka can hold: records of 0 bytes to several megabytes, every codec, transactions that
-overlap and some that abort, headers with nulls and with names that are not UTF-8, timestamps of both types,
+A log has everything that Kafka can store: records of 0 bytes to several megabytes, every codec, transactions that
+overlap, transactions that abort, headers with nulls and with names that are not UTF-8, timestamps of both types, and
 compacted segments. The seed determines the order of events, the sizes and the cuts.
 """
 
@@ -47,7 +47,7 @@ _TOGETHER: Final = 4
 _CLEANED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "50"}
 _KEPT: Final = {"cleanup.policy": "delete", "min.cleanable.dirty.ratio": "0.5", "segment.ms": "604800000"}
 _LATEST: Final = 2**41
-"""Timestamps of records are before this time (ms), which is in the year 2039."""
+"""Upper bound of the timestamps of records (ms), exclusive, which is in the year 2039."""
 _ENGINES: Final[tuple[EngineName, EngineName]] = ("columnar", "connector")
 
 
@@ -56,7 +56,7 @@ _READERS: Final = ("a read_committed consumer", "delta-rs", "polars", "DuckDB", 
 
 @dataclass
 class SeedResult:
-    """Number of comparisons on one seed's log, and the differences found."""
+    """Number of comparisons for one seed's log, and the differences found."""
 
     seed: int
     kind: str = ""
@@ -100,8 +100,8 @@ def run(
     size: int = 4_000,
     loaded: Callable[[Sequence[TopicLake]], None] = lambda lakes: None,
 ) -> SeedResult:
-    """Create the log of a seed with about `size` records, and load it with both engines, each into its own lake below
-    `root`.
+    """Create the log of a seed with about `size` records, and load it with both engines, each into a separate lake
+    below `root`.
 
     `loaded` is called with both lakes before they are compared.
     """
@@ -141,8 +141,8 @@ class _Log:
         self.rng, self.lake, self.found = rng, lake, found
         self.partitions = rng.randint(1, 4)
         self.strange_names = rng.random() < 0.4
-        """True if there are header names that are not UTF-8. The client used to compare rows cannot return such
-        names."""
+        """True if there are header names that are not UTF-8. The client used to compare rows cannot return such names.
+        """
         self._compacted = rng.random() < 0.4
         self._by_append_time = rng.random() < 0.3
         self._codec = rng.choice(("producer", *("uncompressed", *_CODECS[1:])))
@@ -153,7 +153,7 @@ class _Log:
         found.kind = ", ".join(kinds + ["names that are not UTF-8"] * self.strange_names)
 
     def make(self, size: int) -> None:
-        """Create the topic, fill it, and close its windows; nothing changes it afterwards."""
+        """Create the topic, fill it, and close its windows. Nothing changes the topic afterwards."""
         self._create()
         deeds: list[Callable[[], None]] = [
             *[self._burst] * 6, *[self._begin] * 4, *[self._end] * 4, *[self._handmade] * 3, self._large, *[self._close] * 3,
@@ -213,7 +213,7 @@ class _Log:
         self._count([Record(m.value, partition=partition) for m in made])
 
     def _large(self) -> None:
-        """Send, rarely, a record of several megabytes, which exceeds the broker's fetch size."""
+        """Occasionally send a record of several megabytes, which exceeds the broker's fetch size."""
         if self.rng.random() < 0.3:
             value = self.rng.randbytes(self.rng.choice([1 << 20, 5 << 20, _LARGEST]))
             self._send(self._producer(), [Record(value, b"large", self.rng.randrange(self.partitions))])
@@ -241,7 +241,8 @@ class _Log:
         return tuple((self.rng.choice(_NAMES), self._bytes(30)) for _ in range(count)) or None
 
     def _key(self) -> bytes | None:
-        """Return a key; one of a few if the topic is compacted, since such topics reject records without a key."""
+        """Return a key. For a compacted topic, it is one of a few keys, because such topics reject records without a
+        key."""
         if self._compacted:
             return b"k%d" % self.rng.randrange(50)
         return self._bytes(20)
@@ -283,7 +284,7 @@ class _Log:
     # --- compaction -------------------------------------------------------------------------------------------
 
     def _compact(self) -> None:
-        """Compact the topic to one record for each key, then wait until the log cleaner is idle."""
+        """Compact the topic to one record per key, then wait until the log cleaner is idle."""
         made = {(r.partition, r.offset) for r in self._held()}
         self._configure(_CLEANED)
         moments = itertools.count(_LATEST, 1_000)
@@ -324,7 +325,7 @@ def _digests(receipt: Receipt) -> tuple[int, int, object]:
 
 
 def _compare_digests(lakes: Sequence[TopicLake], keys: Sequence[str], found: SeedResult) -> None:
-    """Compare the receipts of the same windows: rows, digests of offsets and of content."""
+    """Compare the receipts for the same windows: rows, digests of the offsets, and digests of the content."""
     table = TableRef.raw(lakes[0].topic)
     first, *others = ({k: r for k, r in lk.ledger.receipts(table).items() if k in keys} for lk in lakes)
     for other in others:
@@ -359,7 +360,7 @@ def _compare_evidence(lk: TopicLake, found: SeedResult) -> None:
 
 
 def _compare_rows(lakes: Sequence[TopicLake], found: SeedResult, *, headers: bool) -> None:
-    """Compare the records of a read_committed consumer with the rows that each reader finds in each table."""
+    """Compare the records that a read_committed consumer gets with the rows that each reader finds in each table."""
     expected = committed(lakes[0].settings, lakes[0].topic, headers=headers)
     found.rows = len(expected)
     digests: dict[str, bytes] = {}
@@ -378,7 +379,7 @@ def _compare_rows(lakes: Sequence[TopicLake], found: SeedResult, *, headers: boo
 
 
 def _digest(rows: Iterable[tuple[Any, ...]]) -> bytes:
-    """Return a digest of rows in order, including the names of windows and all other columns."""
+    """Return a digest of rows in order, including the window keys and all other columns."""
     found = hashlib.sha256(repr(COLUMNS).encode())
     for row in rows:
         found.update(repr(row).encode())

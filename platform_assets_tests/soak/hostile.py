@@ -43,7 +43,7 @@ TOPICS: Final = ("www.t0pic.example", "_em_.__strong__", "-rf", "http.t0pic", "a
 
 
 class HostileBroker(socketserver.ThreadingTCPServer):
-    """A broker that refuses each login with hostile text; `logins` counts the attempts."""
+    """A broker that refuses each login with a hostile string. `logins` counts the attempts."""
 
     daemon_threads = True
     allow_reuse_address = True

@@ -33,7 +33,7 @@ _SEGMENT: Final = re.compile(r"\d{20}\.log")
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret, and the kinds of processes that may have it in their environment."""
+    """A secret, and the kinds of processes that may have the secret in their environment."""
 
     name: str
     value: str
@@ -53,7 +53,7 @@ def secrets_in(content: bytes, secrets: Iterable[Secret]) -> list[str]:
 
 
 def acts_in(text: str) -> str | None:
-    """Return the first piece of text that a terminal would act on or that forges a log line; None if there is none."""
+    """Return the first part of the text that a terminal would act on or that forges a log line; None if there is none."""
     for at, c in enumerate(text):
         if c not in _KEPT and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp"):
             return f"{c.encode('unicode_escape').decode()} in {text[max(0, at - _AROUND) : at + _AROUND]!r}"
@@ -71,7 +71,7 @@ def is_text(path: Path) -> bool:
 
 @dataclass
 class Looked:
-    """How much data a judge has searched, and what it found."""
+    """The amount of data that a search has covered, and its findings."""
 
     files: int = 0
     size: int = 0
@@ -79,8 +79,8 @@ class Looked:
 
 
 def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path], inputs: Path | None = None) -> Looked:
-    """Search each file below `root`: no secrets outside the `private` folders, and, except in `inputs`, no text that
-    a terminal acts on."""
+    """Search each file below `root`. There must be no secrets outside the `private` folders and, except in `inputs`, no
+    text that a terminal acts on."""
     looked, found = Looked(), []
     for path in sorted(root.rglob("*")):
         if not path.is_file() or path.is_symlink():
@@ -104,8 +104,8 @@ def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path], inputs
 
 
 def tables(lake: Path, secrets: Sequence[Secret]) -> Looked:
-    """Search each cell of each Delta table below `lake`; `files` counts rows, and `size` is the bytes of their
-    cells."""
+    """Search each cell of each Delta table below `lake`. `files` counts rows, and `size` is the number of bytes in
+    their cells."""
     from deltalake import DeltaTable
 
     looked, found = Looked(), []
@@ -123,9 +123,9 @@ def tables(lake: Path, secrets: Sequence[Secret]) -> Looked:
 
 
 def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
-    """Search arguments and environments of all processes; `services` maps marks to names of services.
+    """Search the arguments and environments of all processes. `services` maps marks to names of services.
 
-    A process without such a mark is allowed no secrets. `files` counts processes.
+    A process without such a mark must not have any secrets. `files` counts processes.
     """
     looked, found = Looked(), []
     for process in psutil.process_iter():
@@ -147,9 +147,9 @@ def processes(services: Mapping[str, str], secrets: Sequence[Secret]) -> Looked:
 
 
 def rows(url: str, secrets: Sequence[Secret]) -> Looked:
-    """Search each row of each table of a PostgreSQL database, read by plain SQL; `files` counts rows.
+    """Search each row of each table in a PostgreSQL database, read with plain SQL. `files` counts rows.
 
-    Events are also parsed as JSON: their Markdown and descriptions must be inert.
+    Events are also parsed as JSON. Their Markdown and descriptions must be inert.
     """
     import sqlalchemy
 
@@ -169,7 +169,8 @@ def rows(url: str, secrets: Sequence[Secret]) -> Looked:
 
 
 def live_markdown(value: Any) -> Iterator[str]:
-    """Yield untrusted active elements of Markdown and descriptions anywhere in `value`, also in JSON within text."""
+    """Yield untrusted active elements of Markdown and descriptions anywhere in `value`, including those in JSON within
+    strings."""
     if isinstance(value, dict):
         for name, each in value.items():
             # The UI does not request this description; the message contains it as text as well.
@@ -189,8 +190,8 @@ def live_markdown(value: Any) -> Iterator[str]:
 
 
 def live(text: str) -> Iterator[str]:
-    """Return images, links and HTML of a Markdown text that come from a hostile string or whose address contains the
-    marker."""
+    """Return those images, links and HTML in a Markdown text that come from a hostile string, or whose address contains
+    the marker."""
     for token in _MARKDOWN.parse(text):
         for each in (token, *(token.children or ())):
             address = str(each.attrs.get("src") or each.attrs.get("href") or "")

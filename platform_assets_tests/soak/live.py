@@ -18,7 +18,7 @@ from testbed.loads import wait_until
 
 
 def create(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
-    """Create a topic that keeps all records, whatever their timestamps."""
+    """Create a topic that keeps all records, regardless of their timestamps."""
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     config = {"retention.ms": "-1"}
     client.create_topics([NewTopic(topic, partitions, replicas, config=config)])[topic].result(60)
@@ -26,7 +26,7 @@ def create(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> No
 
 
 class LiveProducer:
-    """Producer that sends `rate` records a second and waits as long as necessary for the broker. `sends` lists
+    """Producer that sends `rate` records a second, and waits as long as necessary for the broker. `sends` lists
     acknowledged records."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rate: int = 100) -> None:
@@ -43,7 +43,7 @@ class LiveProducer:
 
     @contextmanager
     def sending(self) -> Iterator[LiveProducer]:
-        """Send while the block runs; on leaving it, wait until every record is acknowledged."""
+        """Send while the block runs. At the end of the block, wait until every record is acknowledged."""
         thread = threading.Thread(target=self._send, name="live producer")
         thread.start()
         try:
@@ -77,7 +77,7 @@ class TransactionalProducer:
     """Producer that sends one transaction after the other through any outage. After an error, a new producer takes
     over.
 
-    `sends` has the outcome of each record; if a commit was not answered, the outcome is unknown.
+    `sends` has the outcome of each record. If a commit was not answered, the outcome is unknown.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rng: random.Random, records: int = 100) -> None:
@@ -89,7 +89,7 @@ class TransactionalProducer:
 
     @contextmanager
     def sending(self) -> Iterator[TransactionalProducer]:
-        """Send while the block runs; no transaction is open when it has ended."""
+        """Send while the block runs. No transaction is open when the block has ended."""
         with ThreadPoolExecutor(1, "transactional producer") as pool:
             future = pool.submit(self._send)
             try:

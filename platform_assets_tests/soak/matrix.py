@@ -1,7 +1,8 @@
 """Runs cells of the crash matrix on one platform, one after the other: a fault strikes, then nobody intervenes.
 
-Each cell has its own topic with 100,000 records in transactions of 750, some of them aborted, in windows that have
-ended. Its sensor seals them once the gate is open, runs load them, and the fault strikes when some are loaded.
+Each cell has its own topic with 100,000 records in transactions of 750 records, some of them aborted, in windows that
+have ended. The topic's sensor seals the windows once the gate is open, runs load them, and the fault strikes when some
+of them are loaded.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ _DOWN_SECONDS: Final = 5.0
 _LOOK: Final = 3.0
 _ON_ONE_PLATFORM: Final = 6
 _BOUND: Final = 900.0
-"""Seconds until all is recovered. A killed run is detected and restarted, a failed one requested again, each several
-times."""
+"""Maximum seconds until everything has recovered. A killed run is detected and restarted, and a failed run is requested
+again, each several times."""
 _SLOW: Final = 200_000
-"""Bytes a second: slow enough that a killed run is still writing when the next run writes too."""
+"""Bytes per second. This is slow enough that a killed run is still writing when the next run writes too."""
 _DEEDS: Final[dict[Fault, Deed]] = {
     "exception": "raise", "SIGKILL of the process": "kill", "lost answer": "lose the answer",
 }  # fmt: skip
@@ -56,8 +57,8 @@ _SERVICES: Final[dict[Fault, Service]] = {"SIGKILL of Spark": "spark", "SIGKILL 
 
 @dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """Result of a cell: `strikes` faults were caused, and recovery took `healed_after` seconds from the last of
-    them."""
+    """Result of a cell. `strikes` is the number of faults caused, and `healed_after` the seconds from the last fault to
+    recovery."""
 
     cell: Cell
     records: int
@@ -93,7 +94,7 @@ def run(
     store: ObjectStore | None = None,
 ) -> Iterator[CellOutcome]:
     """Run each cell of `chosen`, in order, that begins before `until` (a value of `time.monotonic`), and yield its
-    outcome. All run on one platform below `root`; its lake is in `store` if one is given.
+    outcome. All cells run on one platform below `root`. The platform's lake is in `store` if one is given.
 
     Raises AssertionError if a cell does not recover in time or its fault could not be caused.
     """
@@ -125,8 +126,8 @@ def run(
 
 
 def batches(chosen: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
-    """Split the cells into batches, one batch for each platform: every sensor ticks all the time, even if only to
-    find its gate closed."""
+    """Split the cells into batches, one batch for each platform. Batches are needed because every sensor ticks all the
+    time, even if it only finds its gate closed."""
     for first in range(0, len(chosen), _ON_ONE_PLATFORM):
         yield chosen[first : first + _ON_ONE_PLATFORM]
 
@@ -162,8 +163,8 @@ class _Matrix:
         return CellOutcome(cell, len(sends), strikes, healed_after, reader.versions, len(orphans), tuple(found))
 
     def _orphans_that_stay(self, topic: str, orphans: Sequence[Path]) -> list[str]:
-        """Return orphan files that are removed neither by the next load of their windows nor, if that has nothing to
-        commit, by VACUUM."""
+        """Return orphan files that are not removed by the next load of their windows and, if that load has nothing to
+        commit, not by VACUUM either."""
         table = proof.table_of(self.platform, topic)
         by_folder = {table / load_folder(w.key, ""): w.key for w in self.platform.ledger.windows(topic)}
         windows = sorted({key for path in orphans for folder, key in by_folder.items() if folder in path.parents})
@@ -199,7 +200,7 @@ class _Matrix:
         return True
 
     def _at_the_point(self, topic: str, name: str) -> int | None:
-        """Return the process that has reached the point of an order; None if everything was loaded before."""
+        """Return the process that has reached the point of an order; None if everything was loaded first."""
         deadline = time.monotonic() + _BOUND
         look = time.monotonic() + _LOOK
         while time.monotonic() < deadline:
@@ -214,7 +215,7 @@ class _Matrix:
 
     @contextmanager
     def _in_the_middle(self, cell: Cell, topic: str, name: str) -> Iterator[None]:
-        """Let the waiting write begin; enter the block when one of its data files exists."""
+        """Let the waiting write begin. The block starts when one of the data files exists."""
         table = proof.table_of(self.platform, topic)
         known = set(table.rglob("*.parquet"))
         slow = cell.fault == "a new run during the write of a killed one"
@@ -255,7 +256,8 @@ class _Matrix:
         return proof.is_covered(self.platform, topic) and proof.progress(self.platform, [topic]).complete
 
     def _filled(self, topic: str, start: datetime) -> list[Send]:
-        """Produce the topic's records in transactions, spread over its windows; return the outcome of each record."""
+        """Produce the topic's records in transactions, spread over the topic's windows. Return the outcome of each
+        record."""
         producer = Producer(
             {"bootstrap.servers": self.platform.bootstrap, "transactional.id": topic, "linger.ms": 5, "log_level": 2}
         )

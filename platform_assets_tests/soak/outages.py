@@ -1,5 +1,5 @@
-"""Outages as a user meets them: a live producer, the real daemon, a service or the disk unavailable for minutes, and no
-intervention.
+"""Outages as a user meets them: a live producer, the real daemon, a service or disk that is unavailable for minutes,
+and no intervention.
 
 The output of `platform-assets status` during each outage is recorded, because that is what a user sees.
 """
@@ -28,8 +28,8 @@ _SERVICES: Final[dict[OutageName, tuple[Service, ...]]] = {
 }  # fmt: skip
 _DISK_MEGABYTES: Final = 256
 _BOUND: Final = 900.0
-"""Seconds until everything is loaded after a service is back. A failed window is requested again after at most ten
-minutes."""
+"""Maximum seconds until everything is loaded after a service is back. A failed window is requested again after at most
+ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ def run(
     before: float = 1.5,
     say: Callable[[str], None] = print,
 ) -> Outage:
-    """Cause one outage of a platform below `root`, which lasts `minutes` and begins `before` minutes after the first
+    """Cause one outage of a platform below `root`. It lasts `minutes`, and begins `before` minutes after the first
     record.
 
-    Raises AssertionError if the windows are not all loaded in time after its end.
+    Raises AssertionError if not all windows are loaded in time after the outage.
     """
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(root / "disk", _DISK_MEGABYTES)) if name == "disk" else None

@@ -1,4 +1,4 @@
-"""Crawls every page of Dagster's UI in Chromium: no untrusted content is active there, and no other address is
+"""Crawls every page of Dagster's UI in Chromium. No untrusted content may be active there, and no other address may be
 requested."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOGS: Final = re.compile(r"/runs/[0-9a-f-]{36}")
 
 @dataclass
 class Crawled:
-    """Pages that were visited, requests that they made, and findings."""
+    """Pages that were visited, requests that these pages made, and findings."""
 
     pages: int = 0
     requests: int = 0
@@ -49,7 +49,7 @@ class Crawled:
 
 
 def crawl(chromium: str, address: str, first: Sequence[str], most: int) -> Crawled:
-    """Visit the pages `first` below `address`, expand what is folded, and follow links until `most` pages were
+    """Visit the pages `first` below `address`, expand folded parts, and follow links until `most` pages have been
     visited."""
     crawled = Crawled()
     host = urlsplit(address).netloc
@@ -124,7 +124,7 @@ def _forms(hostile: str) -> Iterator[str]:
 
 
 def _kind(path: str) -> str:
-    """Return the kind of a page: assets by their view, runs, and others by the first part of their path."""
+    """Return the kind of a page: the first part of its path, and the view if the path names one."""
     kind = path.split("?")[0].split("/")[1] or "home"
     view = re.search(r"[?&]view=(\w+)", path)
     return f"{kind}, {view[1]}" if view else kind
@@ -158,7 +158,7 @@ def _judge(page: Page, address: str, path: str, crawled: Crawled) -> list[str]:
 
 
 def _is_live(url: str, host: str) -> bool:
-    """Return True if an address is untrusted: it contains the marker, is a script, or its host is neither ours nor
+    """Return True if an address is untrusted: it contains the marker, it is a script, or its host is neither ours nor
     Dagster's."""
     parts = urlsplit(url)
     if parts.scheme in ("", "data", "blob", "about") and MARK not in unquote(url):
@@ -168,6 +168,6 @@ def _is_live(url: str, host: str) -> bool:
 
 
 def _is_page(path: str) -> bool:
-    """Return True if a path is a page of the UI to visit. Of the many pages of run logs and partitions, only some
-    are visited."""
+    """Return True if a path is a page of the UI that should be visited. Of the many pages of run logs and partitions,
+    only some are visited."""
     return not re.search(r"^/(graphql|logs|download|debug|static|dagit)|[?&](cursor|logFileKey)=", path)

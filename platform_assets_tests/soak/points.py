@@ -1,8 +1,8 @@
 """Points of a load and of a sensor tick at which a test can make the process fail, die or wait from within.
 
-The product has no hooks: in a process whose code location is `soak.location`, `install` wraps some methods in
-functions of this module. Orders are files in the data folder's `orders` subfolder that define what happens at a given
-point. Each is executed once, by the first process to claim it.
+The product has no hooks. In a process whose code location is `soak.location`, `install` wraps some methods in functions
+of this module. Orders are files in the data folder's subfolder `orders` that define what happens at a given point. Each
+order is executed once, by the first process that claims it.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ RunPoint = Literal[
     "ledger written",
     "event sent",
 ]
-"""Points of a run, for one window: nothing is done; its offsets are known and Kafka has them; its files are written
-next to the table's; they are committed, but the loader has no answer yet; the loader has the answer; the ledger has
-the receipt; Dagster has the materialization."""
+"""Points of a run, for one window: nothing is done; the window's offsets are known and Kafka has them; the window's
+files are written next to those of the table; the files are committed, but the loader has no answer yet; the loader has
+the answer; the ledger has the receipt; Dagster has the materialization."""
 SensorPoint = Literal["tick begun", "cuts taken", "cuts recorded", "tick done"]
-"""Points of the sensor: nothing is done; the cuts are known; the ledger has them; all is done, but Dagster has not
-been informed."""
+"""Points of the sensor: nothing is done; the cuts are known; the ledger has the cuts; everything is done, but Dagster
+has not been informed."""
 Point = RunPoint | SensorPoint
 RUN_POINTS: Final[tuple[RunPoint, ...]] = get_args(RunPoint)
 SENSOR_POINTS: Final[tuple[SensorPoint, ...]] = get_args(SensorPoint)
 
 Deed = Literal["raise", "kill", "lose the answer", "wait"]
-"""raise: an error that the platform does not expect; kill: SIGKILL, sent by the process to itself; lose the answer:
-the work before the point is done, and its caller gets a broken connection; wait: until `Orders.release`."""
+"""raise: an error that the platform does not expect; kill: SIGKILL, sent by the process to itself; lose the answer: the
+work before the point is done, but its caller gets a broken connection; wait: until `Orders.release`."""
 
 _PATIENCE: Final = 600.0
 
@@ -63,7 +63,7 @@ class SoakFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A fault for `topic` at `point`, to be caused once at least `loaded` of its windows are loaded."""
+    """A fault for `topic` at `point`, to be caused once at least `loaded` windows of the topic are loaded."""
 
     topic: str
     point: Point
@@ -73,7 +73,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """Orders in a folder: given by the test, executed by processes of the platform."""
+    """Orders in a folder. The test gives them, and processes of the platform execute them."""
 
     folder: Path
 
@@ -101,7 +101,7 @@ class Orders:
         (self.folder / f"{name}.released").touch()
 
     def open_gate(self, topic: str) -> None:
-        """Let the sensor of a topic tick; until then it finds nothing to do."""
+        """Let the sensor of a topic tick. Until then, it finds nothing to do."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{topic}.gate").touch()
 
@@ -110,7 +110,7 @@ class Orders:
         return (self.folder / f"{topic}.gate").exists()
 
     def withdraw(self, name: str) -> bool:
-        """Withdraw an order; return True if no process had taken it."""
+        """Withdraw an order. Return True if no process had taken the order."""
         try:
             (self.folder / f"{name}.order").unlink()
         except FileNotFoundError:
@@ -138,8 +138,8 @@ class Orders:
         return None
 
     def reach(self, topic: str, point: Point) -> None:
-        """Report that this process has reached `point`, and execute an order for it. Raises the error that the order
-        names."""
+        """Report that this process has reached `point`, and execute an order for the point. Raises the error that the
+        order names."""
         found = self.take(topic, (point,), lambda: _loaded(topic))
         if found is None:
             return

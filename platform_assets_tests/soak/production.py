@@ -1,8 +1,8 @@
 """The production setup on one machine: the services of the Kubernetes manifests, a PostgreSQL server and three brokers.
 
-Master, workers, Connect server, code server, webserver and daemon are processes started with the manifests'
-commands, with free ports and this machine's addresses instead of the pods'. A supervisor restarts each process that
-ends, as Kubernetes does, and does nothing else.
+Master, workers, Connect server, code server, webserver and daemon are processes started with the commands in the
+manifests. They use free ports, and this machine's addresses instead of those of the pods. A supervisor restarts each
+process that ends, as Kubernetes does, and does nothing else.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Production(Embedded):
     token: str = field(repr=False, default_factory=lambda: secrets.token_hex(16))
     secret: str = field(repr=False, default_factory=lambda: secrets.token_hex(16))
     revived: Counter[str] = field(default_factory=Counter)
-    """How often the supervisor restarted a process that had ended on its own."""
+    """Number of times that the supervisor restarted a process that had ended by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,7 +125,7 @@ class Production(Embedded):
                 psutil.wait_procs(members, 30)
 
     def give_back(self, part: Part) -> None:
-        """Restart the part with its command and folders; does not wait until it answers."""
+        """Restart the part with its command and folders. Do not wait until it answers."""
         if part == "postgres":
             self.server.start()
         elif part in ALL:
@@ -136,7 +136,7 @@ class Production(Embedded):
                 self._away.discard(part)
 
     def ui_has_the_code(self) -> bool:
-        """Return True if the UI answers and has the code location."""
+        """Return True if the UI answers and has loaded the code location."""
         address = f"http://{LOOPBACK}:{self.ports['webserver']}/graphql"
         request = urllib.request.Request(address, _REPOSITORIES, {"Content-Type": "application/json"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -212,7 +212,7 @@ class Production(Embedded):
         )
 
     def _localised(self, name: str, command: list[str]) -> list[str]:
-        """Return the manifest's command with this machine's addresses, ports and sizes."""
+        """Return the command from the manifest with this machine's addresses, ports and sizes."""
         replaced = {
             "$(POD_IP)": _host(name),
             "spark://spark-master:7077": f"spark://localhost:{self.ports['master']}",
@@ -227,7 +227,8 @@ class Production(Embedded):
         return found
 
     def _ports_of(self, name: str) -> list[str]:
-        """Return ports and sizes as arguments to append to the manifest's, since the last value of an option wins."""
+        """Return ports and sizes as arguments to append to those of the manifest, because the last value of an option
+        wins."""
         ports = ["--port", str(self.ports[name])]
         if name == "master":
             return [*ports, "--web-port", str(self.ports["web"])]
@@ -240,7 +241,7 @@ class Production(Embedded):
         return [*ports, "--cores", "1", "--memory", "1g"]
 
     def _of_spark(self, name: str) -> dict[str, str]:
-        """Return the environment of a Spark process: the manifest's, with separate folders."""
+        """Return the environment of a Spark process: that of the manifest, with separate folders."""
         own = self.root / "processes" / name
         for folder in ("scratch", "tmp"):
             (own / folder).mkdir(parents=True, exist_ok=True)
@@ -274,7 +275,7 @@ def _command(name: str) -> list[str]:
 
 
 def _host(name: str) -> str:
-    """Return the host of a part. Workers need separate addresses: Spark tells machines apart by them."""
+    """Return the host of a part. Workers need separate addresses, by which Spark distinguishes machines."""
     number = name.partition("worker-")[2]
     return f"127.0.0.{2 + int(number)}" if number else LOOPBACK
 
@@ -301,4 +302,4 @@ def _put_back(before: str | None) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Discard a line of output: the services' logs already contain their start-up messages."""
+    """Discard a line of output. The services' logs already contain the start-up messages."""

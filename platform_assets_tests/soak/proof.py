@@ -1,4 +1,5 @@
-"""Conditions that must hold once all services are back without intervention: complete tables, and nothing left over."""
+"""Conditions that must hold once all services are back without intervention: tables are complete, and nothing is left
+over."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from platform_assets_tests.support.history import Row, Send, check_history
 _UNFINISHED: Final = ("_temporary", "_staging", ".spark-staging*")
 """Folders of writes that have not ended."""
 _PAUSE: Final = 2.0
-"""Seconds between two looks, each of which costs as much as a small load."""
+"""Seconds between two queries of the state. Each query costs as much as a small load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Progress:
 
 
 def progress(platform: Embedded, topics: Sequence[str]) -> Progress:
-    """Return the progress of these topics together."""
+    """Return the combined progress of these topics."""
     sealed = loaded = 0
     for topic in topics:
         keys = {w.key for w in platform.ledger.windows(topic)}
@@ -72,9 +73,9 @@ def healed(
     seconds: float,
     alive: Callable[[], None] = lambda: None,
 ) -> float:
-    """Wait until all records of `topics` are loaded and no run is in progress; return the seconds that this took.
+    """Wait until all records of `topics` are loaded and no run is in progress. Return the seconds that this took.
 
-    Raises AssertionError if it takes longer than `seconds`: a user would have had to intervene.
+    Raises AssertionError if it takes longer than `seconds`, because a user would have had to intervene.
     """
     began = time.monotonic()
     while not (all(is_covered(platform, t) for t in topics) and progress(platform, topics).complete):
@@ -129,8 +130,8 @@ def _partitions(windows: Sequence[SealedWindow]) -> set[int]:
 
 
 def leftovers(platform: Embedded, topic: str) -> list[str]:
-    """Return leftovers of crashes that are never needed again: runs that never end, their processes, folders of
-    writes."""
+    """Return leftovers of crashes that are never needed again: runs that never end, the processes of these runs, and
+    folders of writes."""
     found = [f"run {run} never ends" for run in platform.unfinished_runs()]
     found += [f"process {pid} of a run is left" for pid in platform.run_processes()]
     folder = Lake.at(platform.home.lake).table(TableRef.raw(topic))

@@ -16,7 +16,7 @@ _CHUNK: Final = 1 << 16
 
 @dataclass
 class Proxy:
-    """Forward connections from `port` to `target`, a loopback port, which need not be open yet.
+    """Forward connections from `port` to `target`, a loopback port on which nothing needs to listen yet.
 
     `delay` is the time in seconds for which each chunk of up to 64 KiB is held back.
     """
@@ -32,7 +32,7 @@ class Proxy:
 
     @contextmanager
     def serving(self) -> Iterator[Proxy]:
-        """Listen while the block runs; `port` is known from its start."""
+        """Listen while the block runs. `port` is known from the start of the block."""
         server = self._loop.run_until_complete(asyncio.start_server(self._accept, LOOPBACK, self.port))
         self.port = server.sockets[0].getsockname()[1]
         self._flowing.set()
@@ -47,12 +47,12 @@ class Proxy:
             self._loop.close()
 
     def cut(self) -> None:
-        """Close every connection at once."""
+        """Close every connection immediately."""
         self._loop.call_soon_threadsafe(self._cut)
 
     @contextmanager
     def refusing(self) -> Iterator[None]:
-        """Cut all connections while the block runs, and new ones as soon as they are made."""
+        """While the block runs, cut all existing connections, and cut new ones as soon as they are made."""
         self._refusing = True
         self.cut()
         try:

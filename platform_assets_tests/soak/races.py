@@ -1,12 +1,13 @@
-"""Upkeep races a load, a repair, an erasure, a decode, a replay or another upkeep of the same windows, in rounds.
+"""Races, in rounds, between upkeep and a load, a repair, an erasure, a decode, a replay or another upkeep of the same
+windows.
 
-Each round has a small lake of its own. Both rivals begin at once and take steps in a random order, which the seed
-repeats; a step begins where one looks at a table or changes it. A rival that lost the race says so with an error that
-allows another try, which must succeed.
-Afterwards polars finds each record that was sent once, all checks pass, and no file is left that no commit names.
+Each round has a separate small lake. Both rivals begin at the same time and take steps in a random order, which the
+seed reproduces. A step begins at each call in which a rival reads a table or changes it. A rival that lost the race
+must raise an error that allows another attempt, and that attempt must succeed. Afterwards polars finds each sent record
+once, all checks pass, and there is no file without a commit.
 
-The records come from memory, and files are merged and decoded by this process with the code of Spark's workers: the
-plans, commits and proofs are those of a real lake.
+The records come from memory, and this process merges and decodes files with the code of Spark's workers. The plans,
+commits and proofs are those of a real lake.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ Rows = dict[tuple[str, int, int], Any]
 
 @dataclass
 class RivalResult:
-    """Rounds of upkeep against one rival. `first` counts who committed first, `lost` how each loser ended."""
+    """Rounds of upkeep against one rival. `first` counts which side committed first, and `lost` counts how the losers
+    ended."""
 
     seed: int
     place: str
@@ -88,7 +90,8 @@ def _counted(found: Counter[str]) -> str:
 
 
 def run_at(seed: int, rounds: int, root: Path, *, in_store: bool) -> Iterator[RivalResult]:
-    """Run the rounds of all rivals below `root`, in the folder itself or in an object store that is started there."""
+    """Run the rounds of all rivals below `root`, either in the folder itself or in an object store that is started
+    there."""
     root.mkdir(parents=True)
     if not in_store:
         yield from run(seed, rounds, root)
@@ -104,8 +107,8 @@ def run_at(seed: int, rounds: int, root: Path, *, in_store: bool) -> Iterator[Ri
 def run(
     seed: int, rounds: int, root: Path, store: ObjectStore | None = None, rivals: Sequence[Rival] = RIVALS
 ) -> Iterator[RivalResult]:
-    """Run the rounds of each rival with lakes below `root`, or in `store`, and yield its result. Lakes with anomalies
-    are kept."""
+    """Run the rounds of each rival with lakes below `root`, or in `store`, and yield the rival's result. Lakes with
+    anomalies are kept."""
     places = _Places(root, store)
     made = _templates(root / "templates")
     for rival in rivals:
@@ -118,14 +121,14 @@ def run(
 
 @dataclass(frozen=True)
 class _Template:
-    """A lake, from which the lakes of rounds are copied, and the records that its Kafka has."""
+    """A lake that is copied for each round, and the records that its Kafka has."""
 
     root: Path
     records: tuple[Any, ...]
 
 
 def _templates(root: Path) -> list[_Template]:
-    """Make a lake whose last two windows are not loaded, and a copy of it with a file that two windows share."""
+    """Make a lake whose last two windows are not loaded, and a copy of this lake with a file that two windows share."""
     made = MadeTopic(root / "plain")
     pairs = [{p: [(b"k%d" % n, _value(w, p, n)) for n in range(EACH)] for p in (0, 1)} for w in range(WINDOWS)]
     made.fill(made.seal(pairs)[: WINDOWS - 2])
@@ -145,7 +148,7 @@ def _value(window: int, partition: int, number: int) -> bytes:
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the lakes of rounds are."""
+    """Location of the lakes of the rounds."""
 
     root: Path
     store: ObjectStore | None
@@ -166,7 +169,7 @@ def _upkeep(topic: MadeTopic, kind: TableKind, target: int, before: str = _LATER
 
 @dataclass
 class _Round:
-    """One race, on a lake of its own."""
+    """One race, on a separate lake."""
 
     rng: random.Random
     topic: MadeTopic
@@ -183,7 +186,7 @@ class _Round:
         self.targets = [self.rng.choice((_LARGE, 2 * size + 1)) for _ in range(2)]
 
     def run(self) -> None:
-        """Race, judge, and delete the lake unless something was found."""
+        """Run the race, check the result, and delete the lake unless something was found."""
         rivals: Mapping[Rival, Callable[[], str]] = {
             "load": self._load,
             "repair": self._repair,
@@ -241,7 +244,7 @@ class _Round:
         return "ended"
 
     def _load(self) -> str:
-        """Load a new window, and each of the others again."""
+        """Load a new window, and load each of the other windows again."""
         (new, _) = self.windows[-2:]
         done = self.topic.load(new).outcome
         if new not in self.loaded:
@@ -265,7 +268,7 @@ class _Round:
         return "erased"
 
     def _decode(self) -> str:
-        """Decode a window again, with another declaration; and one for the first time."""
+        """Decode one window again, with another declaration, and decode another window for the first time."""
         new = self.windows[-2]
         self.topic.load(new)
         if new not in self.loaded:
@@ -275,7 +278,7 @@ class _Round:
         return ", ".join(outcomes)
 
     def _replay(self) -> str:
-        """Load the window into a table of its own, compare both, and load it in place."""
+        """Load the window into a separate table, compare both tables, and load the window in place."""
         root = self.topic.lake.replay("again").root
         fresh = MadeTopic(
             self.topic.root / "replays" / "again", records=self.topic.records,
@@ -336,7 +339,7 @@ class _Round:
             assert not odd, f"{kind} differs at {sorted(odd)[:5]}"
 
     def _first(self, kind: TableKind, versions: Mapping[TableKind, int]) -> str:
-        """Return whose commit is the first after a version, by the log's own JSON."""
+        """Return the rival that made the first commit after a version, according to the JSON of the log."""
         for path in sorted((self._place(kind) / "_delta_log").glob("*.json")):
             if int(path.stem) <= versions[kind]:
                 continue
@@ -359,9 +362,10 @@ class _Round:
 
 
 class _Turns:
-    """Two threads that take steps in turn, in an order that the random numbers alone decide, however fast the machine is.
+    """Two threads that take steps in turn. Only the random numbers decide the order, regardless of the speed of the
+    machine.
 
-    A step begins at each call that looks at a table or changes it.
+    A step begins at each call that reads a table or changes it.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -372,7 +376,7 @@ class _Turns:
         self._next: int | None = None
 
     def of(self, number: int, work: Callable[[], str]) -> Callable[[], str]:
-        """Return work that is done in the turns of thread 0 or 1."""
+        """Return a function that does the work in the turns of thread 0 or 1."""
 
         def taking_turns() -> str:
             self._number_of[threading.get_ident()] = number
@@ -388,7 +392,7 @@ class _Turns:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Make the calls within the block steps."""
+        """Turn the calls within the block into steps."""
         with ExitStack() as stack:
             for owner, names in _STEPS.items():
                 for name in names:

@@ -1,4 +1,4 @@
-"""A reader that looks at a table while it is loaded, and remembers what it saw of each window."""
+"""A reader that looks at a table while the table is loaded, and remembers what it saw of each window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Sight:
-    """State of a window at one table version: its rows, and the number of distinct offsets in them."""
+    """State of a window at one table version: the number of its rows, and the number of distinct offsets in them."""
 
     window: str
     rows: int
@@ -28,7 +28,7 @@ class Sight:
 
 @dataclass
 class Reader:
-    """Reader of each version of `table` that it finds while `reading`; `sights` are the distinct states that it saw."""
+    """Reader of each version of `table` that it finds while `reading`. `sights` are the distinct states that it saw."""
 
     table: Path
     sights: set[Sight] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Reader:
 
     @contextmanager
     def reading(self) -> Iterator[Reader]:
-        """Read in a separate thread while the block runs. Raises the errors of that thread."""
+        """Read in a separate thread while the block runs. Raises errors that occur in that thread."""
         stop = threading.Event()
         thread = threading.Thread(target=self._read, args=(stop,), name="reader")
         thread.start()
@@ -50,8 +50,8 @@ class Reader:
             raise self.error
 
     def wrong(self, whole: Mapping[str, int]) -> list[str]:
-        """Return sights of windows that were neither empty nor complete; `whole` has the rows of each complete
-        window."""
+        """Return those sights of windows that were neither empty nor complete. `whole` has the number of rows of each
+        complete window."""
         return [
             f"a reader saw {s.rows} rows with {s.offsets} offsets in window {s.window} of {whole.get(s.window, 0)} records"
             for s in sorted(self.sights)

@@ -19,7 +19,7 @@ HEADER: Final = "| seed | histories | loads judged, by what they ended in | diff
 
 @dataclass
 class SeedResult:
-    """Result of one seed; `anomalies` name the history and the fault. The lakes of such histories are kept."""
+    """Result of one seed. Each of `anomalies` names the history and the fault. The lakes of such histories are kept."""
 
     seed: int
     histories: int = 0
@@ -33,7 +33,7 @@ class SeedResult:
 
 
 def run(seed: int, seconds: float, root: Path) -> SeedResult:
-    """Run as many histories as fit into the seconds, at least one, each with its own lake below `root`."""
+    """Run as many histories as fit into the given seconds, but at least one, each with a separate lake below `root`."""
     found, until = SeedResult(seed), time.monotonic() + seconds
     while not found.histories or time.monotonic() < until:
         folder = root / str(found.histories)

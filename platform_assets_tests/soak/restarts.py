@@ -1,7 +1,7 @@
-"""Kills each part of the production setup under load; after some seconds, its supervisor starts it again.
+"""Kill each part of the production setup under load; after some seconds, the supervisor starts the part again.
 
-Nobody intervenes. For each part, the time is measured until all windows that had closed are loaded, every check of
-them has passed, the UI has the code, and `status` reports nothing.
+Nobody intervenes. For each part, this module measures the time until all windows that had closed are loaded, all checks
+of these windows have passed, the UI has the code location, and `status` reports nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from platform_assets_tests.soak.production import PARTS, Part, Production
 from testbed.loads import wait_until
 
 BOUND: Final = 240.0
-"""Seconds from the start of a part until everything has recovered."""
+"""Maximum seconds from the start of a part until everything has recovered."""
 _PARTITIONS: Final = 3
 _AWAY: Final = (3.0, 15.0)
-"""Range of the seconds for which a part is down."""
+"""Minimum and maximum of the seconds for which a part is down."""
 _PAUSE: Final = 1.0
 _UNFINISHED: Final = [s for s in dg.DagsterRunStatus if s.value not in ("SUCCESS", "FAILURE", "CANCELED")]
 _TOPIC: Final = "restarts"
@@ -38,10 +38,10 @@ _TOPIC: Final = "restarts"
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A part that was down for `away` seconds, everything recovered `after` seconds later, and what happened in
-    between.
+    """A part that was down for `away` seconds, and what happened until everything had recovered, `after` seconds later.
 
-    `windows` closed in that time; `failed` of the `runs` requested in that time failed.
+    `windows` is the number of windows that closed in that time. `runs` is the number of runs requested in that time, of
+    which `failed` failed.
     """
 
     part: Part
@@ -67,7 +67,7 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Actions and findings. `revived` are processes that ended on their own and were restarted."""
+    """Actions and findings. `revived` are processes that ended by themselves and were restarted."""
 
     seed: int
     engine: EngineName
@@ -105,7 +105,7 @@ def run(
 ) -> Outcome:
     """Restart each of `parts` once, in random order, on a platform below `root`.
 
-    Raises AssertionError if recovery from one takes longer than `bound` seconds.
+    Raises AssertionError if recovery from a restart takes longer than `bound` seconds.
     """
     rng = random.Random(seed)
     order = rng.sample(list(parts), len(parts))

@@ -1,9 +1,9 @@
-"""A Structured Streaming reader of a decoded table through loads, late decodes, upkeep, other writers' maintenance and
-repairs: each record is in its sink exactly once.
+"""A Structured Streaming reader of a decoded table through loads, late decodes, upkeep, maintenance by other writers,
+and repairs. Each record must be in the reader's sink exactly once.
 
-The reader writes to a Delta table with a checkpoint. It begins without options, and stops at the first repair: a
-repair replaces rows that it has read. From then on it has `skipChangeCommits`. The producers' notes judge the rows
-that polars finds in the sink.
+The reader writes to a Delta table with a checkpoint. It begins without options, and stops at the first repair, because
+a repair replaces rows that it has read. From then on it uses `skipChangeCommits`. The rows that polars finds in the
+sink are compared with the producers' notes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 2
 TARGET: Final = 100_000
-"""Size in bytes of merged files, small so that there are many of them."""
+"""Size in bytes of merged files. It is small so that there are many such files."""
 _LOAD_EVERY: Final = 5.0
 _LATE: Final = 0.15
-"""Share of the windows that are decoded later than others."""
+"""Fraction of the windows that are decoded later than the others."""
 _ATTEMPTS: Final = 20
 _COLUMNS: Final = ("kafka_partition", "kafka_offset", "value")
 _STOPS: Final = "DELTA_SOURCE_TABLE_IGNORE_CHANGES"
@@ -57,8 +57,8 @@ _STOPS: Final = "DELTA_SOURCE_TABLE_IGNORE_CHANGES"
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Seconds between two upkeeps, two visits of another writer, and two restarts of the reader; and the share of the
-    time after which rows are damaged and repaired too."""
+    """Seconds between two upkeeps, between two actions of the other writer, and between two restarts of the reader; and
+    the fraction of the time after which rows are also damaged and repaired."""
 
     upkeep: float = 60.0
     others: float = 45.0
@@ -68,7 +68,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened in `seconds`, by kind, and the findings."""
+    """Events in `seconds`, by kind, and the findings."""
 
     seed: int
     seconds: float
@@ -104,7 +104,7 @@ def run(seed: int, seconds: float, root: Path, pace: Pace = Pace(), *, rate: int
 def run_with(
     seed: int, seconds: float, root: Path, bootstrap: str, remote: str, pace: Pace = Pace(), *, rate: int = 30
 ) -> Outcome:
-    """Run the reader for some seconds with services that are there."""
+    """Run the reader for some seconds with services that are already running."""
     rng, topic = random.Random(seed), f"streamed-{seed}-{time.time_ns()}"
     create(bootstrap, topic, PARTITIONS)
     with ExitStack() as stack:
@@ -131,7 +131,7 @@ def _session(remote: str) -> Iterator[SparkSession]:
 
 @dataclass
 class _Tally:
-    """What happened, counted by several threads."""
+    """Events, counted by several threads."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -147,8 +147,8 @@ class _Tally:
 
 
 class _World:
-    """The topic, its tables, the reader and those who work on the tables, each in a thread. The
-    platform, the other writer and the reader have a Spark session each."""
+    """The topic, its tables, the reader, and the actors that work on the tables, each in a thread. The platform, the
+    other writer and the reader each have a separate Spark session."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _World:
         return self.root / "lake" / kind / self.lake.topic
 
     def go(self) -> None:
-        """Let everybody work for the time given; what is late is done at the end."""
+        """Let all actors work for the given time. Work that is late is done at the end."""
         self.load_next()
         self.decode_late()
         self.reader.start()
@@ -190,7 +190,7 @@ class _World:
                 each.result()
 
     def ends(self, seed: int, sends: Sequence[Send]) -> Outcome:
-        """Load and decode the rest, wait for the reader, and judge."""
+        """Load and decode the remaining windows, wait for the reader, and judge the result."""
         while not self.load_next():
             time.sleep(1)
         self.decode_late()
@@ -221,8 +221,8 @@ class _World:
     # --- those at work ----------------------------------------------------------------------------------------
 
     def _until_the_end(self, work: Callable[[], float]) -> None:
-        """Do some work again and again; it returns the seconds to wait. An error that is no clear outcome is a
-        finding."""
+        """Repeat some work. The work returns the seconds to wait before the next repetition. An error without a clear
+        outcome is a finding."""
         try:
             while time.monotonic() < self.until and not self.stop.wait(min(work(), self.until - time.monotonic())):
                 pass
@@ -237,8 +237,8 @@ class _World:
         return max(0.1, _LOAD_EVERY - (time.monotonic() - began))
 
     def load_next(self) -> bool:
-        """Close a window and load what was not loaded; decode it now, or later. Return False if Kafka could not be
-        asked."""
+        """Close a window, load the windows that are not loaded, and decode the window now or later. Return False if
+        Kafka did not answer."""
         try:
             self.lake.close_window()
         except Retryable as e:
@@ -260,7 +260,7 @@ class _World:
         return self._again("load", lambda: self.lake.load(key).outcome)
 
     def decode_late(self) -> None:
-        """Decode what was left."""
+        """Decode the windows that were left for later."""
         while self.late:
             self._decode(self.late[-1])
             self.decoded.append(self.late.pop())
@@ -271,7 +271,7 @@ class _World:
         return self._again("decode", lambda: decoder.decode(key).outcome)
 
     def _again(self, what: str, work: Callable[[], str]) -> str:
-        """Do something again after a lost race or an outage, as the sensor does; return its outcome."""
+        """Repeat an action after a lost race or an outage, as the sensor does. Return the outcome."""
         for attempt in range(_ATTEMPTS):
             try:
                 outcome = work()
@@ -310,7 +310,8 @@ class _World:
         self.tally.add(f"upkeep: {outcome}")
 
     def _others(self) -> float:
-        """Another writer maintains a table, or deletes a row of it, which is repaired by loading or decoding again."""
+        """Let another writer maintain a table, or delete a row of it. The platform repairs the row by loading or
+        decoding again."""
         rng = self.rngs[2]
         table = self.place(rng.choice(("decoded", "decoded", "raw")))
         if time.monotonic() > self.repairs_from and rng.random() < 0.4:
@@ -351,13 +352,13 @@ class _World:
             self.tally.finding(f"window {key} of {table.parent.name} had lost a row, and its load was {outcome}")
 
     def _restarts(self) -> float:
-        """The reader is watched; it is stopped and started again now and then."""
+        """Watch the reader, and stop and restart it from time to time."""
         self.reader.look(self.pace.restart * self.rngs[3].uniform(0.5, 1.5))
         return 1.0
 
 
 class _StreamingReader:
-    """The streaming query, which begins without options and gets `skipChangeCommits` once it had to stop."""
+    """The streaming query. It begins without options, and gets `skipChangeCommits` once it has stopped at a repair."""
 
     def __init__(self, session: Any, table: Path, root: Path, tally: _Tally) -> None:
         self._session, self._table, self._root, self._tally = session, table, root, tally
@@ -367,7 +368,7 @@ class _StreamingReader:
 
     @property
     def batches(self) -> int:
-        """Number of batches that the checkpoint has as committed."""
+        """Number of batches that are committed according to the checkpoint."""
         return len([f for f in (self._root / "checkpoint" / "commits").iterdir() if f.name.isdigit()])
 
     def start(self) -> None:
@@ -385,7 +386,7 @@ class _StreamingReader:
         self._started = time.monotonic()
 
     def look(self, restart_after: float) -> None:
-        """Start the query again if it has stopped, or after some time."""
+        """Start the query again if it has stopped, or restart it after some time."""
         if not self._query.isActive:
             self._resume()
         elif time.monotonic() - self._started > restart_after:
@@ -425,7 +426,7 @@ _MAINTENANCE: Final[dict[str, Callable[[Any, Path], Any]]] = {
 
 
 def _rows(table: Path) -> list[Row]:
-    """Return the rows that polars finds; decoded values are texts."""
+    """Return the rows that polars finds. Decoded values are strings."""
     found = pl.scan_delta(str(table)).select(_COLUMNS).collect().rows()
     return [Row(p, o, v.encode() if isinstance(v, str) else v) for p, o, v in found]
 

@@ -1,4 +1,4 @@
-"""Everything that can happen to a topic's log happens to one topic, in random order; following the messages resolves
+"""Everything that can happen to a topic's log happens to one topic, in random order. Following the messages resolves
 each event."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The `decisions` scenario finds and names a defect, shortens its history, and continues with the remaining ones."""
+"""The `decisions` scenario finds and names a defect, shortens the history of the defect, and continues with the
+remaining histories."""
 
 from __future__ import annotations
 

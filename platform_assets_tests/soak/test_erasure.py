@@ -13,10 +13,10 @@ from platform_assets.ledger.entries import ERASED
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in, proved
 
 WINDOWS, RECORDS = int(os.environ.get("ERASURE_WINDOWS", "1000")), 100
-"""Number of windows, and of records in each, one of which has the key to erase; in every eighth window it is a dead
-letter if decoded."""
+"""Number of windows, and number of records in each window. One record in each window has the key to erase. In every
+eighth window, this record is a dead letter if the window is decoded."""
 DECODED_EACH = 4
-"""One in this many windows is decoded."""
+"""One window out of this many is decoded."""
 WHO, NEEDLE = b"customer-4711", b"zebra-in-pyjamas"
 
 

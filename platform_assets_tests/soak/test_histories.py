@@ -1,4 +1,4 @@
-"""A random log is the same for both engines and every reader; a row that differs is found."""
+"""Both engines and every reader give the same rows for a random log; a row that differs is found."""
 
 from __future__ import annotations
 

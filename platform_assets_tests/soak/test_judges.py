@@ -1,4 +1,4 @@
-"""The canary scenario's searches find planted strings, and report nothing else."""
+"""The searches of the canary scenario find planted strings, and report nothing else."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def exactly(connection: socket.socket, count: int) -> bytes:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Return True if no more data arrives: a cut connection ends with a reset or a normal close."""
+    """Return True if no more data arrives. A connection that was cut ends with a reset or a normal close."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""A round of races between upkeep and each of its rivals; `make soak SCENARIO=races ROUNDS=100` runs more."""
+"""One round of races between upkeep and each of its rivals; `make soak SCENARIO=races ROUNDS=100` runs more rounds."""
 
 from __future__ import annotations
 

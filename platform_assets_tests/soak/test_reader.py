@@ -1,4 +1,5 @@
-"""The reader distinguishes incomplete or doubled windows from complete ones, and remembers states that have passed."""
+"""The reader distinguishes incomplete windows and windows with duplicates from complete ones, and remembers states that
+have passed."""
 
 from __future__ import annotations
 

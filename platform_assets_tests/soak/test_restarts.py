@@ -1,5 +1,4 @@
-"""Parts of the production setup are killed under load and restarted: everything recovers in time without
-intervention."""
+"""Parts of the production setup are killed under load and restarted. Everything recovers in time without intervention."""
 
 from __future__ import annotations
 

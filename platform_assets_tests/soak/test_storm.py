@@ -1,4 +1,4 @@
-"""Everything that can die, freeze or be cut off does so at random; afterwards all data is complete without
+"""Everything that can die, freeze or be cut off does so at random. Afterwards all data is complete without
 intervention."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A minute of the scenario `streaming`: its reader has each record once, after loads, upkeep, other tools and repairs."""
+"""A minute of the scenario `streaming`: the reader has each record once, after loads, upkeep, other tools and repairs."""
 
 from __future__ import annotations
 

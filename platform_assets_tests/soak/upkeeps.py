@@ -1,4 +1,4 @@
-"""Upkeep as one more actor: the command runs again and again while faults strike, and is killed now and then."""
+"""Upkeep as an additional actor: the command runs repeatedly while faults strike, and is killed from time to time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _ENDED: Final = {0: "ended", -9: "killed"}
 
 @dataclass
 class Upkeeps:
-    """The command `upkeep` of a platform, for all windows that have ended. `outcomes` counts how its runs ended."""
+    """The command `upkeep` of a platform, for all windows that have ended. `outcomes` counts how the command's runs
+    ended."""
 
     platform: Embedded
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -32,7 +33,7 @@ class Upkeeps:
 
     @contextmanager
     def working(self) -> Iterator[Upkeeps]:
-        """Run it in turn with pauses while the block runs."""
+        """Run the command repeatedly, with pauses, while the block runs."""
         stop = threading.Event()
         thread = threading.Thread(target=self._work, args=(stop,), name="upkeeps")
         thread.start()
@@ -43,7 +44,7 @@ class Upkeeps:
             thread.join()
 
     def kill(self) -> bool:
-        """Kill a run that is under way, with SIGKILL. Return False if there is none."""
+        """Kill a run of the command that is under way, with SIGKILL. Return False if there is none."""
         running = self._running
         if running is None or running.poll() is not None:
             return False
@@ -53,7 +54,7 @@ class Upkeeps:
         return False
 
     def at_rest(self) -> None:
-        """Run it once more when all services are back; it must end well."""
+        """Run the command once more when all services are back. It must succeed."""
         code, text = self._once()
         if code:
             self.anomalies.append(f"upkeep exits {code} although everything is back: {text[-500:]}")
