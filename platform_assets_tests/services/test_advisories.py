@@ -1,4 +1,4 @@
-"""`infra/advisories.toml` assesses the packages that the locks install."""
+"""Security advisories for the packages that the locks install: `infra/advisories.toml` assesses each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker is a real one, on loopback, and its data survives it."""
+"""The Kafka broker that the platform starts: a real one, on loopback, whose data survives a restart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quiet(message: str) -> None:
 
 @pytest.fixture
 def own_home(tmp_path: Path) -> Iterator[Home]:
-    """Return a home whose path has a space and non-ASCII letters; end everything that runs there afterwards."""
+    """Return a home whose path has a space and non-ASCII letters; end everything that runs in that home afterwards."""
     home = home_at(tmp_path / "höme of a bröker 家")
     try:
         yield home
@@ -50,7 +50,7 @@ def own_home(tmp_path: Path) -> Iterator[Home]:
 
 @dataclass(frozen=True)
 class BrokerState:
-    """State of a broker as a client sees it."""
+    """State of a broker as seen by a client."""
 
     cluster: str
     address: str
@@ -61,7 +61,7 @@ _NO_LEADER_YET = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVA
 
 
 def look(bootstrap: str, topic: str) -> BrokerState:
-    """Query the state as a client."""
+    """Query the broker's state as a client."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "look", "enable.auto.commit": False})

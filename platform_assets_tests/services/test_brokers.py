@@ -1,4 +1,4 @@
-"""One broker or three: which of them a home has, and how they start, stop and return."""
+"""One broker or three: the choice that a home keeps, and how the brokers start, stop and come back."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def home(tmp_path: Path) -> Home:
 
 
 def formatted_for(home: Home, *names: str) -> None:
-    """Create the storage of these brokers as Kafka's format tool does."""
+    """Create the storage of these brokers as Kafka's format tool would."""
     for name in names:
         (home.root / name).mkdir()
         (home.root / name / "meta.properties").write_text("version=1\ncluster.id=the-cluster\n")
 
 
 def running_here(home: Home, service: str, *ports: int) -> None:
-    """Record this test's own process as a broker in the run state."""
+    """Record this test's own process in the run state as a broker."""
     address = f"127.0.0.1:{ports[0]}"
     record = ProcessRecord(service, os.getpid(), start_of(os.getpid()) or "", "m", "log", address, ports, ready=True)
     state.write_record(home, record)
@@ -165,7 +165,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.fixture
 def trio(shell: Shell) -> Trio:
-    """Return that shell's three brokers."""
+    """Return the three brokers that the shell's command has started."""
     return Trio(home_at(shell.root / "home"))
 
 
@@ -215,7 +215,7 @@ def test_one_is_restarted_in_good_order_while_the_others_serve(trio: Trio) -> No
 @pytest.mark.long
 @pytest.mark.broker
 def test_the_last_of_three_ends_in_good_order_with_nobody_left_to_ask(trio: Trio, shell: Shell) -> None:
-    """The same happens if all brokers end at once, and the others are faster."""
+    """A broker is also the last one if all three end at the same time and the other two are faster."""
     trio.kill(2, 3)
     said = shell.run("down")
     assert said.exit_code == 0, said.output

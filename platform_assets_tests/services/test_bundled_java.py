@@ -1,4 +1,4 @@
-"""A machine without Java: both engines use the one bundled with a Python package."""
+"""A machine without Java: both engines use the Java that a Python package bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compose.yaml and Dockerfile agree with the versions and settings in the locks and the code."""
+"""Containers: compose.yaml and Dockerfile agree with the versions and settings in the locks and the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPOSE = CHECKOUT / "infra" / "compose.yaml"
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """Return the parsed services."""
+    """Return the services in the parsed compose file."""
     found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     return found
 

@@ -1,5 +1,5 @@
-"""The entry point of containers: output without active control sequences, and the same signals and exit codes as
-without it."""
+"""The entry point of containers: the output has no active control sequences; signals and exit codes are those of the
+command itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def entry_point(*command: str) -> list[str]:
 
 
 def ended(code: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a container with this Python code until it ends."""
+    """Run this Python code in a container until the code ends."""
     return subprocess.run(
         entry_point(sys.executable, "-c", code), cwd=CHECKOUT, capture_output=True, timeout=60, check=False
     )
@@ -41,7 +41,7 @@ def ended(code: str) -> subprocess.CompletedProcess[bytes]:
 
 @contextmanager
 def running(code: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a container with this Python code; return when it has printed its first line."""
+    """Start this Python code in a container; return when the code has printed its first line."""
     with subprocess.Popen(
         entry_point(sys.executable, "-c", code), cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as container:
@@ -60,7 +60,7 @@ def test_no_terminal_acts_on_a_containers_output() -> None:
 
 
 def test_nothing_of_the_output_is_lost() -> None:
-    """The output is larger than a pipe's buffer, continues until the end, and uses both streams."""
+    """The output is larger than a pipe's buffer, continues until the process ends, and uses both streams."""
     found = ended("import os\nfor n in range(20_000): os.write(1 + n % 2, b'%07d\\n' % n)\nos._exit(3)")
     assert found.stdout == b"".join(b"%07d\n" % n for n in range(0, 20_000, 2))
     assert found.stderr == b"".join(b"%07d\n" % n for n in range(1, 20_000, 2))
@@ -88,7 +88,8 @@ def test_a_container_ends_with_its_command_though_other_processes_keep_its_outpu
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_command_once() -> None:
-    """The terminal sends it to the command too. The command ends at SIGTERM, which comes after any second SIGINT."""
+    """The terminal also sends SIGINT to the command itself. The command ends at SIGTERM, which comes after any second
+    SIGINT."""
     code = """if True:
         import signal, sys
         seen, awaited = 0, {signal.SIGINT, signal.SIGTERM}
@@ -116,8 +117,8 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once() -> None:
 
 @contextmanager
 def with_stalled_reader(script: str, *, blocking: bool) -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
-    """Return a container whose standard output is a full pipe, the reader's end, and the pipe's size. The script is
-    ready."""
+    """Run the script in a container whose standard output is a full pipe. Return the container, the pipe's read end and
+    the pipe's size once the script is ready."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     size = 0
@@ -153,7 +154,7 @@ def test_output_waits_for_its_reader_if_the_descriptor_does_not_block() -> None:
 
 
 def test_a_command_has_the_signals_of_a_fresh_process() -> None:
-    """Python ignores SIGPIPE, and the entry point blocks signals for a moment: a command must inherit neither."""
+    """Python ignores SIGPIPE, and the entry point briefly blocks signals. A command must inherit neither."""
     command = entry_point("grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status")
     found = subprocess.run(command, cwd=CHECKOUT, capture_output=True, timeout=60, check=True, text=True)
     masks = {name: int(mask, 16) for name, _, mask in (line.partition(":") for line in found.stdout.splitlines())}

@@ -1,4 +1,4 @@
-"""Storage of the embedded Dagster's runs and events: SQLite, or PostgreSQL at an address that no file contains."""
+"""Storage for the embedded Dagster's runs and events: SQLite, or PostgreSQL at an address that is in no file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from testbed.homes import home_at
 
 PASSWORD = "canary-of-the-store-0815"
 NOBODY_THERE = f"postgresql://dagster:{PASSWORD}@127.0.0.1:1/postgres"
-"""No server listens on this port."""
+"""PostgreSQL address at which no server listens."""
 
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip the waits of several seconds between Dagster's six connection attempts; no test depends on them."""
+    """Skip Dagster's waits of several seconds between its six connection attempts; no test depends on these waits."""
     monkeypatch.setattr("dagster_postgres.utils.calculate_delay", lambda **_: 0.0)
 
 

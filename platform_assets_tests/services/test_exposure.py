@@ -1,4 +1,4 @@
-"""Services of `make test-cluster` listen on this machine only, and only their owner can read their files."""
+"""Exposure of `make test-cluster`: its services listen only on this machine, and only their owner can read their files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed import postgres
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a folder, outside pytest's own, that every user may enter."""
+    """Return a folder outside pytest's own folder that every user can enter."""
     with tempfile.TemporaryDirectory(prefix="exposure-") as name:
         Path(name).chmod(0o755)
         yield Path(name)

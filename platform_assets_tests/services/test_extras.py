@@ -1,4 +1,5 @@
-"""Install hints in messages match the release's requirements, with package names that nobody else can register."""
+"""Install hints in messages: they match the release's requirements, and use package names that nobody else can
+register."""
 
 from __future__ import annotations
 

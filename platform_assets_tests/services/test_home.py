@@ -1,4 +1,4 @@
-"""Paths follow the environment; paths that Java or Kafka cannot use are refused."""
+"""Paths of a home: they follow the environment, and paths that Java or Kafka cannot use are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each service receives the variables that it needs, and no secrets of others."""
+"""Environments of services: each service receives the variables that it needs, and no other service's secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRETS = {*CLIENTS, *STORES, "DAGSTER_POSTGRES_URL", "MY_OWN_SECRET"}
 
 @pytest.fixture(autouse=True)
 def canaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a secret into each variable that may contain one."""
+    """Put a secret into each variable that may contain a secret."""
     for name in SECRETS:
         monkeypatch.setenv(name, f"canary of {name}")
 
@@ -76,7 +76,7 @@ def test_a_service_is_given_the_secrets_that_it_needs(
 def test_sparks_workers_trust_the_authorities_that_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers contact the registry and the token endpoint, whose certificates OpenSSL verifies using these
+    """Workers contact the registry and the token endpoint. OpenSSL verifies the certificates of both, using these
     variables."""
     authorities = {"SSL_CERT_FILE": "/etc/our.pem", "SSL_CERT_DIR": "/etc/our"}
     for name, value in authorities.items():

@@ -12,7 +12,7 @@ from platform_assets.services.errors import JavaNotFoundError
 
 
 def fake_java(folder: Path, version: str) -> Path:
-    """Create a launcher that reports a version."""
+    """Create a Java launcher that reports a version."""
     launcher = folder / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")

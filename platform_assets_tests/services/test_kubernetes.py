@@ -1,4 +1,4 @@
-"""The manifests in infra/kubernetes are valid for Kubernetes, consistent with each other, and agree with the code
+"""The manifests in infra/kubernetes: they are valid for Kubernetes, consistent with each other, and agree with the code
 and the locks."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The network policies allow exactly the connections that the platform's parts need, evaluated as Kubernetes does."""
+"""The network policies, evaluated as Kubernetes does: they allow exactly the connections that the platform's parts
+need."""
 
 from __future__ import annotations
 
@@ -38,14 +39,14 @@ def overlay() -> list[Policy]:
 def passes(policies: list[Policy], source: Labels | str, target: Labels | str, port: int) -> bool:
     """Return True if the policies of source and target allow the connection.
 
-    An address stands for anything that is not one of our pods.
+    An address stands for anything that is not one of the platform's pods.
     """
     out = isinstance(source, str) or _allowed(policies, "Egress", source, target, port)
     return out and (isinstance(target, str) or _allowed(policies, "Ingress", target, source, port))
 
 
 def _allowed(policies: list[Policy], direction: str, pod: Labels, other: Labels | str, port: int) -> bool:
-    """Return True if no policy selects the pod, or if some rule of a policy that does matches."""
+    """Return True if no policy selects the pod, or if a policy that selects the pod has a matching rule."""
     mine = [p for p in policies if direction in p["policyTypes"] and _has(pod, p["podSelector"]["matchLabels"])]
     side = "to" if direction == "Egress" else "from"
     rules = [rule for policy in mine for rule in policy.get(direction.lower(), [])]

@@ -1,4 +1,4 @@
-"""Starting and stopping the platform, and services that are left out."""
+"""Starting and stopping the platform, including starts without some of the services."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def quiet(message: str) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    """Return an empty home; end everything that runs there afterwards."""
+    """Return an empty home; end everything that runs in that home afterwards."""
     made = home_at(tmp_path / "a home")
     try:
         yield made
@@ -49,7 +49,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def ask(address: str, query: str) -> dict[str, object]:
-    """Query the UI's own API."""
+    """Query the API of the UI."""
     request = urllib.request.Request(
         f"{address}/graphql", json.dumps({"query": query}).encode(), {"Content-Type": "application/json"}
     )

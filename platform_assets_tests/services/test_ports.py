@@ -1,4 +1,4 @@
-"""Ports: taken, remembered, free."""
+"""Choice of ports: those in use, those remembered from an earlier start, and free ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def test_no_port_is_refused_by_name(text: str) -> None:
 
 
 def test_no_outgoing_connection_gets_a_port_that_was_given() -> None:
-    """Otherwise an outgoing connection may use it before the service listens."""
+    """If the port were in the range for outgoing connections, such a connection could take it before the service
+    listens."""
     outgoing = Path("/proc/sys/net/ipv4/ip_local_port_range")
     if not outgoing.exists():
         pytest.skip("the system does not say which ports outgoing connections get")

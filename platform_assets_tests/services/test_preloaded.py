@@ -1,4 +1,4 @@
-"""The platform's code is loaded before runs start, and a run still uses the code that is on disk."""
+"""Preloading: the platform's code is loaded before runs start, but a run still uses the code that is on disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a folder with a copy of the package that precedes this checkout on a process's path."""
+    """Return a folder with a copy of the package; on a process's path, the folder precedes this checkout."""
     (folder,) = platform_assets.__path__
     shutil.copytree(folder, tmp_path / platform_assets.__name__, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "runs.py").write_text(RUNS)

@@ -1,4 +1,4 @@
-"""A managed process is never mistaken for another one, and its death is reported at once."""
+"""Managed processes: a process is never mistaken for another one, and its death is reported at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def started(home: Home, code: str, timeout: float = 30.0) -> ProcessRecord:
-    """Start a stand-in and wait until it is ready."""
+    """Start a stand-in for a service and wait until it is ready."""
     spec = services.spec_of(home, "thing", code, timeout=timeout)
     record = process.spawn(spec, process.planned(spec))
     return process.wait_ready(spec, record)
@@ -130,7 +130,7 @@ sys.stdin.readline()
 
 
 def test_service_ends_at_once_though_the_program_that_started_it_lives_on(home: Home) -> None:
-    """It then stays a zombie until that program waits for it."""
+    """The ended service remains a zombie until the program that started it waits for it."""
     with subprocess.Popen(
         [sys.executable, "-c", STARTS, str(home.root)], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as starter:  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_log_is_bounded_while_its_service_runs(home: Home) -> None:
 
 
 def test_the_end_of_the_output_begins_no_new_log(home: Home) -> None:
-    """Once, a last chunk larger than a log file left an empty current log."""
+    """In an earlier version, a last chunk that was larger than a log file left an empty current log."""
     reading, writing = os.pipe()
     os.write(writing, b"x" * 40_000)
     os.close(writing)

@@ -1,4 +1,4 @@
-"""Which project a command uses."""
+"""The choice of the project that a command uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Runs start from a process with preloaded libraries, use the code on disk, and are identified by their process."""
+"""The run launcher: runs start from a process with preloaded libraries, use the code on disk, and are identified by
+their process."""
 
 from __future__ import annotations
 
@@ -152,7 +153,7 @@ def test_a_run_has_the_libraries_loaded_and_the_code_of_now(instance: dg.Dagster
 
 
 def preloaded_modules() -> tuple[str, ...]:
-    """Return the platform's preloaded modules, queried from another process, because a query loads them."""
+    """Return the platform's preloaded modules. Query them from another process, because the query itself loads modules."""
     code = "from platform_assets.services.preloaded import MODULES; print(*MODULES)"
     return tuple(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -261,7 +262,8 @@ def test_where_the_answer_to_run_monitoring_has_moved_it_is_not_asked(
 def test_a_run_that_its_process_cannot_be_written_on_does_not_begin(
     instance: dg.DagsterInstance, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store may fail at that moment: monitoring could then never detect that the process has ended."""
+    """The store may fail when the run's process is to be recorded. Run monitoring could then never detect that the
+    process has ended."""
     started: list[int] = []
 
     def start(pid: int) -> str | None:

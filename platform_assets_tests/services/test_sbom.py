@@ -1,4 +1,4 @@
-"""The output of `make sbom` is CycloneDX, and names every package that the locks install."""
+"""The output of `make sbom`: it is valid CycloneDX, and lists every package that the locks install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secured brokers: the files created in a home, their permissions, and that access without credentials is refused."""
+"""Secured brokers: the files in a home, the files' permissions, and refusal of access without credentials."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Home:
 
 
 def formatted(home: Home) -> None:
-    """Create the storage of one broker as Kafka's format tool does."""
+    """Create the storage of one broker as Kafka's format tool would."""
     (home.root / "kafka").mkdir()
     (home.root / "kafka" / "meta.properties").write_text("version=1\ncluster.id=the-cluster\n")
 
@@ -162,7 +162,7 @@ def shell(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def secrets_of(home: Home) -> list[str]:
-    """Return passwords, and the middle part of each private key."""
+    """Return the passwords, and the middle part of each private key."""
     folder = home.root / "security"
     keys = [p.read_text().splitlines()[1] for p in folder.iterdir() if "PRIVATE KEY" in p.read_text()]
     return [*keys, *json.loads((folder / "security.json").read_text())["passwords"].values()]

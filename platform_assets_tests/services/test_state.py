@@ -1,4 +1,4 @@
-"""The run state survives damage to its files."""
+"""The run state of a home: it survives damage to its files."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_damaged_memory_of_ports_costs_only_the_memory(home: Home) -> None:
 
 
 def hold(root: str, held: multiprocessing.synchronize.Event, release: multiprocessing.synchronize.Event) -> None:
-    """Hold a home's lock until the test releases it."""
+    """Hold the lock of a home until the test releases it."""
     with state.exclusive(Home.from_environment({"PLATFORM_HOME": root})):
         held.set()
         release.wait(30)

@@ -1,4 +1,4 @@
-"""Either everything that one call starts comes up, or nothing of it keeps running."""
+"""Services that one call starts: either all of them come up, or none of them keeps running."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ def test_interrupted_start_leaves_no_process(home: Home, number: signal.Signals)
 
 
 def test_what_a_shell_has_the_command_ignore_is_not_ignored_by_services(home: Home) -> None:
-    """As in a script's background or under nohup: the command continues, and its services end on request."""
+    """A shell makes background commands in scripts ignore SIGINT, and nohup makes commands ignore SIGHUP: the command
+    continues, and its services end on request."""
     command = shlex.join([sys.executable, "-c", STARTED, str(home.root)])
     with subprocess.Popen(
         ["sh", "-c", f"trap '' INT HUP; exec {command}"], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -1,5 +1,5 @@
-"""The guide's proxy: nobody gets in without a password, readers read, operators change things, and a foreign page
-can do neither."""
+"""The proxy in the guide: nobody gets in without a password, readers can only read, operators can make changes, and
+pages of other sites can do neither."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUERY: Final = "{ version }"
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that knows compose's own tag."""
+    """A YAML loader that accepts compose's own tag."""
 
 
 def _overriding(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> Any:
@@ -72,7 +72,7 @@ def test_the_compose_file_publishes_the_proxy_in_place_of_the_web_servers() -> N
 
 
 def test_the_guide_names_operators_exactly() -> None:
-    """A plain name in nginx's `map` ignores case, while the logins of two users may differ only in case."""
+    """An ordinary string in nginx's `map` ignores case, but the logins of two users may differ only in case."""
     pattern = re.compile(_operators("here:1").removeprefix("~").split(" ")[0])
     assert [name for name in ("ann", "ANN", "Ann", "ann2", "joann") if pattern.search(name)] == ["ann"]
     for text in (GUIDE.read_text("utf-8"), CONFIGURATION.read_text("utf-8")):
@@ -81,7 +81,7 @@ def test_the_guide_names_operators_exactly() -> None:
 
 
 def _operators(address: str) -> str:
-    """Return the guide's file, with the address of a web server that can change things."""
+    """Return the guide's file of operators, with the address of a web server that allows changes."""
     line: str
     (line,) = re.findall(r"^printf '(.+)\\n' >operators$", GUIDE.read_text("utf-8"), re.MULTILINE)
     assert line.endswith(" 127.0.0.1:3000;")
@@ -90,7 +90,8 @@ def _operators(address: str) -> str:
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Return the port of an nginx configured as in the guide, with two web servers; skip without nginx."""
+    """Return the port of an nginx that is configured as in the guide and has two web servers; skip the test if there is
+    no nginx."""
     if NGINX is None:
         pytest.skip("no nginx: install the system's package `nginx`, or name an executable in NGINX_PROGRAM")
     folder = tmp_path_factory.mktemp("proxy")
@@ -113,7 +114,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 class _nginx:
-    """Start nginx with users `ann`, an operator, and `bob` and `ANN`, who are not operators."""
+    """Start nginx with three users: `ann` is an operator; `bob` and `ANN` are not."""
 
     def __init__(self, program: str, folder: Path, operator: str, reader: str) -> None:
         (self.port,) = choose_ports(1, "UI_PORT", environ={})
@@ -174,7 +175,7 @@ def _certificate(folder: Path) -> None:
 def ask(
     port: int, user: str | None, query: str, *, password: str = "", origin: str = f"https://{HOST}"
 ) -> tuple[int, str]:
-    """Return status and text of a GraphQL request sent as a browser would."""
+    """Send a GraphQL request as a browser would; return the status and the text of the answer."""
     headers = {"Host": HOST, "Origin": origin, "Content-Type": "application/json"}
     if user is not None:
         login = f"{user}:{password or user + chr(39) + 's password'}"

@@ -1,4 +1,4 @@
-"""Which requests pass, decided without a server."""
+"""Requests to the UI that pass and requests that are refused, decided without a server."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_path_with_a_control_character_is_refused(path: str) -> None:
 
 
 class _Recorded(DagsterWebserver[Any, Any]):
-    """Dagster's routes, which record GraphQL instead of executing it."""
+    """Dagster's routes; they record GraphQL instead of executing it."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__(cast(Any, None), prefix)
@@ -184,7 +184,7 @@ def test_no_spelling_of_an_address_reaches_dagsters_graphql(prefix: str, path: s
 
 @pytest.mark.parametrize("path", ["/graphql", "/graphql\n", "/anything"])
 def test_what_an_address_says_is_dropped_even_if_its_path_is_not_recognised(path: str) -> None:
-    """A route that a later Dagster may add cannot execute it either."""
+    """If a later Dagster adds a route, that route cannot execute the dropped query either."""
     seen: list[bytes] = []
 
     async def any_route(scope: Any, receive: Any, send: Any) -> None:

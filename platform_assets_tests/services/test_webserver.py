@@ -1,5 +1,5 @@
-"""The UI started by `up` accepts requests from its own pages and from programs, but none sent by a browser for a
-foreign page."""
+"""The UI that `up` starts: it accepts requests from its own pages and from programs, but none that a browser sends for
+another site's page."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BODY: Final = json.dumps({"query": MUTATION})
 
 
 class Ui:
-    """A running UI, as a client sees it."""
+    """A running UI, as seen by a client."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -47,7 +47,7 @@ class Ui:
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: str | None = None, *, host: str | None = None
     ) -> tuple[int, str]:
-        """Return status and text of the answer to one request."""
+        """Send one request; return the status and the text of the answer."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -155,7 +155,7 @@ def test_programs_own_pages_and_a_named_proxy_come_through(ui: Ui, headers: dict
 
 
 def subscribe(ui: Ui, *, origin: str | None, host: str = "") -> Any:
-    """Return the first answer on a websocket of the UI."""
+    """Subscribe over a websocket of the UI; return the first answer."""
     with connect(
         f"ws://{host or ui.netloc}/graphql",
         address=("127.0.0.1", ui.port),
@@ -189,7 +189,7 @@ def test_hosts_reach_the_web_server_alone_and_a_change_of_them_is_seen(tmp_path:
 
 
 class _Foreign(BaseHTTPRequestHandler):
-    """A page that tries everything that a browser allows."""
+    """A page of another site that tries everything that a browser allows."""
 
     target = ""
 
@@ -219,7 +219,7 @@ class _Foreign(BaseHTTPRequestHandler):
         self.wfile.write(page.encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
+        """Suppress logging."""
 
 
 @pytest.mark.browser
