@@ -1,1 +1,1 @@
-"""Fuzzing of everything that a stranger controls: `running` runs cases, the other modules define them."""
+"""Fuzzing of everything that an attacker controls: `running` runs cases; the other modules define them."""

@@ -1,4 +1,4 @@
-"""Avro: random schemas, with values written by fastavro and read by fastavro's own resolution rules."""
+"""Avro: random schemas, with values that fastavro writes and reads, resolving schemas by its own rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEPTH: Final = 3
 
 
 class _Names:
-    """Source of unused type names."""
+    """Generator of unused type names."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -41,7 +41,8 @@ class _Names:
 
 
 def _schema(rng: random.Random, names: _Names, times: bool, level: int = 0) -> Any:
-    """Return a random schema. `times` allows types for which fastavro's values do not represent all bytes."""
+    """Return a random schema. With `times`, the schema may include types for which fastavro's values do not represent
+    all bytes."""
     kinds = [
         *_PLAIN,
         "enum",
@@ -120,8 +121,8 @@ def _value(rng: random.Random, schema: Any) -> Any:
 
 
 def _reader(rng: random.Random, schema: Any) -> Any:
-    """Return a schema that can read values of `schema`: with promoted types, fewer or more fields, another order, as
-    a union or not."""
+    """Return a schema that can read values of `schema`: it may promote types, add or omit fields, change their order,
+    or be a union."""
     if isinstance(schema, list):
         return [each if each == "null" else _reader(rng, each) for each in rng.sample(schema, len(schema))]
     if isinstance(schema, str) and rng.random() < 0.3:
@@ -171,7 +172,7 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 
 def case(rng: random.Random) -> tuple[FormatSpec, list[bytes]]:
-    """Return a declaration, its writer's schema, and values that fastavro wrote with that schema."""
+    """Return a format that includes the writer's schema, and values that fastavro wrote with that schema."""
     while True:
         writer = _record(rng, times=True)
         reader = _reader(rng, writer)
@@ -184,7 +185,7 @@ def case(rng: random.Random) -> tuple[FormatSpec, list[bytes]]:
 
 
 def whole(rng: random.Random) -> None:
-    """Check values as they were written, read with another schema."""
+    """Check undamaged values that are read with another schema."""
     writer = _record(rng, times=True)
     reader = _reader(rng, writer) if rng.random() < 0.7 else writer
     if isinstance(reader, list):
@@ -216,8 +217,8 @@ def whole(rng: random.Random) -> None:
 
 
 def _narrowed(value: Any, schema: Any) -> Any:
-    """Convert values that fastavro leaves in the writer's type although the reader's differs: promoted numbers and
-    text."""
+    """Convert values for which fastavro keeps the writer's type although the reader's type differs: promoted numbers
+    and strings."""
     import struct
 
     if value is None:
@@ -244,7 +245,7 @@ def _narrowed(value: Any, schema: Any) -> Any:
 
 def broken(rng: random.Random) -> None:
     """Check damaged values: a decoded value equals what fastavro reads, to the last byte, and a value that fastavro
-    would write again is not called damaged."""
+    would write again is not reported as damaged."""
     writer = _record(rng, times=False)
     try:
         of = avro(writer)

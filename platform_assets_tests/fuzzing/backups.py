@@ -1,5 +1,5 @@
-"""Damaged and hostile backups: a restore follows the manifest exactly, or is refused with nothing changed. Nothing
-else is touched."""
+"""Damaged and hostile backups: a restore follows the manifest exactly, or is refused and changes nothing. No other file
+is touched."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ Tree = dict[str, str]
 
 
 def _tree(root: Path) -> Tree:
-    """Return each name below a folder with the file's digest, or with its kind if it is not a regular file."""
+    """Return each name below a folder with the file's digest, or with the kind of entry if it is not a regular file."""
     found: Tree = {}
     for folder, folders, names in os.walk(root):
         for name in (*folders, *names):
@@ -98,14 +98,14 @@ def _tree(root: Path) -> Tree:
 
 
 def _read(file: Path) -> bytes:
-    """Return the content of a file. Raises OSError if the file is no longer small."""
+    """Return the content of a file. Raise OSError if the file is no longer small."""
     if file.is_symlink() or not file.is_file() or file.stat().st_size > _LARGE:
         raise OSError(f"{file} was damaged before")
     return file.read_bytes()
 
 
 def _linked(source: Path, target: Path) -> None:
-    """Copy a folder using hard links to the same files."""
+    """Copy a folder by creating hard links to its files."""
     shutil.copytree(source, target, copy_function=os.link)
 
 
@@ -126,7 +126,7 @@ class _Fuzzer:
         self._files = sorted(str(p.relative_to(self._sound)) for p in self._sound.rglob("*") if p.is_file())
 
     def case(self, rng: random.Random) -> None:
-        """Damage a copy, restore it, and check everything."""
+        """Damage a copy of the backup, restore it, and check everything."""
         work = self._folder / "case"
         shutil.rmtree(work, ignore_errors=True)
         (work / "outside").mkdir(parents=True)
@@ -188,7 +188,7 @@ class _Fuzzer:
             raise Wrong(f"restored: {sorted(extra)[:5]} is not in the backup")
 
     def _used(self, target: Path) -> None:
-        """Read the restored data, which has to return values or raise one of the platform's errors."""
+        """Read the restored data: each read must return values or raise one of the platform's errors."""
         ledger = Ledger(Lake.at(target / "lake"))
         for call in (
             lambda: ledger.newest_edges(["orders"]),
@@ -318,7 +318,7 @@ class _Fuzzer:
         self._write(backup, fields)
 
     def _hostile(self, rng: random.Random, backup: Path) -> None:
-        """Write other content with a matching manifest: the backup was made by an attacker."""
+        """Write other content with a matching manifest, as if an attacker had made the backup."""
         fields = self._fields_of(backup)
         entry = rng.choice([each for each in fields["files"] if rng.random() < 0.3 or each[0].endswith(".json")])
         file = backup / entry[0]

@@ -1,4 +1,4 @@
-"""YAML of topics with any value anywhere: `check` ends either without a mistake, or with one that names the file."""
+"""YAML of topics with any value in any field: `check` finds no mistake, or finds one and names its file."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def _with_odd(rng: random.Random, document: Any) -> Any:
-    """Return the document with another value or name in some place."""
+    """Return the document with one value or name replaced or removed."""
     place = rng.choice([*_places(document)])
     if not place:
         return deepcopy(rng.choice(_ODD)) if rng.random() < 0.1 else document
@@ -229,7 +229,7 @@ def _with_odd(rng: random.Random, document: Any) -> Any:
 
 
 def _text(rng: random.Random) -> bytes:
-    """Return random content for the file."""
+    """Return random content for a YAML file."""
     kind = rng.random()
     if kind < 0.06:
         depth = rng.choice(_DEEP)
@@ -293,7 +293,7 @@ def _text(rng: random.Random) -> bytes:
 
 
 class _Project:
-    """A project of one or more files, judged by `check`."""
+    """A project with one or more files that `check` reads."""
 
     def __init__(self, folder: Path) -> None:
         self._defs, self._variables = folder / "defs", {
@@ -302,7 +302,7 @@ class _Project:
         }  # fmt: skip
 
     def case(self, rng: random.Random) -> None:
-        """Write a case and judge it."""
+        """Write a case to the project and check the outcome."""
         shutil.rmtree(self._defs, ignore_errors=True)
         names = rng.choice(
             (

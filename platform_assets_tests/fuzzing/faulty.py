@@ -1,4 +1,4 @@
-"""A target whose cases fail in each way that the runner has to notice."""
+"""A target whose cases fail in each way that the runner must notice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A hostile broker with a simulated socket: no threads, no real time, nothing that differs from run to run. It
-answers correctly from a random log, then damages some of its answers or invents well-formed ones."""
+"""A hostile broker with a simulated socket: no threads, no real time, nothing that differs from run to run. The broker
+answers correctly from a random log, but damages some of its answers or replaces them with well-formed inventions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _KINDS: Final[dict[int, tuple[Any, Any]]] = {
 _MOST_REQUESTS: Final = 5_000
 _LONGEST_SECONDS: Final = 100_000.0
 _MOST_WAITS: Final = 3
-"""Answers that make the client wait; a broker may send them forever."""
+"""Maximum number of answers that make the client wait; a real broker may send such answers endlessly."""
 _HOSTS: Final = (
     "127.0.0.1",
     "b1",
@@ -101,7 +101,7 @@ _TEXTS: Final = (
 
 
 class Clock:
-    """Replacement for the module `time`: it advances when the code sleeps."""
+    """Replacement for the module `time`: the clock advances when the code sleeps."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -115,14 +115,14 @@ class Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Advance the time. Raises Wrong after a day and a half."""
+        """Advance the time. Raise Endless beyond `_LONGEST_SECONDS`."""
         self.now += max(seconds, 1e-4)
         if self.now > _LONGEST_SECONDS:
             raise Endless("it still waits after 27 hours")
 
 
 class Endless(BaseException):
-    """A call that does not end. No `except Exception` in the code under test catches it."""
+    """An exception for a call that does not end. No `except Exception` in the code under test catches it."""
 
 
 @dataclass
@@ -144,12 +144,13 @@ class HostileBroker:
     waits: int = 0
     corpus: Sequence[bytes] = field(default_factory=list)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Fixed answers by request name."""
+    """Fixed answers, by name of the request."""
     counts: dict[int, int] = field(default_factory=dict)
-    """Number of batches in a fetch from each offset, so that every reader gets the same answer."""
+    """Number of batches in a fetch, by the fetch's first offset, so that every reader gets the same answer."""
 
     def answer(self, data: bytes) -> bytes | None:
-        """Return the answer to a request; None for silence, empty for a closed connection. Raises Endless."""
+        """Return the answer to a request: None for silence, empty for a closed connection. Raise Endless after too many
+        requests."""
         self.requests += 1
         if self.requests > _MOST_REQUESTS:
             raise Endless(f"{self.requests} requests in one case")
@@ -317,7 +318,7 @@ class Socket:
             self._waiting += answer
 
     def recv_into(self, view: memoryview) -> int:
-        """Return bytes of the answer; a timeout is raised immediately."""
+        """Return bytes of the answer; a timeout is raised without waiting."""
         if not self._waiting:
             if self._closed:
                 return 0
@@ -350,7 +351,7 @@ class Sockets:
 
 
 def made_up(rng: random.Random, answers: Any, version: int, error: int | None = None) -> Any:
-    """Return a well-formed answer with random content; its error codes are `error` if one is given."""
+    """Return a well-formed answer with random content; its error codes are all `error` if `error` is given."""
     return _struct(rng, answers._struct, version, error, answers)
 
 
@@ -415,7 +416,7 @@ def _plain(rng: random.Random, name: str, kind: str, error: int | None) -> Any:
 
 
 def with_right_crcs(records: bytes) -> bytes:
-    """Return the same batches with correct CRCs, as far as their lengths lead from one to the next."""
+    """Return the batches with correct CRCs. Stop at the first batch whose length does not lead to another one."""
     found, at = bytearray(records), 0
     while at + 61 <= len(found):
         (size,) = struct.unpack_from(">i", found, at + 8)

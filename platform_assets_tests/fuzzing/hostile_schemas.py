@@ -1,4 +1,4 @@
-"""Schemas that a hostile registry may return: too deep, too many, circular, with wrong types and odd names."""
+"""Schemas that a hostile registry may return: too deep, too many, circular, with wrong types or odd names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DECLARED: Final = record(id="long", name="string", more=["null", "string"])
 
 
 class HostileSchemas:
-    """Generator of hostile schemas from the valid ones in `corpus`."""
+    """Generator of hostile schemas, made from the valid schemas in `corpus`."""
 
     def __init__(self) -> None:
         self.corpus = [

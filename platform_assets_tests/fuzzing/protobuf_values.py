@@ -1,4 +1,5 @@
-"""Protobuf: messages encoded here according to the specification, because the decoder reads them with the library."""
+"""Protobuf: messages are encoded by this module according to the specification, because the decoder uses the Protobuf
+library."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def _message(rng: random.Random, name: str, level: int = 0) -> descriptor_pb2.De
 
 
 def _encoded(rng: random.Random, of: descriptor_pb2.DescriptorProto) -> tuple[bytes, dict[str, Any]]:
-    """Return a message in one of its valid encodings, and the row that it becomes."""
+    """Return a message in one of its valid encodings, and the row into which it is decoded."""
     inner = {each.name: each for each in of.nested_type}
     pieces: list[list[bytes]] = []
     row: dict[str, Any] = {}
@@ -161,7 +162,8 @@ def whole(rng: random.Random) -> None:
 
 
 def broken(rng: random.Random) -> None:
-    """Check damaged messages: exactly those that the library parses are decoded, with its values."""
+    """Check damaged messages: the decoder accepts exactly those that the library parses, and returns the library's
+    values."""
     try:
         of, files, decoder = _made(rng)
     except ConfigurationError:

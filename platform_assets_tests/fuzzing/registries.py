@@ -1,4 +1,4 @@
-"""Answers of a hostile schema registry: bodies and schemas. Each ends in values, dead letters or one of the
+"""Answers from a hostile schema registry: bodies and schemas. Each case ends in values, dead letters or one of the
 platform's errors."""
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from platform_assets_tests.fuzzing.target import Case, Target, Wrong, check_mess
 
 _LEVELS_OF_REFERENCES: Final = 3
 _SECONDS: Final = 1.0
-"""Timeout of a whole answer, so that a case with a slow registry ends soon."""
+"""Timeout for a whole answer, short so that a case with a slow registry ends soon."""
 
 
 class _Registry(socketserver.ThreadingTCPServer):
-    """Server that sends the case's answer unchanged, byte by byte."""
+    """Server that sends the bytes of the case's answer unchanged."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -87,7 +87,7 @@ class _Fuzzer:
     # --- bodies and headers ------------------------------------------------------------------------------------
 
     def http(self, rng: random.Random) -> None:
-        """Send anything in place of an answer."""
+        """Send arbitrary bytes in place of an answer."""
         kind = rng.choice((AVRO, JSON, PROTOBUF))
         known: dict[str, bytes] = {}
 
@@ -236,7 +236,7 @@ class _Fuzzer:
         self._read(reader, Registered(JSON, text, others), rng)
 
     def protobuf(self, rng: random.Random) -> None:
-        """Test a Protobuf file; a separate compiler reads it, which is slow."""
+        """Test a Protobuf file. A separate compiler reads the file, which is slow."""
         text = self._schemas.protobuf(rng)
         others = {}
         for _ in range(rng.choice((0, 0, 1, 3))):
@@ -281,7 +281,7 @@ class _Fuzzer:
     # --- schema ids, and stored schemas --------------------------------------------------------------------------
 
     def heads(self, rng: random.Random) -> None:
-        """Test the heads of values and the headers of records."""
+        """Test the first bytes of values, and the headers of records."""
         values = [
             rng.choice(
                 (
@@ -325,7 +325,7 @@ class _Fuzzer:
             raise Wrong(f"a null became a value: {values!r}: {framed.values.to_pylist()!r}")
 
     def cached(self, rng: random.Random) -> None:
-        """Damage a file of the lake that stores a schema."""
+        """Damage a file in the lake that stores a schema."""
         content = Registered(AVRO, json.dumps(DECLARED), {"n.X": '"int"'}).to_json().encode()
         text = damaged(rng, content, self._schemas.corpus).decode(errors="replace")
         try:

@@ -1,7 +1,7 @@
 """Runs numbered cases of a target in a separate process, which is watched from outside.
 
-Each crash, hang and lack of memory thus belongs to one case, and later cases continue in a new process. Target, seed
-and number alone determine a case, so one command repeats it.
+Each crash, hang or lack of memory is therefore attributed to one case, and later cases run in a new process. Target,
+seed and number alone determine a case, so one command can repeat it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PAUSE_SECONDS: Final = 20.0
 
 @dataclass
 class FuzzResult:
-    """Cases and findings of one run. `first` has the first case and the text of each distinct finding, `times` its
-    count."""
+    """Cases and findings of one run. For each distinct finding, `first` has its first case and its text, and `times`
+    has its count."""
 
     target: str
     seed: int
@@ -59,24 +59,24 @@ class FuzzResult:
         ]
 
     def line(self) -> str:
-        """Return a row of the table."""
+        """Return this result as a row of the table."""
         return (
             f"| {self.target} | {self.seed} | {self.cases:,} | {self.wall:,.0f} | {self.cpu:,.0f} | {self.peak:,.0f} | "
             f"{'; '.join(self.first) or 'none'} |"
         )
 
     def add(self, number: int, key: str, text: str) -> None:
-        """Note a finding."""
+        """Add a finding."""
         self.times[key] += 1
         self.first.setdefault(key, (number, text))
 
     def to_json(self) -> str:
-        """Return the result as JSON for the record."""
+        """Return the result as JSON, for the record."""
         return json.dumps({**self.__dict__, "times": dict(self.times)}, indent=1)
 
 
 def sample(name: str, rng: random.Random, seconds: float, folder: Path) -> int:
-    """Run cases in this process for some seconds and raise the first finding; return their number. For tests."""
+    """Run cases in this process for some seconds, for tests. Raise the first finding, or return the number of cases."""
     seed, number, until = rng.randrange(1 << 32), 0, time.monotonic() + seconds
     with target_of(name).open(folder) as case:
         while not number or time.monotonic() < until:
@@ -90,8 +90,8 @@ def sample(name: str, rng: random.Random, seconds: float, folder: Path) -> int:
 
 
 def run(name: str, seed: int, seconds: float, folder: Path, only: int | None = None) -> FuzzResult:
-    """Run the cases of a target for that many seconds, or only the case `only`. The record in `folder` is updated
-    continuously."""
+    """Run the cases of a target for `seconds`, or only the case `only`. The record in `folder` is updated while cases
+    run."""
     folder.mkdir(parents=True, exist_ok=True)
     found, began = FuzzResult(name, seed), time.monotonic()
     until, number = began + seconds, only or 0
@@ -105,7 +105,8 @@ def run(name: str, seed: int, seconds: float, folder: Path, only: int | None = N
 
 
 def _watched(found: FuzzResult, first: int, until: float, folder: Path, only: int | None) -> int:
-    """Run one process from the case `first` on until it ends or must be killed; return the number of the next case."""
+    """Run one process, starting with the case `first`, until the process ends or must be killed; return the number of
+    the next case."""
     with _process(found, first, until, folder, only) as (process, progress):
         ended = _ended(found, process, progress, until, folder)
         number, done = progress.number, progress.done
@@ -157,7 +158,7 @@ def _process(
 def _ended(
     found: FuzzResult, process: subprocess.Popen[bytes], progress: Progress, until: float, folder: Path
 ) -> str | None:
-    """Wait for the process. Return the reason why its last case was not finished, or None."""
+    """Wait for the process to end. Return the reason why its last case was not finished, or None."""
     target, seen, since, cpu = target_of(found.target), -1, time.monotonic(), 0.0
     while True:
         try:
@@ -192,7 +193,7 @@ def _stacks(folder: Path) -> str:
 
 
 def _place(folder: Path) -> str:
-    """Return the innermost place of this project in the dumped stacks."""
+    """Return the innermost position in this project's code in the dumped stacks."""
     for line in (folder / STACKS).read_text(errors="replace").splitlines():
         if "platform_assets/" in line and 'File "' in line:
             return (

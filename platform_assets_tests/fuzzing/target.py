@@ -1,4 +1,4 @@
-"""Interface of fuzz targets, and byte strings that are likely to do harm."""
+"""Interface for fuzz targets, and byte strings that are likely to cause failures."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Final
 
 Case = Callable[[random.Random], object]
-"""Run one case. Any exception is a finding."""
+"""Function that runs one case. Any exception is a finding."""
 
 _NUMBERS: Final = (0, 1, -1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, -0x8000, 0x7FFF_FFFF, -0x8000_0000, (1 << 63) - 1, -(1 << 63))
 LONGEST_MESSAGE: Final = 20_000
-"""Maximum length of an error. An error may quote untrusted text, but must not fill a log."""
+"""Maximum length of an error message. A message may quote untrusted text, but must not fill a log."""
 
 
 class Wrong(Exception):
-    """A wrong value, a write outside the target, or another violation that raises no exception."""
+    """A violation that raises no exception in the code under test, such as a wrong value or a write outside the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +36,19 @@ class Target:
 
 
 def case_rng(name: str, seed: int, number: int) -> random.Random:
-    """Return the random generator of one case, which repeats it."""
+    """Return the random generator for one case. The same arguments always give the same random numbers."""
     return random.Random(f"{name}:{seed}:{number}")
 
 
 def check_message(error: BaseException) -> None:
-    """Raise Wrong if an error of the platform quotes untrusted text without a limit."""
+    """Raise Wrong if the message of a platform error quotes untrusted text without a limit."""
     if len(str(error)) > LONGEST_MESSAGE:
         raise Wrong(f"{type(error).__name__} has a message of {len(str(error)):,} characters: {str(error)[:200]!r}")
 
 
 def damaged(rng: random.Random, content: bytes, others: Sequence[bytes] = (), most: int = 6) -> bytes:
-    """Return the bytes with one to `most` changes: bits, odd numbers, and pieces omitted, doubled or taken from
-    `others`."""
+    """Return the bytes with one to `most` changes: flipped bits, odd numbers, and pieces that are omitted, duplicated
+    or taken from `others`."""
     found = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, rng.randint(1, most)))):
         _damage(rng, found, others)

@@ -1,4 +1,5 @@
-"""All targets by scenario name. Each is imported on request, so the process of a case imports only what it needs."""
+"""All targets by scenario name. Each target's module is imported on request, so a process imports only what its cases
+need."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ TARGETS: Final[Mapping[str, str]] = {
 
 
 def target_of(name: str) -> Target:
-    """Return a target, or the target of a module with that name, for tests."""
+    """Return the target with this scenario name, or, for tests, the target in the module with this name."""
     module = importlib.import_module(f"{__package__}.{TARGETS.get(name, name)}")
     target: Target = module.TARGET
     return target

@@ -1,5 +1,4 @@
-"""A few seconds of each fuzz target, and the runner's reaction to a case that crashes, hangs or uses too much
-memory."""
+"""A few seconds of each fuzz target, and the runner's reaction to cases that crash, hang or use too much memory."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ SECONDS = 2.0
 @pytest.mark.parametrize("name", sorted(TARGETS))
 @pytest.mark.filterwarnings(*DAGSTER_WARNINGS)
 def test_cases_end_in_right_values_or_in_errors_of_ours(name: str, tmp_path: Path) -> None:
-    """The same cases each time, as many as there is time for; `make soak SCENARIO=fuzz-…` draws others."""
+    """The test always runs the same sequence of cases, for a limited time; `make soak SCENARIO=fuzz-…` draws other
+    cases."""
     assert running.sample(name, random.Random(name), SECONDS, tmp_path) > 0
 
 

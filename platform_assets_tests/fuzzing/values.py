@@ -1,7 +1,7 @@
 """Values of records, intact and damaged, compared with readers that share no code with the decoders.
 
-The two paths of a decoder have to agree on each value. A decoded value must equal the other reader's, and a value
-that the other reader accepts must not be called malformed.
+The two paths of a decoder must agree on each value. A decoded value must equal the other reader's value, and a value
+that the other reader accepts must not be reported as malformed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMES: Final = ("a", "b", "ü", "a b", "A", "c" * 40, "x.y", "1", '"')
 
 
 def judged_numbers(rng: random.Random) -> None:
-    """Test one of the number and time formats."""
+    """Test one of the formats for numbers and times."""
     JUDGES[rng.choice(sorted(JUDGES))](rng)
 
 
@@ -71,7 +71,7 @@ def _number(rng: random.Random) -> str:
 
 
 def _json_of(rng: random.Random, kind: str) -> str:
-    """Return the text of a value of that type, or, often enough, of another type."""
+    """Return the JSON text of a value of the given type, or sometimes of another type."""
     kind = kind.removesuffix(" NOT NULL")
     if rng.random() < 0.12:
         return rng.choice(
@@ -121,7 +121,7 @@ def _document(rng: random.Random, columns: Mapping[str, str]) -> bytes:
 
 
 class _Twice(ValueError):
-    """An object contains a name twice."""
+    """An exception for an object that contains a name twice."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _refuse(text: str) -> Any:
 
 
 def _is_sound(value: bytes) -> bool | None:
-    """Return True if Python's reader accepts the object; None if the dialect leaves that open."""
+    """Return True if Python's reader accepts the object, and None if the JSON dialect leaves the question open."""
     try:
         found = json.loads(
             value.decode(), parse_constant=_refuse, parse_int=str, parse_float=str, object_pairs_hook=_once
@@ -151,7 +151,7 @@ def _is_sound(value: bytes) -> bool | None:
 
 
 def json_values(rng: random.Random) -> None:
-    """Test documents of a random schema."""
+    """Test documents with a random schema."""
     columns = _columns(rng)
     spec = FormatSpec("json", {"schema": _schema(columns)})
     whole = [_document(rng, columns) for _ in range(12)]
@@ -190,7 +190,7 @@ _DIALECTS: Final[tuple[dict[str, Any], ...]] = (
 
 
 def csv_values(rng: random.Random) -> None:
-    """Test rows of a random schema in a random dialect."""
+    """Test rows with a random schema in a random CSV dialect."""
     options = rng.choice(_DIALECTS)
     kinds = [rng.choice(_SCALARS[:-1]) for _ in range(rng.randint(1, 5))]
     spec = FormatSpec("csv", {"schema": ", ".join(f"c{n} {kind}" for n, kind in enumerate(kinds)), **options})
@@ -245,7 +245,7 @@ _PIECES: Final = (
 
 
 def pattern_lines(rng: random.Random) -> None:
-    """Test lines with random expressions, compared with Python's `re`."""
+    """Test lines with random regular expressions, compared with Python's `re`."""
     patterns, lines = [], []
     for number in range(rng.randint(1, 3)):
         parts = [rng.choice(_PIECES) for _ in range(rng.randint(1, 4))]

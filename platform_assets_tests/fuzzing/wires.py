@@ -1,6 +1,6 @@
-"""Raw batches and answers of a hostile broker: each call ends in a correct value or in one of the platform's errors.
+"""Raw batches and answers from a hostile broker: each call ends in a correct value or in one of the platform's errors.
 
-If only the log is hostile, the loader, the evidence and a plain batch reader have to find the same records.
+If only the log is hostile, the loader, the evidence and a plain batch reader must find the same records.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _TIMED: Final = (fetching, wire, gathering, search)
 
 
 class FakeWire:
-    """The modules that talk to brokers, with this fuzzer's clock and sockets."""
+    """Modules that talk to brokers, patched with this fuzzer's clock and sockets."""
 
     def __init__(self) -> None:
         self.sockets = Sockets()
 
     def broker(self, rng: random.Random, log: MadeLog, **hostility: Any) -> HostileBroker:
-        """Create the broker of one case, with a new clock."""
+        """Create the broker for one case, with a new clock."""
         clock = Clock()
         for module in _TIMED:
             module.time = clock  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def _wanted(rng: random.Random, log: MadeLog) -> OffsetRange:
 
 
 def _hostile_log(on: FakeWire, rng: random.Random) -> None:
-    """Answer correctly, but with crafted batches: what is read has to be correct or refused."""
+    """Answer correctly, but from a log with damaged batches: what is read must be correct or refused."""
     log = _log(rng)
     honest = rng.random() < 0.1
     if not honest:
@@ -167,7 +167,7 @@ def _digest(offsets: list[int]) -> Digest:
 
 
 def _compare_rows(rows: list[dict[str, Any]], expected: Iterable[dict[str, Any]]) -> None:
-    """Raise Wrong if a row is none of the candidates for its offset."""
+    """Raise Wrong if a row equals none of the candidates for its offset."""
     known = [_named(row) for row in expected]
     for row in map(_named, rows):
         if row not in known:
@@ -181,13 +181,13 @@ def _named(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain_rows(log: MadeLog, offsets: set[int]) -> Iterator[dict[str, Any]]:
-    """Return the records that any batch has at these offsets, by a minimal reader that trusts everything."""
+    """Yield the records that any batch has at these offsets, found by a minimal reader that checks nothing."""
     for at in range(len(log.batches)):
         yield from (row for row in _rows_from(b"".join(log.batches[at:])) if row["kafka_offset"] in offsets)
 
 
 def _rows_from(whole: bytes) -> Iterator[dict[str, Any]]:
-    """Return the rows of the first batch in `whole` and of up to two batches after it."""
+    """Yield the rows of the first batch in `whole` and of up to two batches after it."""
     at = 0
     for _ in range(3):
         if at + 61 > len(whole):
@@ -313,7 +313,7 @@ def _hostile_answers(on: FakeWire, rng: random.Random) -> None:
 
 
 def _hostile_login(on: FakeWire, rng: random.Random) -> None:
-    """Run the SASL exchange with an arbitrary server."""
+    """Run the SASL exchange with a server that sends arbitrary answers."""
     mechanism = rng.choice(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
     log = _log(rng)
     on.broker(rng, log, **_hostility(rng))
@@ -332,7 +332,7 @@ def _hostile_login(on: FakeWire, rng: random.Random) -> None:
 
 
 def _fetch_answers(on: FakeWire, rng: random.Random) -> None:
-    """Damage the answer to a fetch: the protocol reader may raise only the errors that it documents."""
+    """Damage the answer to a fetch: the protocol reader must raise only errors that it documents."""
     log = _log(rng)
     records, aborted = log.fetched(log.first_offsets[0], rng.choice((1, 3)))
     answer = fetch_response(rng.choice((0, 0, 1, 6)), log.end, 0, records, aborted, throttle=rng.choice((0, 7)))
@@ -345,7 +345,7 @@ def _fetch_answers(on: FakeWire, rng: random.Random) -> None:
 
 
 def _records_alone(on: FakeWire, rng: random.Random) -> None:
-    """Read arbitrary bytes as the records of a fetch."""
+    """Read arbitrary bytes as if they were the records of a fetch."""
     log = _log(rng)
     records = damaged(rng, b"".join(log.batches[:4]), log.batches)
     _scanned(with_right_crcs(records) if rng.random() < 0.7 else records, rng)
@@ -380,7 +380,7 @@ def _opened(_: Path) -> Iterator[Case]:
 
 @contextmanager
 def faked() -> Iterator[FakeWire]:
-    """Use only this fuzzer's sockets and time within the block."""
+    """Use only this fuzzer's sockets and clock within the block."""
     on = FakeWire()
     kept = {module: vars(module)["time"] for module in _TIMED}
     real = vars(wire)["socket"]

@@ -25,7 +25,7 @@ _TEXT: Final = 6_000
 
 
 class Progress:
-    """Progress of the process, in shared memory, so that an update costs almost nothing."""
+    """Progress of the process. It is in shared memory, so an update costs almost nothing."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("r+b")
@@ -33,26 +33,26 @@ class Progress:
 
     @classmethod
     def create(cls, path: Path, first: int) -> Progress:
-        """Create the progress before the case `first`."""
+        """Create the progress, with `first` as the next case."""
         path.write_bytes(_LAYOUT.pack(first - 1, first, 1, 0.0, 0.0))
         return cls(path)
 
     def begin(self, number: int) -> None:
-        """Note that the case with this number has begun."""
+        """Record that the case with this number has begun."""
         struct.pack_into("qqq", self._memory, 0, number, number, 0)
 
     def end(self, number: int) -> None:
-        """Note that the case has ended."""
+        """Record that the case has ended."""
         _LAYOUT.pack_into(self._memory, 0, number, number + 1, 1, time.process_time() + _of_children(), _peak_mb())
 
     @property
     def number(self) -> int:
-        """Number of the newest case that has begun."""
+        """Number of the case that began last."""
         return int(_LAYOUT.unpack_from(self._memory)[0])
 
     @property
     def done(self) -> int:
-        """Number after that of the last case that has ended."""
+        """One more than the number of the case that ended last."""
         return int(_LAYOUT.unpack_from(self._memory)[1])
 
     @property
@@ -86,7 +86,7 @@ def _peak_mb() -> float:
 
 
 def signature(error: BaseException) -> str:
-    """Return the name of an error: its kind and the innermost place of this project in its traceback."""
+    """Return the name of an error: its class, and the innermost position in this project's code in its traceback."""
     place = "nowhere of ours"
     for frame in traceback.extract_tb(error.__traceback__):
         if "platform_assets/" in frame.filename:
@@ -96,7 +96,7 @@ def signature(error: BaseException) -> str:
 
 
 def main(name: str, seed: int, first: int, seconds: float, folder: Path, last: int | None) -> None:
-    """Run cases until the time is over, or only `last`; any exception of a case is recorded."""
+    """Run cases until the time is over, or run only `last`; record any exception that a case raises."""
     from platform_assets_tests.fuzzing.targets import target_of
 
     stacks, progress = (folder / STACKS).open("w"), Progress(folder / PROGRESS)
