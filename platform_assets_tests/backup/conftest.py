@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _others_keep_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip waiting for the disk to finish writes of other processes, which is not part of these tests."""
+    """Do not wait for the disk to finish writes of other processes, because that is not part of these tests."""
     monkeypatch.setattr(os, "sync", lambda: None)

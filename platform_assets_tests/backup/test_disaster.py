@@ -32,7 +32,7 @@ ALL = ("ledger", "table", "dagster")
 
 @dataclass
 class AtWork:
-    """A topic with a producer, sealed and loaded by the daemon's ticks and runs, with Dagster's home on disk."""
+    """A topic with a producer. The daemon's ticks and runs seal and load it, and Dagster's home is on disk."""
 
     lk: TopicLake
     shell: Shell
@@ -49,7 +49,7 @@ class AtWork:
 
     @contextmanager
     def daemon(self) -> Iterator[Daemon]:
-        """Return a newly started daemon: it knows only what its home contains."""
+        """Return a newly started daemon, which knows only what its home contains."""
         unloaded._known.clear()
         with dg.DagsterInstance.from_config(str(self.home)) as instance:
             made = Daemon(self.lk, instance, self.remote, self.lk.declaration)
@@ -64,7 +64,7 @@ class AtWork:
         return self.home / "cursor"
 
     def next_window(self, daemon: Daemon, count: int = 20) -> None:
-        """Produce, let a minute end on the ticks' clock, and tick."""
+        """Produce records, let a minute pass on the clock of the ticks, and evaluate a tick."""
         self.lk.send(numbered(count, stem=f"{self.lk.closed:%H%M}-"))
         self.lk.close_window()
         daemon.now = self.lk.closed

@@ -1,4 +1,4 @@
-"""Restoring: lost data returns as backed up, existing data needs `--force`, and incomplete backups are refused."""
+"""Restoring: lost data returns as it was backed up, existing data needs `--force`, and incomplete backups are refused."""
 
 from __future__ import annotations
 
@@ -228,8 +228,8 @@ def test_the_newest_backup_of_a_folder_is_taken_or_the_one_that_is_named(platfor
 
 @pytest.mark.parametrize("inner", ["lake", "dagster"])
 def test_a_lake_in_dagsters_home_is_neither_backed_up_nor_restored_over(platform: BackedUp, inner: str) -> None:
-    """`restore --only dagster --force` once rolled the lake back, because the lake was in the home. The test follows
-    the error's remedy."""
+    """`restore --only dagster --force` once rolled the lake back too, because the lake was inside the home. The test
+    follows the remedy in the error."""
     backup = restoring.find(platform.destination)
     platform.seal()
     platform.load()
@@ -247,7 +247,7 @@ def test_a_lake_in_dagsters_home_is_neither_backed_up_nor_restored_over(platform
 
 
 def test_a_table_behind_a_link_is_backed_up_and_restored_as_any_other(platform: BackedUp, tmp_path: Path) -> None:
-    """Such a table was loaded and read, but silently missing from backups and vacuum."""
+    """Such a table was loaded and read, but was missing from backups and vacuum without any message."""
     wanted, at = platform.state, platform.lake.root.path / "raw" / "orders"
     at.rename(tmp_path / "another disk")
     at.symlink_to(tmp_path / "another disk")

@@ -1,5 +1,5 @@
-"""Each backup is complete and consistent at one point in time, whatever is loaded in the meantime; an unfinished one is
-not a backup."""
+"""Each backup is complete and consistent at one point in time, regardless of what is loaded in the meantime. An
+unfinished backup is not a backup."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from testbed.loads import table_rows
 
 @pytest.fixture
 def platform(tmp_path: Path) -> BackedUp:
-    """Return a lake with three windows, all loaded; Dagster has a record of the first."""
+    """Return a lake with three windows, all of them loaded. Dagster has a record of the first."""
     made = BackedUp(tmp_path)
     made.seal(3)
     made.load()
@@ -73,7 +73,7 @@ def test_a_file_of_the_backup_before_that_was_cut_off_is_copied_again(platform: 
 
 
 def test_backups_that_are_taken_while_windows_are_sealed_and_loaded_are_of_one_moment(platform: BackedUp) -> None:
-    """Each receipt has its rows, and each row its cut; a load in progress is a window without a receipt, which is
+    """Each receipt has its rows, and each row has its cut. A load in progress is a window without a receipt, which is
     loaded again."""
     stop, loaded = threading.Event(), threading.Event()
 

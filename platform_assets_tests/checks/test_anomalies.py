@@ -1,7 +1,7 @@
-"""Each named anomaly is really seeded, and found with its offsets by exactly the checks that should find it.
+"""Each named anomaly is seeded in a real table, and exactly the checks that should find it report it with its offsets.
 
-One table is loaded once and copied for each case: three windows of a topic with two partitions. The second window
-has transactions, so its offsets have holes.
+One table is loaded once and copied for each case. It has three windows of a topic with two partitions. The second
+window has transactions, so its offsets have holes.
 """
 
 from __future__ import annotations
@@ -193,13 +193,13 @@ def altered_value(case: Case) -> None:
 
 
 def altered_in_place(case: Case) -> None:
-    """Damage the file on disk; neither log nor statistics show it."""
+    """Damage the file on disk. Neither the log nor the statistics show the damage."""
     path, values = page_of(case, "value")
     flip(path, values.data_page_offset)
 
 
 def topic_id_altered_in_place(case: Case) -> None:
-    """Change one byte of a column that no digest covers; the page's checksum shows it."""
+    """Change one byte of a column that no digest covers. The checksum of the Parquet page shows the change."""
     path, ids = page_of(case, "topic_id")
     at = path.read_bytes().index(
         case.lake.ledger.receipts(case.lake.declaration.raw_table)[LAST].topic_id.encode(), ids.dictionary_page_offset
@@ -209,7 +209,7 @@ def topic_id_altered_in_place(case: Case) -> None:
 
 
 def page_of(case: Case, column: str) -> tuple[Path, Any]:
-    """Return a file of the last window and the position of this column in it."""
+    """Return a file of the last window, and the position of this column in the file."""
     path = case.files(LAST)[0]
     columns = pq.ParquetFile(path).metadata.row_group(0)
     (found,) = (c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == column)
@@ -239,7 +239,7 @@ def ledger_ahead(case: Case) -> None:
 
 
 def edited_digest(case: Case) -> None:
-    """Edit the ledger so that a dense window's receipt has other offsets, but the same number of them."""
+    """Edit the ledger so that the receipt of a dense window has other offsets, but the same number of offsets."""
     receipt = case.lake.ledger.receipts(case.lake.declaration.raw_table)[DENSE]
     case.lake.ledger.record_receipts([replace(receipt, offsets_digest=receipt.offsets_digest + 1)])
 
@@ -384,7 +384,7 @@ def test_anomaly_is_found_by_its_checks_and_by_no_other(
     ],
 )  # fmt: skip
 def test_loading_the_windows_again_mends_it(case: Case, seed: Callable[[Case], None]) -> None:
-    """The remedy in the message works, and afterwards every digest equals the one first recorded."""
+    """The remedy in the message works, and afterwards every digest equals the one that was recorded first."""
     first = case.lake.ledger.receipts(case.lake.declaration.raw_table)
     seed(case)
     windows = {f.window for findings in case.evaluate().values() for f in findings}

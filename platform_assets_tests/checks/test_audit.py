@@ -1,4 +1,4 @@
-"""`platform-assets audit`: outcome, exit code, spans, JSON and terminal output, without broker and Spark."""
+"""`platform-assets audit`: outcome, exit code, spans, JSON and terminal output, without a broker and Spark."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker
 
 
 def test_windows_of_which_the_log_was_cut_off_are_not_read_again(lake: LakeMaker) -> None:
-    """Their offsets now belong to other records under the same topic id; records before the cut are unchanged."""
+    """The offsets of these records now belong to other records under the same topic id. Records before the cut are
+    unchanged."""
     lk = lake()
     kept, cut_off = (lk.window_of(numbered(4, stem=f"{n}-")) for n in range(2))
     for key in (kept, cut_off):

@@ -1,4 +1,4 @@
-"""Rows are compared with those that a plain consumer reads: each kind of difference is named by its offsets."""
+"""Rows are compared with those that a plain consumer reads. For each kind of difference, the finding lists the offsets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def compared(lk: TopicLake, rng: random.Random, **changes: Any) -> consuming.Com
 
 
 def of_transactions(lk: TopicLake) -> str:
-    """Return a window with 4 committed, 2 aborted and 3 plain records in partition 0, and 3 plain ones in partition
+    """Return a window with 4 committed, 2 aborted and 3 plain records in partition 0, and 3 plain records in partition
     1."""
     lk.commit([Record(b"a%d" % n, b"k") for n in range(4)])
     lk.abort([Record(b"never")] * 2)

@@ -1,4 +1,4 @@
-"""The list of load engines, which exists only once."""
+"""The list of load engines, which is defined in only one place."""
 
 from __future__ import annotations
 

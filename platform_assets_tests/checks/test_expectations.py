@@ -1,5 +1,5 @@
-"""The result of an expectation check depends only on its run's windows, by their receipts; other windows are only
-shown."""
+"""The result of an expectation check depends only on the windows of its run, according to their receipts. Other windows
+are only shown."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
 
 
 def test_ledger_has_figures_once_a_window() -> None:
-    """The order of its rows does not matter."""
+    """The order of the rows does not matter."""
     receipts = [of(A, BAD), of(B, None)]
     rows = receipt_table(receipts)
     assert [text is None for text in rows["expectations"].to_pylist()] == [False, True, True, True]

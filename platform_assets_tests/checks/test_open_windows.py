@@ -1,5 +1,5 @@
-"""Windows with holes, compared with a real broker after its log has moved on: which holes are explained, and which
-are unknown."""
+"""Windows with holes, compared with a real broker after its log has moved on. Some holes can then be explained, and
+others are unknown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> Callable[..., Top
 
 
 def sealed(lk: TopicLake, *, aborted: bool = True) -> SealedWindow:
-    """Seal a window of the records [0, 10) and of two aborted ones and their marker, [10, 13)."""
+    """Seal a window with the records [0, 10), and with two aborted records and their marker, [10, 13)."""
     lk.send(Record(b"v%d" % n, b"k") for n in range(10))
     if aborted:
         lk.abort([Record(b"x", b"a"), Record(b"y", b"a")])
@@ -52,7 +52,7 @@ def sealed(lk: TopicLake, *, aborted: bool = True) -> SealedWindow:
 
 
 def load(lk: TopicLake, window: SealedWindow, offsets: Sequence[int] = range(10)) -> None:
-    """Commit and record a load of these offsets; the other offsets are not explained yet."""
+    """Commit and record a load of these offsets. The other offsets are not explained yet."""
     samples.loaded(lk.root, window, {0: offsets})
 
 
@@ -86,7 +86,8 @@ def named(check_result: CheckResult) -> list[tuple[str, tuple[OffsetRange, ...]]
 
 
 def test_an_accepted_loss_is_a_hole_of_its_own_kind(lake: Callable[..., TopicLake]) -> None:
-    """Kafka still has the records, for example if the reader cannot represent their timestamps."""
+    """Kafka still has the records that were accepted as lost, for example if the reader cannot represent their
+    timestamps."""
     lk = lake()
     window = sealed(lk)
     lk.ledger.record_acceptance(window, {0: (OffsetRange(3, 5),)}, "cannot be read")
@@ -152,7 +153,7 @@ def test_rows_whose_records_have_expired_since_the_load_are_no_anomaly(
 def test_holes_that_expired_before_anybody_asked_are_not_explained(
     lake: Callable[..., TopicLake], broker: Broker
 ) -> None:
-    """They may have been markers, aborted records, or records that the load has lost."""
+    """The missing offsets may have been markers, aborted records, or records that the load has lost."""
     lk = lake()
     window = sealed(lk)
     load(lk, window)
@@ -219,8 +220,8 @@ def configure(broker: Broker, lk: TopicLake, name: str, value: str) -> None:
 
 
 def compact(broker: Broker, lk: TopicLake, kept: Sequence[int] = ()) -> None:
-    """Let the log cleaner remove all but the newest record of each key: of the first ten, only the `kept` ones are
-    left."""
+    """Let the log cleaner remove all records except the newest record of each key. Of the first ten records, only those
+    in `kept` are left."""
     configure(broker, lk, "min.compaction.lag.ms", "0")
     # A newer segment, since the active one is never compacted.
     lk.send([Record(b"new", b"k")])
@@ -246,7 +247,7 @@ def test_no_loss_is_accepted_of_a_loaded_window_that_is_explained(
 def test_records_that_the_brokers_have_lost_without_a_reason_are_accepted_as_the_finding_says(
     lake: Callable[..., TopicLake], broker: Broker
 ) -> None:
-    """A topic may have been compacted for a while: its present policy does not explain why the records are missing."""
+    """A topic may have been compacted for a while. Its current policy does not explain why the records are missing."""
     lk = lake(
         {
             "cleanup.policy": "compact",
@@ -279,7 +280,7 @@ def test_records_that_the_brokers_have_lost_without_a_reason_are_accepted_as_the
 def test_holes_of_a_log_that_is_gone_are_accepted_with_the_new_generation(
     lake: Callable[..., TopicLake], broker: Broker
 ) -> None:
-    """The holes were never explained; the rows of the window are not lost."""
+    """The holes were never explained, but the rows of the window are not lost."""
     lk = lake()
     window = sealed(lk)
     load(lk, window)

@@ -77,7 +77,7 @@ NOW = datetime(2026, 1, 3, tzinfo=UTC)
 
 
 def row_of(spec: FormatSpec, value: bytes) -> tuple[pa.Schema, dict[str, Any]]:
-    """Decode one value; return the schema and the row."""
+    """Decode one value. Return the schema and the row."""
     of = decoder_of(spec)
     found = of.decode(pa.array([value], pa.binary()))
     assert found.dead.num_rows == 0
@@ -111,7 +111,7 @@ WRONG_DATUM: dict[str, Any] = {
 
 
 def test_each_column_of_avro_that_differs_is_named() -> None:
-    """Times are after the year 9999, and the decimal has more digits than Python's default context."""
+    """The times are after the year 9999, and the decimal has more digits than Python's default context."""
     value = written(_without_logical_times(AVRO_SCHEMA), DATUM)
     fields, row = row_of(AVRO, value)
     assert difference(AVRO, fields, value, row) is None

@@ -1,5 +1,5 @@
-"""A deep audit uses as few queries as it can, and reports for each window the outcome of the query that contained
-it."""
+"""A deep audit uses as few queries as it can. For each window, it reports the outcome of the query that contained the
+window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Read = Callable[[Callable[[], Any], Lake, TableRef, list[str], int], dict[str, M
 
 @pytest.fixture
 def queries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
-    """Return a sound table, and the windows of each query answered by `answered`."""
+    """Make a sound table. Return the list to which `answered` adds the windows of each query."""
     tables.sound(tmp_path)
     answers.given(monkeypatch)
     return []

@@ -1,4 +1,4 @@
-"""Backup commands in a shell: their output, their effects, and that each remedy in a message works."""
+"""Backup commands in a shell: their output and their effects. Each remedy in a message works."""
 
 from __future__ import annotations
 

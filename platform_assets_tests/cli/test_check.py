@@ -1,4 +1,4 @@
-"""`platform-assets check`, and the checks that `up` and `status` do first: YAML, brokers, topics, Spark."""
+"""`platform-assets check`, and the same checks at the start of `up` and `status`: YAML, brokers, topics, Spark."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Windows given to `load` as ranges and by options: which are chosen, what a dry run prints, and the outcome.
-Without services."""
+"""Windows given to `load` as ranges and by options: the chosen windows, the output of a dry run, and the outcome. No
+services are needed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def topic(tmp_path: Path) -> DecodedTopic:
 
 @pytest.fixture
 def shell(tmp_path: Path, topic: DecodedTopic, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """Return a shell of a project that declares the topic, with its own Dagster instance and no other service."""
+    """Return a shell of a project that declares the topic. It has its own Dagster instance and no other service."""
     made = Shell(tmp_path / "project", dict(NOBODY))
     declare(made, 4)
     (made.root / "dagster").mkdir()

@@ -1,5 +1,5 @@
-"""States that need a decision: each is detected, its error names a command, and that command resolves it: decided,
-loaded, proved."""
+"""States that need a decision. Each is detected, and its error names a command. After this command, the decision is
+recorded, and the window is loaded and proved."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_topic_made_again_is_decided_and_goes_on_under_the_same_name(
 
 
 def lose(broker: Broker, home: Home, topic: str, end: int) -> None:
-    """Make the broker lose all records from offset `end` on, which has to begin a batch."""
+    """Make the broker lose all records from offset `end` on. A batch has to begin at this offset."""
     (folder,) = home.root.rglob(f"{topic}-0")
     broker.stop()
     assert cut_off(folder, end) == end

@@ -1,5 +1,5 @@
-"""Erasure in a shell, with a real broker and Spark: the records leave every file, audits pass, and neither engine
-restores them."""
+"""Erasure in a shell, with a real broker and Spark. The records disappear from every file, audits pass, and neither
+engine restores the records."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ WHO, NEEDLE = b"customer-4711", b"zebra in pyjamas"
 
 
 def sent(number: int) -> list[Record]:
-    """Return records of two partitions. Every third one has the key to erase; among those are values that are not
-    text or cannot be decoded."""
+    """Return records of two partitions. Every third record has the key to erase. Some of the values with this key are
+    not text or cannot be decoded."""
     kinds = (NEEDLE, b"\xff" + NEEDLE, NEEDLE.upper() + NEEDLE)
     return [
         Record(kinds[n // 3 % 3], WHO, n % 2)

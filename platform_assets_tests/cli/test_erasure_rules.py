@@ -1,5 +1,5 @@
-"""Options of `erase` about rules by key, and the output of `restore` about erasures that it applies again. No
-services."""
+"""Options of `erase` about rules by key, and the output of `restore` about erasures that it applies again. No services
+are needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def people(tmp_path: Path) -> MadeTopic:
 
 
 def topic_at(tmp_path: Path, name: str) -> MadeTopic:
-    """Return a topic with two windows, the first of them loaded; each has one record of Ann's and one of Bob's."""
+    """Return a topic with two windows, the first of which is loaded. Each window has one record of Ann and one of Bob."""
     topic = MadeTopic(tmp_path / "lake", name)
     first, _ = topic.seal([{0: [(ANN, b"1"), (BOB, b"2")]}, {0: [(ANN, b"3"), (BOB, b"4")]}])
     topic.load(first)

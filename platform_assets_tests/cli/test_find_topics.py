@@ -1,4 +1,5 @@
-"""Topics that match a pattern on a real broker, found by the command and by the sensor, and declared from then on."""
+"""Topics that match a pattern on a real broker. The command and the sensor find them, and from then on they are
+declared."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Broker) -> Sh
 
 
 def declare(shell: Shell, stem: str) -> Path:
-    """Declare topics whose names begin with `stem` and do not contain `secret`; return the folder."""
+    """Declare topics whose names begin with `stem` and do not contain `secret`. Return the folder."""
     folder = shell.root / "defs" / "shop"
     folder.mkdir()
     (folder / "defs.yaml").write_text(

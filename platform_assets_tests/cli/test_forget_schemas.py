@@ -1,4 +1,4 @@
-"""`platform-assets forget-schemas`: what it lists, deletes and refuses."""
+"""`platform-assets forget-schemas`: the schemas that it lists, deletes, and refuses to delete."""
 
 from __future__ import annotations
 

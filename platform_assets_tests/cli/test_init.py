@@ -1,4 +1,4 @@
-"""A new project outside this source tree: created, checked, and loaded by Dagster."""
+"""A new project outside this source tree: it is created, checked, and loaded by Dagster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows loaded from a shell: by their key in the ledger, reported to Dagster, and checked; and runs that would be
+"""Windows loaded from a shell by their key in the ledger, reported to Dagster, and checked; and runs that would be
 lost."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command as a whole: what `--help` lists and imports, and the form of errors."""
+"""The command as a whole: the output of `--help`, the packages that it imports, and the form of errors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ run()
 @pytest.mark.parametrize(("arguments", "code"), [(["--version"], 0), (["audit", "--no-such-option"], 2)])
 @pytest.mark.parametrize("root", ["s3://bucket/lake", "/lake"])
 def test_a_process_that_has_read_a_store_ends_at_once(root: str, arguments: list[str], code: int) -> None:
-    """Such a process could abort during Python's clean-up at exit."""
+    """Without this, such a process could abort during Python's clean-up at exit."""
     done = subprocess.run(
         [sys.executable, "-c", _ENDED.format(arguments=arguments)],
         capture_output=True, text=True, check=False, env=service_environment() | {"LAKE_ROOT": root},

@@ -1,4 +1,4 @@
-"""`platform-assets migrate-layout`: its output, its effects, and that its remedy works."""
+"""`platform-assets migrate-layout`: its output and its effects. Its remedy works."""
 
 from __future__ import annotations
 

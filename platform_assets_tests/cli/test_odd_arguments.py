@@ -1,4 +1,4 @@
-"""A mistyped argument gives a one-line error: the value, where it was given, and a next step that works."""
+"""A mistyped argument gives a one-line error that names the value, the argument, and a next step that works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPAN = "2026-01-01-00:00..2026-01-01-01:00"
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """Return a shell of a project with a topic that has three sealed windows, none of them loaded."""
+    """Return a shell of a project with a topic that has three sealed windows, none of which is loaded."""
     made = Shell(tmp_path)
     made.declare("orders")
     recorded(tmp_path / "lake", "orders", [{0: 0}, {0: 3}, {0: 5}, {0: 5}])

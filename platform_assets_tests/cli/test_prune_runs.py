@@ -31,8 +31,8 @@ def shell(tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def instance(shell: Shell) -> Iterator[dg.DagsterInstance]:
-    """Return the shell's instance, with a window that was loaded twice, two months ago by the clock used for
-    pruning."""
+    """Return the shell's instance, with a window that was loaded twice. By the clock used for pruning, this was two
+    months ago."""
     home = Home.from_environment(shell.variables)
     dagster_services.prepare(home)
     with dg.DagsterInstance.from_config(str(home.dagster)) as made:

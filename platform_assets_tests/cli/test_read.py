@@ -1,4 +1,4 @@
-"""The programs that `platform-assets read` prints run as pasted, in Spark, polars, DuckDB and pandas."""
+"""The programs that `platform-assets read` prints run unchanged in Spark, polars, DuckDB and pandas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 NATIVE = "assert rows.filesystem.base_fs.type_name == 'local', rows.filesystem"
-"""If Arrow reads through Python instead, one such program in ten aborts at exit."""
+"""If Arrow reads through Python instead, one in ten such programs aborts at exit."""
 COUNTS = {
     "spark": "print('rows:', rows.count())",
     "polars": "print('rows:', rows.collect().height)",

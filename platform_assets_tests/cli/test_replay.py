@@ -39,7 +39,7 @@ def fresh_table(lk: TopicLake, name: str) -> Path:
 
 
 def alter(lk: TopicLake, key: str, value: bytes) -> None:
-    """Change one byte of a record's value in the data file, and nothing else."""
+    """Change only one byte of a record's value in the data file."""
     (file,) = data_files(lk, key)
     content = file.read_bytes()
     assert content.count(value) == 1, "the value has to be in the file as it is, as random bytes are"
@@ -234,7 +234,8 @@ class Waiting:
 def begun(
     lk: TopicLake, name: str, keys: list[str], around: Callable[[LoadEngine], LoadEngine] = lambda engine: engine
 ) -> tuple[Replay, Iterator[tuple[str, Loaded | PlatformError]]]:
-    """Begin a replay of these windows; each loads when it is iterated. `around` wraps the replay's engine."""
+    """Begin a replay of these windows. Each window is loaded when the iteration reaches it. `around` wraps the replay's
+    engine."""
     live = lk.loader()
 
     def engine(lake: Lake) -> LoadEngine:
@@ -286,7 +287,7 @@ def test_a_replay_that_was_killed_is_gone_on_with_by_its_name(lake: LakeMaker) -
     before = lk.snapshot()
 
     class Killed(BaseException):
-        """Like SIGKILL, it cannot be caught by `except Exception`."""
+        """An error that, like SIGKILL, `except Exception` cannot catch."""
 
     _, loads = begun(lk, "k", keys)
     assert next(loads)[0] == keys[0]

@@ -1,6 +1,6 @@
-"""The table of a topic that is no longer declared leaves `status`, but can be read, audited and vacuumed.
+"""The table of a topic that is no longer declared disappears from `status`, but it can be read, audited and vacuumed.
 
-Its windows continue once the topic is declared again.
+Once the topic is declared again, its windows continue.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ WINDOWS = 5
 
 
 def filled(root: Path) -> MadeTopic:
-    """Return a topic with small windows of 2026-01-01, loaded and decoded."""
+    """Return a topic with small windows on 2026-01-01, loaded and decoded."""
     made = MadeTopic(root)
     made.fill(made.seal([{0: [(b"k", b"%d-%d" % (w, n)) for n in range(20)]} for w in range(WINDOWS)]))
     return made
@@ -75,7 +75,7 @@ def test_files_are_merged_and_the_command_says_so(shell: Shell, topic: MadeTopic
 
 
 def test_quiet_windows_and_the_budget_limit_a_run(shell: Shell, topic: MadeTopic) -> None:
-    """A run merges at least one group, and reports what remains."""
+    """A run merges at least one group, and reports the groups that remain."""
     refused = shell.run("upkeep", "people", "--quiet-hours", "99999", "--json")
     assert json.loads(refused.stdout)["tables"][0]["merged_files"] == 0
     size = max(file["size_bytes"] for file in files(topic))
@@ -236,7 +236,7 @@ def test_the_schedule_is_on_and_runs_once_at_a_time_if_a_table_is_flat(topic: Ma
 def test_a_table_that_cannot_be_opened_does_not_hold_up_the_others(
     topic: MadeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables are asked in the order of the lake's list, so all of one kind are damaged."""
+    """Tables are queried in the order of the lake's list, so all tables of one kind are damaged."""
     monkeypatch.setattr(upkeep, "merge_engine", lambda *_: MergeEngine())
     for kind in ("raw", "dead_letters"):
         for commit in (topic.root / kind / "people" / "_delta_log").iterdir():
@@ -249,7 +249,7 @@ def test_a_table_that_cannot_be_opened_does_not_hold_up_the_others(
 
 
 def test_the_job_leaves_tables_of_other_code_locations_to_them(topic: MadeTopic) -> None:
-    """The other location has their settings, such as `cluster_by`."""
+    """The other code location has the settings of these tables, such as `cluster_by`."""
     resources = {"lake": LakeResource(root=str(topic.root)), "spark": SparkResource(remote="sc://localhost:1")}
     others = dg.Definitions.merge(upkeep.definitions(), dg.Definitions(resources=resources))
     assert others.resolve_job_def("upkeep").execute_in_process().success

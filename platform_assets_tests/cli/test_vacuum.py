@@ -1,4 +1,4 @@
-"""`platform-assets vacuum`: what it lists, what it deletes, and what it refuses."""
+"""`platform-assets vacuum`: the files that it lists and deletes, and the requests that it refuses."""
 
 from __future__ import annotations
 

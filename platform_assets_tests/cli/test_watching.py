@@ -1,5 +1,5 @@
-"""`status --watch`: updates in place on a terminal, successive reports elsewhere, and the right exit code after
-Ctrl-C."""
+"""`status --watch`: it updates in place on a terminal, prints successive reports elsewhere, and has the right exit code
+after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ GOOD, BAD = Status("good", (table("clicks"),)), Status("bad", (table("clicks", "
 
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Replace waiting by a list of the requested waits."""
+    """Replace waiting by a list that records the requested waits."""
     waits: list[float] = []
     monkeypatch.setattr("platform_assets.cli.watching.time.sleep", waits.append)
     return waits
 
 
 def looks(*found: Status | PlatformError) -> Callable[[], Status]:
-    """Return these results one after the other, then act as if Ctrl-C was pressed."""
+    """Return these results one after the other, then act as if Ctrl-C had been pressed."""
     left = iter(found)
 
     def look() -> Status:

@@ -1,4 +1,4 @@
-"""The `decode:` block: what it declares, and the error for each mistake in it."""
+"""The `decode:` block: its effect on the declaration, and the error for each mistake in it."""
 
 from __future__ import annotations
 

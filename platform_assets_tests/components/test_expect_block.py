@@ -1,4 +1,4 @@
-"""The `expect:` list: what it declares, and the error for each mistake in it."""
+"""The `expect:` list: its effect on the declaration, and the error for each mistake in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic that clashes with others is omitted and named; all others are defined, shown and loaded."""
+"""A topic that clashes with other topics is left out and reported. All other topics are defined, shown and loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from testbed.samples import edge
 pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 
 ALIKE = identifier("shop.orders")
-"""The Dagster name of `shop.orders`, which another topic may have as its real name."""
+"""The Dagster name of `shop.orders`. Another topic may have this name as its real name."""
 PATTERN = """type: platform_assets.components.TopicTables
 attributes:
   pattern: {pattern}
@@ -54,7 +54,7 @@ def find(shell: Shell, *topics: str, name: str = "shop", pattern: str = ".*", ex
 
 
 def raw_tables() -> set[dg.AssetKey]:
-    """Return keys of the raw tables in Dagster, which accepts the definitions."""
+    """Return the keys of the raw tables in Dagster, after checking that Dagster accepts the definitions."""
     assert declared.refused_by_dagster() is None
     resources = dict.fromkeys(("kafka", "lake", "spark"), dg.ResourceDefinition.hardcoded_resource(None))
     whole = dg.Definitions.merge(declared.definitions(), dg.Definitions(resources=resources))

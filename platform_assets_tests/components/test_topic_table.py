@@ -30,7 +30,7 @@ root_module = "{name}"
 registry_modules = ["platform_assets.components"]
 """
 FIRST_LINE = 4
-"""First line of the attributes: a comment, the type and the word `attributes` precede them."""
+"""Line number of the first attribute. A comment, the type and the word `attributes` precede it."""
 NAMES = (f"shop_project_{n}" for n in itertools.count())
 
 # Dagster 1.13, which is pinned, reads YAML with a function that pydantic deprecates, and uses its own beta and preview
@@ -45,7 +45,8 @@ Project = Callable[..., Path]
 
 
 def yaml(*documents: dict[str, Any]) -> str:
-    """Return components with these attributes, spelled exactly as given; missing ones have valid defaults."""
+    """Return components with these attributes, spelled exactly as given. Attributes that are not given have valid
+    defaults."""
     whole = [{"topic": "orders", "window": '"0 * * * *"', "start": "2026-01-01T00:00Z", **d} for d in documents]
     return "---\n".join(
         "# a comment\ntype: platform_assets.components.TopicTable\nattributes:\n"
@@ -255,13 +256,13 @@ def _loaded_with_the_definitions(names: set[str], environ: Mapping[str, str]) ->
 
 
 def test_the_project_itself_loads_without_spark_and_its_session_maker() -> None:
-    """A code location loads quickly, also where Spark is not installed."""
+    """A code location loads quickly, even if Spark is not installed."""
     assert _loaded_with_the_definitions({"pyspark", "dagster_pyspark", "delta", "py4j"}, {}) == "[]"
 
 
 def test_definitions_of_raw_tables_load_without_compiled_kernels(project: Project) -> None:
-    """Each run loads the definitions again, and importing numba with the kernels takes longer than everything else
-    in them."""
+    """Each run loads the definitions again, and importing numba and the kernels takes longer than everything else in
+    the definitions."""
     root = project({})
     assert (
         _loaded_with_the_definitions({"numba", "llvmlite"}, {"PLATFORM_DEFS": str(next(root.glob("*/defs")))}) == "[]"

@@ -31,7 +31,7 @@ attributes:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of a domain's `defs.yaml`; the topic of the third entry comes from the environment."""
+    """Return the folder of a domain's `defs.yaml`. The topic in the third entry comes from the environment."""
     monkeypatch.setenv(DEFS_VARIABLE, str(tmp_path))
     monkeypatch.setenv("PAYMENTS", "payments")
     (tmp_path / "shop").mkdir()

@@ -21,7 +21,7 @@ def judged(tmp_path: Path, text: str | bytes, name: str = "shop/defs.yaml") -> J
 
 
 def said(found: Judgement) -> list[tuple[int, str]]:
-    """Return line and message of each mistake."""
+    """Return the line and the message of each mistake."""
     return [(m.line, m.message) for m in found.mistakes]
 
 

@@ -41,7 +41,8 @@ LITERALS = [
 
 @pytest.fixture(params=["TopicTable", "TopicTables"])
 def declaration(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Declare:
-    """Return the declaration from a topic's attributes, alone or in a list; `check` and Dagster have to agree on it."""
+    """Return the declaration built from a topic's attributes, alone or in a list. `check` and Dagster have to agree on
+    it."""
     monkeypatch.setenv(DEFS_VARIABLE, str(tmp_path))
 
     def declare(attributes: str) -> TopicDeclaration:

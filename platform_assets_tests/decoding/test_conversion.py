@@ -1,4 +1,4 @@
-"""Texts to values: vectorized and single conversion agree with each other and with the documentation."""
+"""Conversion of strings to values: vectorized and single conversion agree with each other and with the documentation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of(kind: pa.DataType, times: TimeFormat | None = None) -> Conversion:
 
 
 def outcome(one: Conversion, text: str) -> Any:
-    """Return the value as Arrow represents it, or the reason why there is none."""
+    """Return the value as Arrow represents it, or the reason why there is no value."""
     try:
         return pa.array([one.value(text)], one.type)
     except DecodeFault as fault:
@@ -41,7 +41,8 @@ def outcome(one: Conversion, text: str) -> Any:
 
 
 def assert_agreed(one: Conversion, texts: list[str | None]) -> None:
-    """Check that the column decides each text as it is decided alone; nulls are always decided."""
+    """Check that converting the column gives the same result for each string as converting the string alone. Nulls are
+    always converted."""
     column, undecided = one.column(pieces_of(pa.array(texts, pa.string())))
     column.validate(full=True)
     assert column.type == one.type

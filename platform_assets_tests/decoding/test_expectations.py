@@ -1,4 +1,5 @@
-"""The values that fail an expectation, compared with plain Python; and expectations that a column cannot have."""
+"""The values that fail an expectation are the same as in plain Python; expectations that a column cannot have are
+refused."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def as_yaml(value: Any) -> Any:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Expectation, pa.DataType, list[Any], Callable[[Any], bool]]:
-    """Return an expectation of a column, its type, values, and plain Python's result for each."""
+    """Return an expectation for a column, the column's type, values, and plain Python's result for each value."""
     kind = draw(st.sampled_from(list(VALUES)))
     finite = VALUES[kind].filter(lambda value: not isinstance(value, float) or math.isfinite(value))
     values = draw(st.lists(st.none() | VALUES[kind], max_size=20))

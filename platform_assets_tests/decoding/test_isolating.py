@@ -1,4 +1,4 @@
-"""An error caused by one value makes a dead letter of that value, and of no other."""
+"""An error caused by one value makes only that value a dead letter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JSON = decoder_of(FormatSpec("json", {"schema": "id BIGINT"}))
 
 
 class Panic(BaseException):
-    """A panic as a Rust library raises it."""
+    """A panic in the form in which a Rust library raises it."""
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""Numbers near powers of two and ten equal those of readers that share no code with the decoders."""
+"""Numbers near powers of two and ten are decoded to the same values that readers give which share no code with the
+decoders."""
 
 from __future__ import annotations
 

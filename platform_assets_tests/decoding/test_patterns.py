@@ -1,5 +1,5 @@
-"""Format `patterns`: log lines become the columns of the first pattern that matches the whole line, and name that
-pattern."""
+"""Format `patterns`: a log line is decoded into columns by the first pattern that matches the whole line, and the row
+names that pattern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark DDL and JSON Schema converted to Arrow, and what neither may contain."""
+"""Spark DDL and JSON Schema converted to Arrow, and the elements that neither may contain."""
 
 from typing import Any
 

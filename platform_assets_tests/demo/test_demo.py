@@ -1,4 +1,4 @@
-"""The whole demo as users run it: interrupted by Ctrl-C and by SIGKILL, then twice to its end."""
+"""The whole demo as users run it: interrupted by Ctrl-C and by SIGKILL, then run twice to its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ CHECKOUT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Signal to send once `counted`, a pattern with one group, matches a line with a number of at least `least`.
+    """A signal to send, and when to send it: once a line matches `counted`, a pattern with one group, and the number in
+    the group is at least `least`.
 
     The demo reports its progress every few seconds, so it may skip any particular number.
     """

@@ -1,4 +1,4 @@
-"""The streams on a real broker: each row is committed once, whatever ends the process."""
+"""The streams on a real broker: each row is committed once, regardless of what ends the process."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def test_a_stop_leaves_no_open_transaction(client: ClientSettings) -> None:
 
 @pytest.mark.broker
 def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker may refuse to abort a transaction before its first record is in the log; a stop then once ended
-    with an error."""
+    """The broker may refuse to abort a transaction before the transaction's first record is in the log. Stopping the
+    demo at that moment once ended with an error."""
     stop, handed, send = threading.Event(), list[int](), producing.Outlet.send
 
     def send_and_stop(self: producing.Outlet, rows: Rows, timestamps: Rows | None) -> None:
@@ -200,7 +200,7 @@ def test_a_stop_aborts_what_the_coordinator_knows_of(client: ClientSettings, mon
 
 @pytest.mark.broker
 def test_a_killed_stream_goes_on_without_doubling(client: ClientSettings, rng: random.Random) -> None:
-    """SIGKILL, three times, in the backlog and in the live part, with a transaction open."""
+    """Send SIGKILL three times, in the backlog and in the live part, with a transaction open."""
     # More rows are left than the largest transaction contains.
     rows, held = 20_000, 19_000
     program = [

@@ -1,4 +1,5 @@
-"""How the demo ends: exit code 0 only if everything passed; a failure names a remedy; its services are stopped."""
+"""The end of the demo: the exit code is 0 only if everything passed, a failure names a remedy, and the demo's services
+are stopped."""
 
 from __future__ import annotations
 

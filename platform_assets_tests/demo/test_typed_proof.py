@@ -1,5 +1,5 @@
-"""The comparison with the file finds a wrong value, a lost row and an unexpected dead letter; and decoded values
-equal those of pandas."""
+"""The comparison with the file finds a wrong value, a lost row and an unexpected dead letter. Decoded values equal
+those of pandas."""
 
 from __future__ import annotations
 

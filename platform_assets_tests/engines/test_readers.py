@@ -1,5 +1,5 @@
-"""Tables loaded by either engine, and decoded ones, read by Spark, delta-rs, polars and DuckDB: the same rows at
-each version."""
+"""Tables loaded by either engine, and decoded tables, read by Spark, delta-rs, polars and DuckDB. All readers see the
+same rows at each version."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ TYPED: Final = (
     "parts ARRAY<STRUCT<a: INT, b: DECIMAL(12, 2), c: ARRAY<DATE>>>, place STRUCT<x: DOUBLE, at: TIMESTAMP>, "
     "labels MAP<STRING, STRUCT<n: INT, t: TIMESTAMP>>, counts ARRAY<MAP<STRING, DATE>>"
 )
-"""Columns of each type that has values in JSON."""
+"""Columns of each type for which JSON has values."""
 FULL: Final = """{"id": 9223372036854775807, "yes": true, "tiny": -128, "small": 32767, "whole": -2147483648, "real": 1.5,
  "ratio": -1e-300, "price": 1234567.89, "vast": -1234567890123456789012345678.0123456789, "name": "träume 😀", "bytes": "aGkA",
  "day": "0001-01-01", "moment": "9999-12-31T23:59:59.999999Z", "tags": ["a", "", null],
@@ -188,7 +188,7 @@ def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in one form, whichever reader it comes from."""
+    """Return a value in one form, regardless of the reader that it comes from."""
     if value == {}:
         return []  # an empty map, as some readers return it
     if isinstance(value, dict):

@@ -1,5 +1,5 @@
-"""Older sound windows are only counted, with the same results; after a problem in one, that window and all later
-ones are judged again."""
+"""Older windows without problems are only counted, with the same results. After a problem in such a window, that window
+and all later windows are evaluated again."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def asked(*_: Any) -> NoReturn:
 
 
 def lake(root: Path, change: Callable[[list[Receipt]], list[Receipt]] = lambda receipts: receipts) -> None:
-    """Return a table of many windows with two partitions. The second has one marker in each window and is empty in
-    every fifth."""
+    """Return a table of many windows with two partitions. The second partition has one marker in each window and is
+    empty in every fifth window."""
     ends = list(
         itertools.accumulate(({0: 3, 1: 0 if n % 5 == 0 else 2} for n in range(WINDOWS)), _grown, initial={0: 7, 1: 0})
     )
@@ -100,7 +100,7 @@ def check_results(root: Path, *, whole: bool, checks: Iterable[str] = CHECKS) ->
 
 
 def unlike(some: list[CheckResult], others: list[CheckResult]) -> list[str]:
-    """Return the checks whose results differ; a headline may state how many windows were only counted."""
+    """Return the checks whose results differ. The headline is allowed to state how many windows were only counted."""
     return [one.check for one, other in zip(some, others, strict=True) if one != other]
 
 
@@ -229,7 +229,7 @@ def test_a_check_decides_window_by_window_and_the_first_that_it_wants_ends_the_c
 
 
 def test_every_registered_check_has_a_say_by_columns(tmp_path: Path) -> None:
-    """None of today's checks has to look at each window of a long table."""
+    """None of today's checks has to examine each window of a long table."""
     assert [name for name, check in CHECKS.items() if check.may_count is None] == []
 
 
@@ -244,7 +244,7 @@ def test_every_registered_check_has_a_say_by_columns(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_each_check_wants_the_window_in_which_it_has_something_to_find(tmp_path: Path, check: str, what: str) -> None:
-    """No check may rely on another one to request the window."""
+    """No check may rely on another check to request the window."""
     changes: dict[str, Callable[[Receipt], Receipt]] = {
         **RECEIPT_CHANGES,
         "a version that never was": lambda r: replace(r, table_version=99),

@@ -1,4 +1,4 @@
-"""Snapshots of older windows save evaluating each window again; any change to a window invalidates them."""
+"""Snapshots of older windows save evaluating each window again. Any change to a window invalidates its snapshot."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load_next(root: Path, number: int) -> SealedWindow:
 
 
 def gathered(found: Facts) -> tuple[Any, ...]:
-    """Return all facts that checks judge; both ways of gathering them must agree."""
+    """Return all facts that checks examine. Both ways of gathering the facts must agree."""
     return (
         found.windows, found.recorded, found.files, found.waiting, found.unasked, found.changed, found.rewritten,
         found.unreadable,
@@ -245,7 +245,7 @@ def judged(found: Facts) -> list[CheckResult]:
 
 @pytest.fixture
 def flat(flat: None, tmp_path: Path) -> list[SealedWindow]:
-    """Return a flat table with true digests, not remembered in a snapshot."""
+    """Return a flat table with correct digests that is not remembered in a snapshot."""
     windows = recorded(tmp_path, TOPIC, [{0: n * 3, 1: n * 2} for n in range(WINDOWS + 1)])
     for window in windows:
         all_of_it = rows(window.key, {p: list(range(r.start, r.end)) for p, r in window.ranges.items()})
@@ -286,7 +286,8 @@ def test_a_strangers_optimize_has_all_windows_judged(tmp_path: Path) -> None:
 def test_older_rows_in_a_file_that_newer_windows_share_are_missed_when_they_go(
     tmp_path: Path, flat: list[SealedWindow]
 ) -> None:
-    """In a flat table's file, only the newer windows are in a snapshot, and its successor lacks all older ones."""
+    """Of the windows in a file of a flat table, a snapshot lists only the newer ones, and here the successor of the
+    file lacks all older windows."""
     (merged,) = Upkeep(TableRef.raw(TOPIC), Ledger(Lake.at(tmp_path))).run(key_of(edge(1000)))
     assert merged.version == table_of(tmp_path).version()
     assert facts(tmp_path).older.windows == OLDER

@@ -206,7 +206,7 @@ def luminance(colour: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """Return the contrast ratio as defined by WCAG, which requires 3 to 1 for graphics and bold letters, 4.5 to 1
+    """Return the contrast ratio as defined by WCAG, which requires 3 to 1 for graphics and bold letters, and 4.5 to 1
     for small text."""
     darker, lighter = sorted((luminance(one), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)

@@ -226,8 +226,8 @@ def test_what_dagster_shows_wrongly_comes_after_what_is_wrong() -> None:
 
 @pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 def test_code_location_loads_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clashing names of steps or jobs are reported only when the whole code location loads, and then nothing of it
-    is shown."""
+    """Clashing names of steps or jobs are reported only when the whole code location is loaded, and then Dagster shows
+    nothing of that code location."""
     monkeypatch.setenv("LAKE_ROOT", "lake")
     repository = report_defs.defs().get_repository_def()
     repository.load_all_definitions()

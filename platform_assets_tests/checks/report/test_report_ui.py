@@ -1,6 +1,6 @@
 """A check's page in Dagster's UI: a headline, a heatmap, the worst windows, and what to do.
 
-If `PLATFORM_SCREENSHOTS` is set, screenshots of each page, light and dark, are kept there.
+If `PLATFORM_SCREENSHOTS` is set, screenshots of each page, light and dark, are saved there.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Opener = Callable[[str, str, Theme], "Page"]
 
 @pytest.fixture(scope="module")
 def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a webserver that shows evaluations of a sound table, of a ruined one, and of one that
-    disagrees with Dagster."""
+    """Return the address of a webserver that shows evaluations of three tables: a sound one, a damaged one, and one
+    that disagrees with Dagster."""
     root = tmp_path_factory.mktemp("reports")
     lake, home = root / "lake", root / "dagster"
     home.mkdir()
@@ -65,7 +65,7 @@ def address(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def check_page(address: str, browser: Browser) -> Iterator[Opener]:
-    """Open a check's page; keep a screenshot of it when the test is over."""
+    """Open a check's page, and save a screenshot of it when the test is over."""
     opened: list[tuple[Page, str]] = []
 
     def open_page(topic: str, check: str, theme: Theme) -> Page:
@@ -92,7 +92,7 @@ def shown(page: Page) -> str:
 
 
 def heatmap_drawn(page: Page) -> bool:
-    """Return True if the browser decoded the picture, so it is neither blocked nor broken."""
+    """Return True if the browser decoded the picture, which shows that the picture is neither blocked nor broken."""
     return bool(page.locator(".dagster-markdown img").first.evaluate("i => i.complete && i.naturalWidth > 300"))
 
 

@@ -21,7 +21,7 @@ def facts(
     edited: Collection[int] = (),
     holes: Mapping[tuple[int, int], Mapping[str, int] | None] | None = None,
 ) -> Facts:
-    """Return windows of 20 offsets; dense ones have the digest of their offsets, except those with the numbers
+    """Return windows of 20 offsets. Dense windows have the digest of their offsets, except those with the numbers
     `edited`."""
     made = tables.facts(windows, 2, holes=holes)
     wrong = {key(n) for n in edited}

@@ -1,4 +1,4 @@
-"""A tick records windows without offsets before it informs Dagster: there is no finding while the tick may still be
+"""A tick records windows without offsets before it informs Dagster. There is no finding while the tick may still be
 running."""
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_an_offset_that_belongs_to_a_window_that_was_read_is_named_only_if_it_is
 
 
 def test_offsets_that_no_window_holds_are_no_duplicates() -> None:
-    """The offsets are after the newest cut, before the first, or in a window that has no rows in the partition."""
+    """The offsets are after the newest cut, before the first cut, or in a window that has no rows in the partition."""
     assert duplicates(sound(changed=changed((A, rows_of(A, p0=[1, 5, 99], p1=[0, 4], p9=[0]))))) == [
         ("duplicate across windows", A, 1, ((4, 5),))
     ]

@@ -332,7 +332,7 @@ def test_a_data_file_that_was_removed_is_named_where_the_log_was_changed(
 
 
 def test_windows_that_were_only_rewritten_are_read_one_by_one_and_nothing_of_them_is_kept(tmp_path: Path) -> None:
-    """After OPTIMIZE by another program every file is different, and every row is the same."""
+    """After another program has run OPTIMIZE, every file is different, and every row is the same."""
     per_window = 20_000
     windows = samples.recorded(tmp_path, "t", [{0: n * per_window} for n in range(9)])
     for window in windows:

@@ -1,4 +1,4 @@
-"""The exact path continues where the kernel stopped: both report the same fault, and no value is read twice."""
+"""The exact path continues where the kernel stopped. Both report the same fault, and no value is read twice."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ FIELDS: Final[Mapping[str, tuple[Any, bytes, bytes, str]]] = {
     "block": ({"type": "array", "items": "int"}, b"\x02\x02\x00", b"\x01\x04\x02\x00", "a block that should end"),
     "map": ({"type": "map", "values": "string"}, b"\x02\x02k\x02v\x00", b"\x02\x02k\x02\xff\x00", "not UTF-8"),
 }
-"""By field name: its type, the bytes of a valid value, those of a broken one, and the error for that."""
+"""By field name: the field's type, the bytes of a valid value, those of a broken value, and the error for the broken
+value."""
 PLACES: Final = {"inner": "$.inner.text", "nested": "$.nested[1][0].text", "map": "$.map[0].value"}
 
 
 def value_of(broken: tuple[str, ...]) -> bytes:
-    """Return a value with all fields, of which these are broken."""
+    """Return a value with all fields. The fields named here have broken bytes."""
     return b"".join(bad if name in broken else good for name, (_, good, bad, _) in FIELDS.items())
 
 
 @pytest.fixture
 def all_fields() -> AvroDecoder:
-    """Return a decoder of all fields; its programs stop at a value that they cannot read."""
+    """Return a decoder of all fields. The decoder's programs stop at a value that they cannot read."""
     return avro(record(**{name: of for name, (of, _, _, _) in FIELDS.items()}))
 
 

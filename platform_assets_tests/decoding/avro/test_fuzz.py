@@ -1,4 +1,4 @@
-"""Both paths agree on any bytes, and on values written by fastavro they agree with fastavro."""
+"""Both paths agree on any bytes. For values written by fastavro, both paths also agree with fastavro."""
 
 from __future__ import annotations
 

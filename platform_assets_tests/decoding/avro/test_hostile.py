@@ -1,4 +1,4 @@
-"""Malicious values: their cost is proportional to their size, and they become dead letters."""
+"""Malicious values: they become dead letters, and the cost of each is proportional to its size."""
 
 from __future__ import annotations
 

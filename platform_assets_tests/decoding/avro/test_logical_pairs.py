@@ -1,4 +1,4 @@
-"""Every plain and logical type that a writer may use, read as every type that a column may be declared with."""
+"""Every plain and logical type that a writer may use, combined with every type that a column may be declared with."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ KINDS: Final = [Kind(plain, None) for plain in PLAIN] + [
 
 
 def is_readable(writer: Kind, reader: Kind) -> bool:
-    """Return True if Avro's promotions allow it and the logical types do not contradict each other."""
+    """Return True if Avro's promotions allow this pair and the logical types do not contradict each other."""
     if reader.plain != writer.plain and reader.plain not in PROMOTED.get(writer.plain, []):
         return False
     if reader.plain != writer.plain and {writer.plain, reader.plain} == {"bytes", "string"}:
@@ -90,7 +90,7 @@ def is_readable(writer: Kind, reader: Kind) -> bool:
 
 
 def expected(value: Any, writer: Kind, reader: Kind) -> Any:
-    """Return the value in a column of type `reader` for a readable value written as `writer`."""
+    """Return the value that a column of type `reader` has for a readable value written as `writer`."""
     if reader.logical in ("timestamp-millis", "timestamp-micros"):
         unit = NANOSECONDS[writer.logical or reader.logical]
         micros, rest = divmod(value * unit, 1_000)
@@ -109,7 +109,7 @@ def expected(value: Any, writer: Kind, reader: Kind) -> Any:
 
 
 def found(writer: Kind, reader: Kind) -> list[Any]:
-    """Return the result for each value, on which both paths agree."""
+    """Return the result for each value. Both paths must agree on it."""
     plain = record(a=Kind(writer.plain, None).schema())
     try:
         of = avro(record(a=reader.schema()), record(a=writer.schema()))

@@ -1,4 +1,4 @@
-"""A writer's record that contains itself: declared fields are decoded, and the rest is rescued."""
+"""A writer's record that contains itself: declared fields are decoded, and the other fields are rescued."""
 
 from __future__ import annotations
 

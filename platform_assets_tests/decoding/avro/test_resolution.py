@@ -1,4 +1,4 @@
-"""Records written with one schema and read with another, according to Avro's rules, which fastavro implements too."""
+"""Records written with one schema and read with another, according to the rules of Avro, which fastavro implements too."""
 
 from __future__ import annotations
 

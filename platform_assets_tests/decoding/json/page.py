@@ -1,4 +1,4 @@
-"""The rows of docs/json-dialect.md: each has a value, its columns and options, and the result."""
+"""The rows in the tables of docs/json-dialect.md. Each row has a value, its columns and options, and the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES: Final = re.compile("⟨([0-9a-f ]+)⟩")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. `row` and `rescued` are JSON texts if the value decodes; `reason` and `place` belong to a dead
+    """One row. `row` and `rescued` are JSON strings if the value can be decoded. `reason` and `place` belong to a dead
     letter."""
 
     text: str

@@ -1,4 +1,4 @@
-"""The page docs/json-dialect.md states the result for each kind of value, and both paths return it."""
+"""The page docs/json-dialect.md states the result for each kind of value, and both paths return that result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shown(value: Any) -> Any:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Return True if the values are equal and have the same type; -0.0 differs from 0.0."""
+    """Return True if the values are equal and have the same type. -0.0 differs from 0.0."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
     return repr(found) == repr(expected) or (isinstance(found, Decimal) and found == Decimal(str(expected)))

@@ -1,4 +1,4 @@
-"""Both paths agree on every value, and what they decode equals the result of Python's own parser."""
+"""Both paths agree on every value, and the values that they decode equal the results of Python's own parser."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ spaces = st.sampled_from(["", "", "", " ", "\n\t", "\r "])
 
 
 def objects(values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Return texts of objects, some of them with duplicate names."""
+    """Return JSON texts of objects, some of them with duplicate names."""
     pair = st.builds("{}{}:{}{}{}".format, names, spaces, spaces, values, spaces)
     return st.lists(pair, max_size=9).map(lambda pairs: "{" + ",".join(pairs) + "}")
 
@@ -142,7 +142,7 @@ def test_paths_agree_on_every_value(name: str, values: list[bytes | None]) -> No
 
 
 def plain(value: Any) -> Any:
-    """Convert to the form that `json.loads` returns; in nested structs, null fields count as absent."""
+    """Convert to the form that `json.loads` returns. In nested structs, null fields count as absent."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items() if each is not None}
     return [plain(each) for each in value] if isinstance(value, list) else value
@@ -191,7 +191,7 @@ def test_what_is_malformed_is_what_python_refuses(value: bytes) -> None:
 
 
 def both(options: dict[str, Any], values: Sequence[bytes | None]) -> Decoded:
-    """Decode with the fast path; the exact path has to agree."""
+    """Decode with the fast path, and check that the exact path agrees."""
     decoder = decoder_of(FormatSpec("json", options))
     block = pa.array(values, pa.binary())
     fast = decoder.decode(block)
@@ -244,7 +244,7 @@ def test_a_detail_holds_a_piece_of_the_value_alone() -> None:
 
 
 def test_plain_values_are_decoded_without_python() -> None:
-    """Otherwise the fast path would be correct but not fast."""
+    """If this failed, the fast path would still be correct, but not fast."""
     row = {
         "a": 1, "b": "x\n", "c": 0.1234567890123456, "d": True, "e": "2013-01-01T10:00:00.5+01:00", "f": "2013-01-01",
         "g": 12.5, "h": "aGk=", "i": 0.5, "j": 2**63 - 1, "k": [1, None], "l": {"m": "é", "n": [{"o": 1e300, "p": ["y"]}, None]},
@@ -303,7 +303,7 @@ def test_lenient_times_stay_on_the_fast_path(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_columns_may_have_another_name_than_their_field() -> None:
-    """A decoded table reserves some names; a fault still names the field in the value."""
+    """A decoded table reserves some column names. A fault still names the field as it is in the value."""
     options = {"schema": "order_key BIGINT NOT NULL, `window` STRING", "columns": {"order_key": "key", "window": "w"}}
     with pytest.raises(ConfigurationError, match=r"such as \{my_window: window\}"):
         decoder_of(FormatSpec("json", options))

@@ -1,4 +1,4 @@
-"""Cost of a large value: no Python code runs for each part of a field that the schema lacks."""
+"""Cost of a large value: no Python code runs for the individual parts of a field that is not in the schema."""
 
 from __future__ import annotations
 

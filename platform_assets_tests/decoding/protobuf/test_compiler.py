@@ -1,4 +1,4 @@
-"""Schemas from a registry are compiled in a separate folder, and hostile ones are refused permanently."""
+"""Schemas from a registry are compiled in a separate folder, and hostile schemas are refused permanently."""
 
 from __future__ import annotations
 

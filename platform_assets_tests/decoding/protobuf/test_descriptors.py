@@ -1,4 +1,4 @@
-"""Messages become rows by their descriptors, and hostile bytes become dead letters."""
+"""Messages become rows according to their descriptors, and hostile bytes become dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ONE, MANY = Proto.LABEL_OPTIONAL, Proto.LABEL_REPEATED
 def message(
     name: str, *fields: Field, many: tuple[str, ...] = (), optional: tuple[str, ...] = ()
 ) -> descriptor_pb2.DescriptorProto:
-    """Return a message type from fields, each with its name, number, type, and the type's name."""
+    """Return a message type with these fields. Each field has a name, a number, a type, and the name of the type."""
     made = descriptor_pb2.DescriptorProto(name=name)
     for field, number, kind, type_name in fields:
         added = made.field.add(name=field, number=number, type=kind, label=MANY if field in many else ONE)
@@ -43,7 +43,7 @@ def message(
 
 
 def described(*messages: descriptor_pb2.DescriptorProto, syntax: str = "proto3") -> descriptor_pb2.FileDescriptorSet:
-    """Return a descriptor set of one file and the files that it imports."""
+    """Return a descriptor set with one file and the files that it imports."""
     file = descriptor_pb2.FileDescriptorProto(name="t.proto", package="t", syntax=syntax, message_type=messages)
     file.enum_type.add(name="Colour").value.extend(
         [
@@ -245,8 +245,8 @@ def test_a_key_that_is_not_utf_8_is_a_dead_letter(others: bytes) -> None:
 
 
 def extended(package: str) -> descriptor_pb2.FileDescriptorSet:
-    """Return a file with a message that has a field `note`, an extension of the same name, one nested in a message,
-    and a repeated one."""
+    """Return a file with a message that has a field `note`, and with three extensions: one of the same name, one nested
+    in a message, and a repeated one."""
     dot = f".{package}." if package else "."
     leg = message("Leg", ("to", 1, Proto.TYPE_STRING, ""))
     top = message(

@@ -20,7 +20,7 @@ def admitted(schema: Any, **references: Any) -> AdmittedDecoder:
 
 
 def doubling(keyword: str, levels: int = 40) -> dict[str, Any]:
-    """Return a schema in which each definition refers to the next one twice."""
+    """Return a schema in which each definition refers to the next definition twice."""
     found: dict[str, Any] = {f"d{n}": {keyword: [{"$ref": f"#/definitions/d{n + 1}"}] * 2} for n in range(levels)}
     return {"definitions": {**found, f"d{levels}": {"type": "string"}}, "$ref": "#/definitions/d0"}
 

@@ -1,4 +1,5 @@
-"""One origin, bounded answers, and an id is declared unknown only if the registry itself says so."""
+"""The client contacts only one origin, answers are bounded, and an id counts as unknown only if the registry itself
+says so."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def registry() -> Iterator[FakeRegistry]:
 
 
 def client(registry: FakeRegistry, pauses: list[float] | None = None) -> RegistryClient:
-    """Return a client that does not wait."""
+    """Return a client that does not wait between attempts."""
     kept = [] if pauses is None else pauses
     return RegistryClient(RegistrySettings(registry.url, "user", SECRET), kept.append)
 

@@ -1,4 +1,5 @@
-"""A real registry: its schemas are read by id, whatever is registered later, and even if it no longer runs."""
+"""A real registry. Its schemas are read by id, even after other schemas are registered, and even if the registry no
+longer runs."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ JSON_SCHEMA = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "ob
 
 @pytest.fixture
 def register(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Register a schema: `register(subject, schema, kind="AVRO")` returns the status and the answer."""
+    """Register a schema. `register(subject, schema, kind="AVRO")` returns the status and the answer."""
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
     monkeypatch.setattr(clients, "_FIRST_PAUSE", 0.001)
 
@@ -64,8 +65,8 @@ def block(*values: bytes) -> pa.BinaryArray:
 def test_schemas_are_read_by_id_and_outlive_their_registry(
     registry: Registry, register: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """One test, because a registry starts slowly: Avro and JSON Schema, both kinds of changes, an unknown id, an
-    outage, recovery, and loss."""
+    """This is one test, because a registry starts slowly. It covers Avro and JSON Schema, both kinds of changes, an
+    unknown id, an outage, recovery, and loss."""
     subject = f"s-{uuid.uuid4().hex}"
     status, old = register(subject, OLD)
     assert status == 200

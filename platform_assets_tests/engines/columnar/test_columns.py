@@ -150,7 +150,7 @@ def test_a_marker_that_cannot_be_read_is_damage() -> None:
 
 
 def test_a_control_batch_that_the_cleaner_emptied_is_no_marker() -> None:
-    """The log cleaner removes a marker once its transaction has no records left, but keeps the batch for its
+    """The log cleaner removes a marker once the marker's transaction has no records left, but keeps the batch for the
     producer state."""
     emptied = made_batch([], base=3, producer=1, control=True)
     log = [
@@ -167,7 +167,7 @@ def test_a_control_batch_that_the_cleaner_emptied_is_no_marker() -> None:
 
 @pytest.mark.parametrize("fetch", [1, 2, 7, 1000])
 def test_pieces_of_a_random_log_have_its_committed_records_between_them(rng: random.Random, fetch: int) -> None:
-    """Pieces cut anywhere, also inside batches and inside transactions that began earlier, add up to the log."""
+    """Pieces cut at any offset, even inside batches and inside transactions that began earlier, add up to the log."""
     for _ in range(5):
         log = MadeLog.at_random(rng)
         cuts = sorted(rng.sample(range(1, log.end), min(6, log.end - 1)))
@@ -180,7 +180,7 @@ def test_pieces_of_a_random_log_have_its_committed_records_between_them(rng: ran
 
 
 def test_a_random_log_has_the_records_that_evidence_counts(rng: random.Random) -> None:
-    """The engine and the evidence determine independently what is committed."""
+    """The engine and the evidence determine independently which records are committed."""
     for _ in range(20):
         log = MadeLog.at_random(rng)
         start, end = sorted(rng.sample(range(log.end + 1), 2))
@@ -229,8 +229,8 @@ def limited(batch: bytes, **limits: int) -> list[pa.RecordBatch]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_beyond_a_limit_is_not_opened(codec: str) -> None:
-    """A batch of each codec at the limit is read; one above the limit is refused, and the error names the limit's
-    variable."""
+    """For each codec, a batch at the limit is read, and a batch above the limit is refused. The error names the
+    environment variable for the limit."""
     few, many = (
         (Made(3, headers=((b"h", b"v"),) * 5), Made(4, headers=((b"h", None),) * 5)),
         Made(8, b"k", b"v" * 3_000),
@@ -280,7 +280,7 @@ def test_a_body_that_is_not_what_its_header_says_is_damage() -> None:
 
 
 def test_lengths_that_lie_are_damage_and_reach_nothing_outside() -> None:
-    """Whatever lengths a record claims, no byte after it is read."""
+    """Regardless of the lengths that a record claims, no byte after the record is read."""
     for part in (
         varint(1 << 40), varint(-5) + varint(1 << 20), varint(-1) + varint(-1) + varint(-3),
         varint(-1) + varint(-1) + varint(1 << 30), varint(-1) + varint(-1) + varint(1) + varint(-1),

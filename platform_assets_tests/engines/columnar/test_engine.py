@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 FOR_EVER = {"retention.ms": "-1"}
-"""Retention is based on the records' own timestamps."""
+"""Topic settings that keep all records, because retention is based on the records' own timestamps."""
 
 NOT_UTF8 = (b"\xff\xfe", b"a\xc3", b"\xed\xa0\x80", b"\xed\xa0A", b"\xf0\x9f\x98", b"\xe0\x80\x80")
 """Header keys."""
@@ -72,8 +72,8 @@ def whole(lk: TopicLake, **changes: Any) -> Records:
 
 
 def test_both_engines_load_the_same_and_prove_each_other(lake: LakeMaker, rng: random.Random) -> None:
-    """With transactions, all kinds of records, and header keys that are not UTF-8: a window loaded by one engine is
-    proved unchanged by the other."""
+    """The topic has transactions, all kinds of records, and header keys that are not UTF-8. A window loaded by one
+    engine is proved unchanged by the other."""
     lk = lake(partitions=2, config=FOR_EVER)
     first, second = engines(lk)
     for one, other in ((first, second), (second, first)):
@@ -103,7 +103,7 @@ AGES = (
     *(253_402_300_800_000 + n for n in (-1, 0)),  # the year 10,000
     9_223_372_036_854_775,
 )
-"""Timestamps (ms) that programs have converted differently."""
+"""Timestamps (ms) that programs have converted in different ways."""
 BEFORE_1582 = (
     -12_219_292_800_001,
     *(-62_135_596_800_000 + n for n in (-1, 0)),  # the year 1
@@ -143,7 +143,7 @@ def test_timestamps_of_any_age_are_the_same_for_both_engines_and_all_readers(lak
 
 
 def test_a_driver_needs_none_of_what_workers_compile() -> None:
-    """A code location imports quickly, and one without numba uses the connector."""
+    """A code location imports quickly, and a code location without numba uses the connector."""
     program = "import sys; from platform_assets.engines import choice; print({'numba', 'pyspark'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
@@ -194,8 +194,8 @@ def test_failures_are_the_platforms_own_and_leave_no_file(lake: LakeMaker) -> No
 
 
 def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> None:
-    """The worker waits for an unresponsive broker, so it is in the middle of its work; so are the workers of all
-    retries."""
+    """The worker waits for an unresponsive broker, so it is in the middle of its work. The same is true of the workers
+    of all retries."""
     lk = lake(partitions=2)
     lk.send([Record(partition=p) for p in (0, 1)])
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:

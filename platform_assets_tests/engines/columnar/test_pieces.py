@@ -1,4 +1,5 @@
-"""However offsets are divided among tasks, each is read once, in order, and tasks have about equally much to read."""
+"""Regardless of how offsets are divided among tasks, each offset is read once, in order, and all tasks have about the
+same amount to read."""
 
 from __future__ import annotations
 

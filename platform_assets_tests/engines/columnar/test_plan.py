@@ -1,4 +1,4 @@
-"""A job's plan: the offsets of different orders are in different shares, and each share is in one task."""
+"""A job's plan: offsets of different orders are in different shares, and each share is in one task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that no load can accept are found, without false alarms, whatever the size of a fetch."""
+"""Records that no load can accept are found, without false alarms, regardless of the size of a fetch."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def flipped(batch: bytes, at: int = -1) -> bytes:
 
 
 def damaged_at(number: int, at: int = -1, *, together: bool = False) -> Script:
-    """Return a fetch function for LOG with one bit flipped in one batch; its answers have one batch, or all that
-    follow."""
+    """Return a fetch function for LOG with one bit flipped in one batch. Its answers contain one batch, or all batches
+    that follow."""
     log = [flipped(batch, at) if n == number else batch for n, batch in enumerate(LOG)]
     rest = [b"".join(log[n:]) if together else batch for n, batch in enumerate(log)]
     made = script(together=False)

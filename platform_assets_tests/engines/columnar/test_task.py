@@ -1,4 +1,5 @@
-"""Shares of a job, run as a Spark worker runs them: their files contain what a consumer reads at the same offsets."""
+"""Shares of a job, run as a Spark worker runs them. Their files contain the same records that a consumer reads at the
+same offsets."""
 
 from __future__ import annotations
 
@@ -42,12 +43,12 @@ pytestmark = pytest.mark.broker
 
 Ranges = Mapping[int, tuple[int, int]]
 FOR_EVER = {"retention.ms": "-1"}
-"""Retention is based on the records' own timestamps."""
+"""Topic settings that keep all records, because retention is based on the records' own timestamps."""
 
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
-    """Make a topic and its lake like the common fixture, without Spark."""
+    """Make a topic and its lake as the common fixture does, but without Spark."""
 
     def make(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> TopicLake:
         name = topic(partitions=partitions, config=config)
@@ -61,7 +62,7 @@ def _no_spark() -> Any:
 
 
 def work_of(lk: TopicLake, ranges: Ranges, table: Path, *, most: int = 3, smallest: int = 1, **more: Any) -> Work:
-    """Return the work of loading `ranges` of a topic to files in `table`."""
+    """Return the work of loading `ranges` of a topic into files in `table`."""
     table.mkdir(exist_ok=True)
     pieces = shares({p: [OffsetRange(*r)] for p, r in ranges.items()}, smallest, most)
     source = Source(lk.topic, lk.cluster.topic(lk.topic).topic_id, str(table))
@@ -86,7 +87,7 @@ def of_source(work: Work, **changes: str) -> Work:
 
 
 def done(wanted: Work) -> list[WrittenFile]:
-    """Run a job that has to succeed; return its files."""
+    """Run a job that has to succeed. Return its files."""
     found = reports(wanted)
     for report in found:
         if report.error is not None:
@@ -100,7 +101,7 @@ def failed(wanted: Work) -> list[Any]:
 
 
 def rows(table: Path, files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
-    """Return the rows of all files in order, timestamps in microseconds."""
+    """Return the rows of all files in order. Timestamps are in microseconds."""
     found: list[dict[str, Any]] = []
     for file in files:
         content = pq.read_table(table / file.path, partitioning=None)
@@ -129,7 +130,7 @@ def by_consumer(lk: TopicLake, ranges: Ranges) -> list[dict[str, Any]]:
 
 
 def same(lk: TopicLake, table: Path, ranges: Ranges, **more: Any) -> list[WrittenFile]:
-    """Load `ranges`; compare the rows with a consumer's, and the digests with those of the files."""
+    """Load `ranges`. Compare the rows with those of a consumer, and the digests with those of the files."""
     files = done(work_of(lk, ranges, table, **more))
     found = sorted(rows(table, files), key=lambda r: (r["kafka_partition"], r["kafka_offset"]))
     assert found == by_consumer(lk, ranges)
@@ -150,7 +151,7 @@ def test_all_that_a_record_has_is_as_a_consumer_reads_it(lake: LakeMaker, tmp_pa
 def test_history_with_transactions_is_read_as_a_consumer_reads_it(
     lake: LakeMaker, tmp_path: Path, rng: random.Random
 ) -> None:
-    """Cut at random: pieces begin and end inside transactions."""
+    """Cut the log at random, so that pieces begin and end inside transactions."""
     lk = lake(partitions=2)
     for number in range(12):
         some = [
@@ -282,7 +283,7 @@ def test_failures_come_back_typed_and_leave_no_file(lake: LakeMaker, tmp_path: P
 
 
 def test_errors_survive_the_way_back() -> None:
-    """Their class, fields and message are kept."""
+    """The class, the fields and the message of the errors are kept."""
     for error in (
         UnreadableTimestampError("raw/t", "w", [(0, 1, 2)]),
         OffsetsVanishedError("t", "w", "detail"),

@@ -1,4 +1,5 @@
-"""Tables sorted by Spark's own OPTIMIZE: with INT96 and different files, every command sees the same rows."""
+"""Tables sorted by Spark's own OPTIMIZE, which writes INT96 timestamps and different files. Every command sees the same
+rows."""
 
 from __future__ import annotations
 

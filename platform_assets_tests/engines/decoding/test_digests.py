@@ -57,14 +57,14 @@ def test_offsets_digest_is_that_of_the_raw_table() -> None:
 
 
 def test_column_of_nulls_changes_no_digest() -> None:
-    """Older rows read a column that was added later as nulls, whatever its position."""
+    """Older rows have null in a column that was added later, regardless of the position of the column."""
     rows = typed_rows(random.Random(SEED), 50)
     for at in (2, 5, rows.num_columns):
         assert measured(rows.add_column(at, "new", pa.nulls(50, pa.string()))) == measured(rows)
 
 
 def test_value_that_moved_to_another_column_gives_another_digest() -> None:
-    """Digests skip nulls, so swapped columns of one type could otherwise go unnoticed."""
+    """Digests skip nulls, so two swapped columns of the same type could remain unnoticed."""
     one, null = pa.array([7], pa.int32()), pa.nulls(1, pa.int32())
     kept = {"kafka_partition": pa.array([0], pa.int32()), "kafka_offset": pa.array([5], pa.int64())}
     right = pa.RecordBatch.from_pydict({**kept, "a": one, "b": null})

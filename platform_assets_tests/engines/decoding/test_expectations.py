@@ -1,4 +1,5 @@
-"""Results of expectations equal those counted in plain Python, however the rows are divided into blocks and shares."""
+"""Results of expectations equal those counted in plain Python, regardless of how the rows are divided into blocks and
+shares."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ Rows = list[dict[str, Any]]
 
 @st.composite
 def windows(draw: st.DrawFn) -> Rows:
-    """Return the rows of a window by partition and offset; tombstones have no values."""
+    """Return the rows of a window by partition and offset. Tombstones have no values."""
     values = st.fixed_dictionaries({
         "a": st.none() | st.sampled_from(["p", "q", "r", ""]),
         "b": st.none() | st.integers(-1, 2),
@@ -75,7 +76,7 @@ def blocks(rows: Rows, cuts: Sequence[int]) -> list[pa.RecordBatch]:
 @UNTIMED
 @given(windows(), st.lists(st.integers(0, 25), max_size=4), st.randoms())
 def test_single_rows(rows: Rows, cuts: list[int], order: random.Random) -> None:
-    """Each block is in its own share, in any order; the results pass through serialized reports."""
+    """Each block is in its own share, in any order. The results pass through serialized reports."""
     shares = []
     for block in blocks(rows, cuts):
         measurer = Measurer((*EXPECTED, KEYS), LAYOUT)
@@ -99,7 +100,7 @@ def test_single_rows(rows: Rows, cuts: list[int], order: random.Random) -> None:
 @given(windows(), st.lists(st.integers(0, 25), max_size=4), st.integers(1, 30), st.sampled_from([("a",), ("a", "b"), ("s",)]),
        st.randoms())  # fmt: skip
 def test_keys(rows: Rows, cuts: list[int], at_once: int, columns: tuple[str, ...], order: random.Random) -> None:
-    """Figures do not depend on the number of passes that the memory limit requires, or on the order of blocks."""
+    """Figures depend neither on the number of passes that the memory limit requires, nor on the order of blocks."""
     parts = blocks(rows, cuts)
     order.shuffle(parts)
     e = Expectation("e", "unique", columns)
@@ -132,7 +133,7 @@ def test_keys_are_named_with_their_columns() -> None:
 
 
 def test_memory_is_that_of_distinct_keys() -> None:
-    """A million rows with the same key need no more memory than one."""
+    """A million rows with the same key need no more memory than one row."""
     counts = uniqueness._Counts(1000)
     for _ in range(100):
         counts.add(np.full(10_000, 7, np.uint64))
@@ -161,7 +162,7 @@ def test_hashes_tell_columns_apart() -> None:
 
 
 def test_files_that_were_written_are_read(tmp_path: Path) -> None:
-    """The files are written as a worker writes them: without an Arrow schema."""
+    """The files are written without an Arrow schema, as a worker writes them."""
     rows = [
         {"kafka_partition": n % 2, "kafka_offset": n, "tombstone": False, "a": f"k{n % 3}", "b": 1, "s": {"x": n % 2}}
         for n in range(10)
@@ -207,7 +208,7 @@ def test_figures_are_read_back() -> None:
 
 
 def test_times_beyond_the_year_9999_are_counted_and_shown_as_numbers() -> None:
-    """A producer may send microseconds instead of milliseconds; a range is declared to find that."""
+    """A producer may send microseconds instead of milliseconds. A range is declared to find this mistake."""
     layout = pa.schema([*list(LAYOUT)[:3], ("at", pa.timestamp("us", "UTC"))])
     far = pa.array([1 << 60] * 2, pa.int64()).cast(pa.timestamp("us", "UTC"))
     rows = pa.RecordBatch.from_arrays(

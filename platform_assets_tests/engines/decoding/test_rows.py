@@ -1,4 +1,4 @@
-"""Each record becomes a row of exactly one of two tables, in order, with the results for key and value side by side."""
+"""Each record becomes a row in exactly one of two tables, in order, with the results for key and value side by side."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_record_is_in_one_table() -> None:
 
 
 def test_repairs_are_decoded_instead_of_values() -> None:
-    """A value that is still invalid becomes a dead letter with the value as sent."""
+    """A value that is still invalid becomes a dead letter that has the value as it was sent."""
     records = raw(
         (0, 1, None, b"{"), (0, 2, None, b"{"), (1, 1, None, b"{"), (1, 2, None, None), (1, 3, None, b'{"id": 9}')
     )

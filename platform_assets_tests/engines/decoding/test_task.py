@@ -1,4 +1,4 @@
-"""A Spark task returns the same rows and dead letters however its share is divided into blocks."""
+"""A Spark task returns the same rows and dead letters regardless of how its share is divided into blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = FormatSpec("json", {"schema": "id BIGINT NOT NULL"})
 
 
 def values(*, backwards: bool) -> pa.RecordBatch:
-    """Return records of two partitions, some of them broken; each has a different key and headers."""
+    """Return records of two partitions, some of them broken. Each record has a different key and different headers."""
     offsets = list(range(RECORDS))
     found = [(o % 2, o, f"key {o}".encode(), b"{" if o in BROKEN else b'{"id": %d}' % o) for o in offsets]
     return raw(*(reversed(found) if backwards else sorted(found)))
@@ -66,7 +66,7 @@ def decoded(folder: Path, records: pa.RecordBatch, key: FormatSpec | None) -> tu
 def test_blocks_do_not_show(
     large: bool, key: FormatSpec | None, backwards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dead letters have their own keys, headers and times, wherever blocks begin."""
+    """Dead letters have the keys, headers and times of their own records, wherever blocks begin."""
     records = values(backwards=backwards)
     whole = decoded(tmp_path / "whole", records, key)
     monkeypatch.setattr(task, "BLOCK_ROWS", 7)

@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 def row(partition: int = 0, offset: int = 0, **more: Any) -> Row:
-    """Return a row that is empty except for the given values; the timestamp is in microseconds."""
+    """Return a row that is empty except for the given values. The timestamp is in microseconds."""
     plain = {"kafka_timestamp": 0, "kafka_timestamp_type": 0, "key": None, "value": None, "headers": None}
     return {"kafka_partition": partition, "kafka_offset": offset, **plain, **more}
 
@@ -99,7 +99,7 @@ def test_random_rows_have_the_digests_of_the_definition(rng: random.Random) -> N
 
 
 def test_the_digest_of_all_is_the_sum_of_its_parts_wherever_they_are_cut(rng: random.Random) -> None:
-    """Parts are slices of shared buffers, whose validity bits and offsets may begin anywhere."""
+    """Parts are slices of shared buffers. Their validity bits and offsets may begin at any position."""
     rows = random_rows(rng, 100)
     whole = batch_of(rows)
     expected = sum((measured(batch_of([r])) for r in rows), Measured.of_nothing())
@@ -131,7 +131,7 @@ def test_each_difference_of_a_row_changes_its_content_digest() -> None:
 
 
 def test_xxh64_is_that_of_its_specification() -> None:
-    """Test vectors from the reference implementation's own sanity check: its buffer, lengths and seeds."""
+    """Test vectors from the reference implementation's own sanity check: the buffer, the lengths and the seeds."""
     state, buffer = np.uint64(2654435761), bytearray()
     with np.errstate(over="ignore"):
         for _ in range(256):

@@ -16,7 +16,7 @@ EXECUTOR = (
     "(127.0.0.3 executor 5): ExecutorLostFailure (executor 5 exited caused by one of the running tasks) Reason: Command exited with "
     "code 137"
 )
-"""The form of a standalone cluster's error."""
+"""An error in the form in which a standalone cluster reports it."""
 DAMAGED = (
     "Job aborted due to stage failure: Task 1 in stage 2.0 failed 4 times, most recent failure: Lost task 1.3 in stage 2.0: "
     "org.apache.kafka.common.KafkaException: Received exception when fetching the next record from orders-v2-1. If needed, please "
@@ -24,7 +24,7 @@ DAMAGED = (
     "Caused by: org.apache.kafka.common.KafkaException: Record batch for partition orders-v2-1 at offset 4096 is invalid, cause: "
     "Record is corrupt (stored crc = 1, computed crc = 2)\n"
 )
-"""The form of an error from Kafka's own client."""
+"""An error in the form in which Kafka's own client reports it."""
 
 
 def test_a_load_whose_executors_died_may_be_tried_again_and_names_what_was_read() -> None:

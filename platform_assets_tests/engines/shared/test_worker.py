@@ -1,4 +1,4 @@
-"""A Spark worker's overhead between tasks is lower after it has run a task of the platform."""
+"""A Spark worker's overhead between tasks is lower after the worker has run a task of the platform."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from platform_assets.engines.shared import job, worker
 
 @dataclass(frozen=True)
 class Nothing:
-    """Work without a share."""
+    """Work without any share."""
 
     shares: tuple[str, ...] = ()
 
@@ -79,8 +79,8 @@ def test_garbage_is_looked_for_among_what_came_after_the_first_task() -> None:
 
 @pytest.mark.parametrize(("code", "begun"), [(worker.CODE, 1), ("another", 0)])
 def test_a_worker_of_other_code_is_left_as_it_is(code: str, begun: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks the function that Spark maps, as the worker calls it: an older release may lack what this one would
-    call."""
+    """Check the function that Spark maps, in the way in which the worker calls it. An older release may lack a function
+    that this release would call."""
     monkeypatch.setattr("platform_assets.engines.shared.job.CODE", code)
     assert list(job._mapped(Nothing(), "platform_assets.engines.columnar.task")(iter(()))) == []
     assert worker._tasks == begun
