@@ -39,7 +39,8 @@ class Exactness:
         altered: numbers of rows whose bytes differ from those in the dataset.
         foreign: count of the table's values that do not match any row of the dataset.
         places_doubled: count of log places (partition and offset) that the table has more than once.
-        not_in_log: count of the table's places where the topic has no committed record, or has the record of another row.
+        not_in_log: count of the table's places where the topic has no committed record, or has the record of another
+            row.
         not_in_table: count of the topic's committed records without a row in the table.
     """
 
