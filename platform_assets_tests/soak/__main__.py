@@ -1,6 +1,9 @@
-"""`make soak`: run storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions or
-canaries, and print the findings. The exit code is 1 if anything was found, or if something did not recover by itself. A
-scenario continues after a finding."""
+"""`make soak`: run scenarios, and print the findings.
+
+The scenarios are storms, crashes, outages, days of a topic, random logs, restarts, decoders, recovery, decisions and
+canaries. The exit code is 1 if anything was found, or if something did not recover by itself. A scenario continues
+after a finding.
+"""
 
 from __future__ import annotations
 
