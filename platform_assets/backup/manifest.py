@@ -182,7 +182,8 @@ class Backup:
                     yield block
         if size != file.bytes or digest.hexdigest() != file.sha256:
             raise BackupDamagedError(
-                str(place), f"its size or content differs from what was backed up ({size:,} bytes for {file.bytes:,})"
+                str(place),
+                f"its size or content differs from what was backed up ({size:,} bytes; backed up: {file.bytes:,})",
             )
 
     def compare(self, file: BackedUpFile) -> None:

@@ -64,10 +64,10 @@ def lines(table: TableRef, done: Rebuilt) -> list[str]:
     found = [f"{table}: {done.cuts} cuts and {done.receipts} receipts restored"]
     if done.found:
         found.append(
-            f"{table}: the table's log no longer has the loads of {counted(len(done.found), 'window')} "
-            f"({done.found[0]} to {done.found[-1]}), so the ledger has the rows that the table has now. Rows that "
-            "were deleted or erased before may be missing. Load these windows again: each load compares them with "
-            "Kafka, and lists records that the table lacks"
+            f"{table}: the table's log no longer contains the loads of {counted(len(done.found), 'window')} "
+            f"({done.found[0]} to {done.found[-1]}), so their ledger entries describe the rows that are in the table now. "
+            "Rows that were deleted or erased earlier may be missing. Load these windows again: each load compares its "
+            "window with Kafka, and lists records that the table lacks"
         )
     if done.first:
         places = ", ".join(f"partition {p} offset {offset}" for p, offset in done.first.items())

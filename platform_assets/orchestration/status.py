@@ -345,7 +345,9 @@ def _subject(
     brokers are not queried."""
     silence = broker_silence
     if silence is None and cluster is None:
-        silence = "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker runs: `platform-assets up` starts one"
+        silence = (
+            "KAFKA_BOOTSTRAP_SERVERS is not set and no embedded broker is running; start one with `platform-assets up`"
+        )
     if silence is not None or cluster is None:
         return Subject(declaration, ledger, silence or "", now)
     return Subject(declaration, ledger, cluster.with_deadline(time.monotonic() + _BROKER_BUDGET_SECONDS), now)

@@ -137,8 +137,8 @@ class Brokers:
                 )
         if self._wanted and len({*self._running(), *self._wanted}) < min(_QUORUM, len(self._services)):
             raise ConfigurationError(
-                f"{self._wanted[0]} cannot start alone: two of the three brokers must run to elect a controller. "
-                f"`platform-assets up --service {FIRST}` starts all that do not run."
+                f"{self._wanted[0]} cannot start alone: two of the three brokers must be running to elect a controller. "
+                f"`platform-assets up --service {FIRST}` starts every broker that is not running."
             )
 
     def spec(self, service: BrokerService) -> ServiceSpec:

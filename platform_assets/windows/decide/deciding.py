@@ -151,7 +151,7 @@ class Deciding:
             clusters.accept(found, self.author, self.ledger)
             if found.first.topic_id == found.newest.topic_id:
                 self.report(
-                    "accepted; to verify this, load a window again that is already loaded: its digests are compared"
+                    "accepted; to verify this, load again a window that is already loaded: its digests are compared with its receipt"
                 )
             else:
                 self.report(

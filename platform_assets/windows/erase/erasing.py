@@ -189,7 +189,7 @@ class _Window:
         metadata = self._metadata()
         if metadata is None and self.files.paths:
             return FilesLostError(
-                self.table.name, self.key, "neither the ledger nor the table's log has a load of its rows"
+                self.table.name, self.key, "neither the ledger nor the table's log records a load of this window"
             )
         if metadata is None:
             self._fence(commit)

@@ -127,7 +127,7 @@ class TableUpkeep:
         return found
 
     def _unproved(self) -> tuple[str, ...]:
-        """Return the windows whose rows in the newest version are not known to be those of their receipts.
+        """Return the windows for which nothing proves that the newest version contains the rows of the receipt.
 
         Files that other programs have rewritten are read once, if they hold several windows.
         """
