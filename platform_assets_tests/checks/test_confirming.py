@@ -123,7 +123,7 @@ def test_an_engine_that_reads_other_rows_is_found_and_changes_nothing(lake: Lake
         evaluation(lk, engine_by_name=lambda name: Forgetful(Lake.at(lk.root), lambda: lk.settings, lk.spark))
     )
     assert [(f.kind, f.window) for f in found.findings] == [("engines disagree", key)]
-    assert "4 rows instead of the 5 rows" in found.findings[0].detail
+    assert "4 rows, but the columnar engine loaded 5" in found.findings[0].detail
     assert found.alarming
     assert receipts(lk)[key].confirmed_by is None
     assert lk.rows() == before

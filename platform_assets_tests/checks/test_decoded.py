@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -329,6 +330,11 @@ def test_spark_itself_reads_what_was_compacted_and_decodes_raw_rows_again(
         "rows_read_otherwise": 10,
         "windows_left": 0,
     }
-    rewrite(topic, lambda rows: rows.set_column(rows.schema.get_field_index("id"), "id", pa.array([11], pa.int64())))
+
+    def altered(rows: pa.Table) -> pa.Table:
+        ids = pc.if_else(pc.equal(rows["window"], topic.windows[2].key), pa.scalar(11, pa.int64()), rows["id"])
+        return rows.set_column(rows.schema.get_field_index("id"), "id", ids)
+
+    rewrite(topic, altered)
     (finding,) = findings(DecodedAudit(topic.declaration, topic.ledger, lambda: decoder).run(NOW, deep=True))
     assert (finding.kind, finding.window) == ("altered value", topic.windows[2].key)

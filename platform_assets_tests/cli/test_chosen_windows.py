@@ -35,6 +35,8 @@ pytestmark = [*map(pytest.mark.filterwarnings, DAGSTER_WARNINGS)]
 NOBODY = {"SPARK_REMOTE": "sc://127.0.0.1:1", "KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 DECODE = "  decode: {{value: {{format: string, max_bytes: {most}}}, dead_letters: {{warn: 0.9, fail: 1.0}}}}\n"
 TOPIC, TABLE = "orders", "decoded/orders"
+TERMINAL = {"TERM": "xterm"}
+"""Without it, a test run in a dumb terminal would have no bars."""
 
 
 @pytest.fixture
@@ -180,7 +182,7 @@ def test_a_failed_window_that_the_raw_table_lacks_is_not_decoded(shell: Shell, t
 
 def test_bars_show_how_far_each_kind_of_table_is_on_a_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
     on_screen = io.StringIO()
-    console = Console(file=on_screen, force_terminal=True, width=100)
+    console = Console(file=on_screen, force_terminal=True, width=100, _environ=TERMINAL)
     with bars(["raw", "decoded"], 3, as_json=False, console=console) as shown:
         for kind in ("raw", "raw", "decoded"):
             shown.advance(kind)
@@ -192,7 +194,7 @@ def test_bars_show_how_far_each_kind_of_table_is_on_a_terminal_alone(capsys: pyt
     assert tuple(capsys.readouterr()) == ("a line\n", "an error\n")
     for windows, terminal in ((1, True), (3, False)):
         quiet = io.StringIO()
-        console = Console(file=quiet, force_terminal=terminal)
+        console = Console(file=quiet, force_terminal=terminal, _environ=TERMINAL)
         with bars(["raw"], windows, as_json=False, console=console) as shown:
             shown.advance("raw")
             shown.show("a line")
@@ -210,7 +212,7 @@ def test_lines_stand_above_the_bars_on_a_terminal() -> None:
 
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", program])
+        os.execve(sys.executable, [sys.executable, "-c", program], {**os.environ, **TERMINAL})
     with suppress(OSError):  # Linux raises this when the other side has closed
         while found := os.read(terminal, 1 << 16):
             written += found

@@ -175,7 +175,7 @@ def test_a_window_that_is_lost_for_good_holds_what_is_left(lake: LakeMaker, brok
         "2 of 40 rows no longer exist anywhere; offsets without a row: partition 1 offsets [3, 4), partition 1 "
         "offsets [5, 6)" in said
     )
-    assert "33 rows were read from Kafka again, 5 come from data files of the table" in said
+    assert "33 rows were read from Kafka again, and 5 come from data files of the table" in said
     left = [r for r in good if (r.partition, r.offset) not in {(1, 3), (1, 5)}]
     assert [r.whole for r in lk.rows()] == [r.whole for r in left]
     receipt = lk.ledger.receipts(lk.declaration.raw_table)[key]

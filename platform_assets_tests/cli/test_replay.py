@@ -100,7 +100,9 @@ def test_beside_the_table_a_range_is_equal_and_one_altered_record_is_found(
     alter(lk, keys[0], values[5])
     altered = shell.run("replay", lk.topic, "--partition", "0", "--from", "5", "--to", "6", "--into", "proof")
     assert altered.exit_code == 1
-    assert "partition 0: 9 rows in the table, 9 rows from Kafka; with another value: offsets [5, 6)" in altered.stdout
+    assert (
+        "partition 0: 9 rows in the table, 9 rows from Kafka; with a different value: offsets [5, 6)" in altered.stdout
+    )
     assert f"raw/{lk.topic} DIFFERS from Kafka in 1 of 1 window" in altered.stdout
     healed = shell.run("replay", lk.topic, f"{keys[0]}..", "--json")
     assert healed.exit_code == 0, healed.output

@@ -76,11 +76,12 @@ def written(lake: Lake, window: SealedWindow, load_id: str) -> tuple[LoadMetadat
     """Write the rows of a window to a new file; return the file and the metadata for its commit."""
     (offsets,) = (range(r.start, r.end) for _, r in window.ranges.items())
     folder, path = lake.table(TABLE), f"{load_folder(window.key, load_id)}/0.parquet"
-    write_rows(folder, path, samples.rows(window.key, {0: offsets}).drop_columns(["window"]))
+    write_rows(folder, path, samples.rows(window.key, {0: offsets}).drop_columns(["window"]), window.key)
     size = folder.size(path)
     assert size is not None
     metadata = LoadMetadata(TOPIC, window.topic_id, 1, window.window, window.ranges, load_id, "run")
-    return metadata, (NewFile(path, size, ROWS, {}),)
+    bounds = {"window": window.key}
+    return metadata, (NewFile(path, size, ROWS, {"minValues": bounds, "maxValues": bounds}),)
 
 
 def held(lake: Lake) -> dict[str, list[int]]:
