@@ -295,7 +295,9 @@ def _commit(lake: Lake, table: TableRef, window: SealedWindow, load_id: str, fil
 
 def _others(path: Path, keys: Sequence[str], key: str) -> tuple[Any, ...]:
     """Return the number of rows in all windows of a file except `key`, and a sum of the rows' hashes."""
-    rows_ = pl.scan_delta(str(path)).filter(pl.col("window").is_between(keys[0], keys[-1]), pl.col("window") != key)
+    rows_ = pl.scan_delta(str(path)).filter(
+        pl.col("window").is_between(pl.lit(keys[0]), pl.lit(keys[-1])), pl.col("window") != key
+    )
     hashes = pl.struct("window", "kafka_partition", "kafka_offset", "value").hash(seed=7)
     return rows_.select(pl.len(), (hashes % (1 << 32)).sum()).collect().row(0)
 
