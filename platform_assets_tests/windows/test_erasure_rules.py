@@ -5,24 +5,28 @@ No Kafka, no Spark.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from platform_assets.backup import restoring, taking
-from platform_assets.errors import ConfigurationError, ErasureUnfinishedError
+from platform_assets.errors import ConfigurationError, ErasureUnfinishedError, FilesLostError
 from platform_assets.lake import holdings
 from platform_assets.ledger import decisions, unloaded
 from platform_assets.ledger.entries import ERASED, SealedWindow
 from platform_assets.ledger.erasure_rules import erased_of
 from platform_assets.model.offsets import OffsetRange
+from platform_assets.model.tables import TableRef
 from platform_assets.windows.decide import clusters, generations
 from platform_assets.windows.decide.clusters import Continuation
 from platform_assets.windows.decide.deciding import Deciding
 from platform_assets.windows.decide.generations import NewGeneration
 from platform_assets.windows.erase import erased_keys, erased_logs, reapplying
+from platform_assets.windows.erase.erasing import WindowEraser
 from platform_assets.windows.recover import accept_partial
 from platform_assets_tests.support.erasures import AUTHOR, MadeTopic, found_in
 from platform_assets_tests.support.kept_cluster import KeptCluster, ends_of, loader_of
@@ -422,8 +426,23 @@ def test_logs_that_a_load_could_not_clean_any_more_are_cleaned_by_the_next_erasu
     assert not found_in(topic.root, NEEDLE)
 
 
+def failing_on(table: str, window: str) -> Any:
+    """Return `WindowEraser.erase` that reports a lost file instead of rewriting this window."""
+    erased = WindowEraser.erase
+
+    def erase_each(self: WindowEraser, of: TableRef, windows: Any, sealed: Any = None) -> Any:
+        if of.name == table and window in windows:
+            yield FilesLostError(table, window, "a file is missing")
+            windows = {key: ranges for key, ranges in windows.items() if key != window}
+        yield from erased(self, of, windows, sealed)
+
+    return erase_each
+
+
 @pytest.mark.parametrize("forget_keys", [False, True])
-def test_decoded_rows_of_a_raw_row_that_is_lost_for_good_are_erased(topic: MadeTopic, forget_keys: bool) -> None:
+def test_decoded_rows_of_a_raw_row_that_is_lost_for_good_are_erased(
+    topic: MadeTopic, forget_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (window,) = topic.seal([{0: [HERS, OURS]}])
     topic.fill([window])
     folder = topic.lake.table(topic.declaration.raw_table)
@@ -435,5 +454,15 @@ def test_decoded_rows_of_a_raw_row_that_is_lost_for_good_are_erased(topic: MadeT
     assert left is not None
     assert left.accept(AUTHOR).rows == 0
     assert found_in(topic.root, NEEDLE), "decoded rows are there, and no raw row has a key"
+    said = list[str]()
+    dry = replace(deciding(topic, said), author=None).erasure({}, [WHO], forget_keys=forget_keys)
+    assert dry["without_raw_row"] == {"decoded/people": [window.key]}
+    assert any("decoded/people: 2 rows in 1 windows" in text and "erased too" in text for text in said), said
+    # A window that cannot be rewritten is reported, and erased once the cause has ended.
+    with monkeypatch.context() as patch:
+        patch.setattr(WindowEraser, "erase", failing_on("decoded/people", window.key))
+        with pytest.raises(ErasureUnfinishedError, match=re.escape(window.key)):
+            erase(topic, forget_keys=forget_keys)
+    assert found_in(topic.root, NEEDLE)
     erase(topic, forget_keys=forget_keys)
     assert not found_in(topic.root, NEEDLE)

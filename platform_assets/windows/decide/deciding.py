@@ -25,6 +25,7 @@ from platform_assets.ledger.decisions import Author
 from platform_assets.ledger.entries import SealedWindow
 from platform_assets.ledger.store import Ledger
 from platform_assets.model.declaration import TopicDeclaration
+from platform_assets.model.offsets import size_of
 from platform_assets.model.tables import TableRef
 from platform_assets.windows.decide import acceptance, clusters, generations, parking
 from platform_assets.windows.decide.clusters import Continuation
@@ -197,6 +198,13 @@ class Deciding:
             self.report(f"replays/{name}: may still hold records of an earlier erasure")
         if unfinished:
             self.report(f"{table}: {len(unfinished):,} windows still hold records of an earlier erasure")
+        without_raw_row = erasure.without_raw_row()
+        for derived, ranges in without_raw_row.items():
+            number = sum(size_of(parts) for of_window in ranges.values() for parts in of_window.values())
+            self.report(
+                f"{derived}: {number:,} rows in {len(ranges):,} windows ({_few(list(ranges))}) have raw rows that are lost for "
+                "good. Their keys cannot be compared, so they are erased too"
+            )
         damaged = erasure.damaged(unreadable) if keys else []
         if damaged:
             self.report(
@@ -207,9 +215,10 @@ class Deciding:
             "unfinished": unfinished,
             "damaged": damaged,
             "replays_unfinished": sorted({*unread, *replays_left}),
+            "without_raw_row": {derived.name: list(ranges) for derived, ranges in without_raw_row.items()},
         }
         in_replays = bool(of_replays or replays_left)
-        nothing = not (unfinished or in_replays or any(each.offsets for each in selected) or erasure.has_unfounded())
+        nothing = not (unfinished or in_replays or any(each.offsets for each in selected) or without_raw_row)
         if nothing and not damaged and not unread and (forget_keys or not keys):
             self.report(f"{table} has no such records; nothing was erased")
             return found

@@ -320,7 +320,7 @@ class Erasure:
                 for outcome in self._each(eraser, table, windows, sealed, failed):
                     gone[table.name] = gone.get(table.name, 0) + outcome.rows
                     written[table.name] = written.get(table.name, 0) + outcome.bytes
-        for counts, more in zip((gone, written), self._unfounded(eraser), strict=True):
+        for counts, more in zip((gone, written), self._unfounded(eraser, failed), strict=True):
             for name, number in more.items():
                 counts[name] = counts.get(name, 0) + number
         self._delete_overtaken(eraser)
@@ -339,18 +339,21 @@ class Erasure:
         names = sorted(in_replays.of(self))
         return {decisions.REPLAYS: names} if names else {}
 
-    def has_unfounded(self) -> bool:
-        """Return True if derived tables have rows whose raw rows are permanently lost, so that their keys cannot be
-        compared."""
-        return bool(unfounded.find(WindowEraser(self.declaration, self.ledger)))
+    def without_raw_row(self) -> dict[TableRef, dict[str, unfounded.Ranges]]:
+        """Return the offsets of rows in derived tables whose raw rows are permanently lost, by table and window. Their
+        keys cannot be compared, so `run` removes these rows whatever their keys are."""
+        return unfounded.find(WindowEraser(self.declaration, self.ledger))
 
-    def _unfounded(self, eraser: WindowEraser) -> tuple[dict[str, int], dict[str, int]]:
+    def _unfounded(
+        self, eraser: WindowEraser, failed: dict[str, PlatformError]
+    ) -> tuple[dict[str, int], dict[str, int]]:
         """Remove derived rows without a raw row. From logs and ledger, remove the values of these rows and of all
-        erased records, including records that a load has found by their keys. Return the rows and bytes by table."""
+        erased records, including records that a load has found by their keys. Return the rows and bytes by table, and
+        add the windows that failed to `failed`."""
         named = {key: triples(ranges) for key, ranges in erased_of(self.ledger, self.topic).items()}
         gone, written = dict[str, int](), dict[str, int]()
         for table, windows in unfounded.find(eraser).items():
-            for outcome in self._each(eraser, table, windows, {}, {}):
+            for outcome in self._each(eraser, table, windows, {}, failed):
                 gone[table.name] = gone.get(table.name, 0) + outcome.rows
                 written[table.name] = written.get(table.name, 0) + outcome.bytes
             for key, ranges in windows.items():
