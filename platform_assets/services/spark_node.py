@@ -92,7 +92,7 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
     """
     if not environ.get(TOKEN_VARIABLE):
         raise ConfigurationError(
-            f"{TOKEN_VARIABLE} is not set: whoever reaches a Connect server without one runs code on its cluster. "
+            f"{TOKEN_VARIABLE} is not set: without a token, anyone who can reach the Connect server can run code on its cluster. "
             "Set it to a long random text, and SPARK_REMOTE to the same one."
         )
     secret = environ.get(AUTH_VARIABLE)

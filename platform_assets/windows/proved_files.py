@@ -81,9 +81,9 @@ def recognised_as(
     the receipt.
 
     `files` belong to a recent version. A window is returned unchanged if its rows differ, or if a file cannot be read:
-    callers then find out what is wrong with the window. A file that contains only one window is not read here: whoever
-    reads it records a receipt. Unless `reads` is set, only facts that are already known count. Nothing is read of a
-    partitioned table. Memory is bounded by the contents of one file and one sum for each window.
+    callers then find out what is wrong with the window. A file that contains only one window is not read here, because
+    the caller that reads the window records a receipt. Unless `reads` is set, only facts that are already known count.
+    No file of a partitioned table is read. Memory is bounded by the contents of one file and one sum for each window.
     """
     others = {
         each.key: each

@@ -1,5 +1,5 @@
-"""Install hints in messages: they match the release's requirements, and use package names that nobody else can
-register."""
+"""Install hints in messages: they match the release's requirements, and use only package names that cannot be
+registered by others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proxy in the guide: nobody gets in without a password, readers can only read, operators can make changes, and
+"""The proxy in the guide: users need a password, readers can only read, operators can make changes, and
 pages of other sites can do neither."""
 
 from __future__ import annotations

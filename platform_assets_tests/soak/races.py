@@ -348,7 +348,7 @@ class _Round:
                 note = str(info.get("userMetadata", ""))
                 if note:
                     return "upkeep" if "platform_assets_upkeep" in note else "rival"
-        return "nobody"
+        return "none"
 
     def _unnamed(self, kind: TableKind) -> set[str]:
         """Return the data files on disk that no commit of the table has added."""

@@ -457,7 +457,7 @@ class Machine:
         return (newest.topic_id, newest.cluster_id) != (self.log.topic_id, self.log.cluster_id)
 
     def _drop_unsealed(self) -> None:
-        """Forget those records of the newest log that are in no window, because nobody can know about them."""
+        """Forget those records of the newest log that are in no window, because no load can know about them."""
         newest = self.ledger.newest_cut(TOPIC)
         if newest is not None and self.log_of.get(newest.generation) == len(self.logs) - 1:
             log = self.logs[-1]
@@ -824,7 +824,7 @@ class Machine:
                 raise Wrong(f"a dead end: {window.key}")
         parked = set(self._parking())
         if not parked <= self.may_be_parked:
-            raise Wrong(f"nobody parked {parked}")
+            raise Wrong(f"{parked} is parked without a decision to park it")
         if parked:
             deciding.unpark(sorted(parked))
         newest = self.ledger.newest_cut(TOPIC)
@@ -851,7 +851,7 @@ class Machine:
                 if held[record.value]:
                     raise Wrong(f"{record} is erased, and in the table")
             elif not held[record.value] and (key, place) not in lost:
-                raise Wrong(f"{record} at {place} of {key} was lost, and nobody accepted that")
+                raise Wrong(f"{record} at {place} of {key} was lost, and no decision accepts the loss")
         self._check_no_bytes()
         covered = set(sealed.values())
         for kept in self.made.records:
@@ -863,7 +863,7 @@ class Machine:
             named = erasure_rules.erased_of(self.ledger, TOPIC, [window.key]).get(window.key, {})
             for place in _places(named) & set(here):
                 if here[place].number not in may_go:
-                    raise Wrong(f"{here[place]} counts as erased, and nobody had it erased")
+                    raise Wrong(f"{here[place]} counts as erased, but no erasure covers it")
         # Windows that were loaded from a log with another id cannot be loaded from a copy of it, as accept-cluster says.
         of_log = {w.key for w in self._windows() if w.topic_id == self.log.topic_id}
         in_kafka = {r.value for r in self.made.records}

@@ -31,7 +31,7 @@ _PLACE: Final = ("kafka_partition", "kafka_offset", "tombstone")
 
 Hashes = npt.NDArray[np.uint64]
 Blocks = Callable[[], Iterator[pa.RecordBatch]]
-"""Function that reads the rows anew at each call. The rows have the columns of `_PLACE` and the columns of the key."""
+"""Function that reads the rows from the files each time it is called: the columns of `_PLACE` and those of the key."""
 
 
 def measure(expectation: Expectation, folder: Folder, window: str, written: StagedFiles) -> Figures:

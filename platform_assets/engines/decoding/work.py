@@ -10,12 +10,12 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from platform_assets.engines.shared.reports import (
-    UnsupportedError,
     WrittenFile,
-    error_from_json,
+    error_in,
     error_to_json,
     file_from_json,
     file_to_json,
+    is_unsupported,
 )
 from platform_assets.errors import PlatformError
 from platform_assets.lake.field_ids import NO_IDS, FieldIds
@@ -55,14 +55,14 @@ class Report:
     def from_json(cls, text: str) -> Report:
         """Parse the result of `to_json`, or a report from a worker that does not have this code."""
         value = json.loads(text)
-        if "unsupported" in value:
-            return cls(value["share"], error=UnsupportedError(value["unsupported"]))
-        file, error, figures = value.get("file"), value.get("error"), value.get("figures")
+        if is_unsupported(value):
+            return cls(value["share"], error=error_in(value))
+        file, figures = value.get("file"), value.get("figures")
         return cls(
             value["share"],
             value["target"],
             None if file is None else file_from_json(file),
-            None if error is None else error_from_json(error),
+            error_in(value),
             None if figures is None else expectations.from_fields(figures),
         )
 

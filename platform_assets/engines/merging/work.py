@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from platform_assets.engines.shared.reports import UnsupportedError, error_from_json, error_to_json
+from platform_assets.engines.shared.reports import error_in, error_to_json, is_unsupported
 from platform_assets.errors import PlatformError
 from platform_assets.lake.field_ids import NO_IDS, FieldIds
 from platform_assets.model.digest import Digest, Measured
@@ -93,8 +93,8 @@ class Report:
     def from_json(cls, text: str) -> Report:
         """Parse the result of `to_json`, or a report from a worker that does not have this code."""
         value = json.loads(text)
-        if "unsupported" in value:
-            return cls(value["share"], error=UnsupportedError(value["unsupported"]))
+        if is_unsupported(value):
+            return cls(value["share"], error=error_in(value))
         files = {
             name: {
                 (window, topic_id): Measured(Digest(rows, int(offsets)), Digest(rows, int(content)))
@@ -102,14 +102,7 @@ class Report:
             }
             for name, digests in value["files"].items()
         }
-        error = value.get("error")
-        return cls(
-            value["share"],
-            files,
-            tuple(value["odd"]),
-            value["seconds"],
-            None if error is None else error_from_json(error),
-        )
+        return cls(value["share"], files, tuple(value["odd"]), value["seconds"], error_in(value))
 
 
 _NOTHING = Measured.of_nothing()

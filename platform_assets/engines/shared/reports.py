@@ -114,14 +114,9 @@ class Report:
     def from_json(cls, text: str) -> Report:
         """Parse the result of `to_json`, or a report from a worker that does not have this code."""
         value = json.loads(text)
-        if "unsupported" in value:
-            return cls(value["share"], error=UnsupportedError(value["unsupported"]))
-        file, error = value.get("file"), value.get("error")
+        file = value.get("file")
         return cls(
-            value["share"],
-            None if file is None else file_from_json(file),
-            None if error is None else error_from_json(error),
-            value.get("seconds"),
+            value["share"], None if file is None else file_from_json(file), error_in(value), value.get("seconds")
         )
 
 
@@ -151,6 +146,18 @@ def file_from_json(value: Mapping[str, Any]) -> WrittenFile:
         Measured(offsets, content),
         None if value.get("windows") is None else (value["windows"][0], value["windows"][1]),
     )
+
+
+def is_unsupported(report: Mapping[str, Any]) -> bool:
+    """Return True if the report, of any kind of job, is from a worker that does not have this code. It has only an error."""
+    return "unsupported" in report
+
+
+def error_in(report: Mapping[str, Any]) -> PlatformError | None:
+    """Return the error in a report of any kind of job, or None if it has no error."""
+    if is_unsupported(report):
+        return UnsupportedError(report["unsupported"])
+    return error_from_json(report["error"]) if "error" in report else None
 
 
 def error_to_json(error: PlatformError) -> dict[str, Any]:

@@ -44,7 +44,7 @@ FORMER_LOG: Final = "they belong to an earlier log of the topic, which has since
 class LostOffsets:
     """Offsets of a sealed window that the log no longer has, and for which the table has no row.
 
-    `loaded` means that the window is loaded, but that nobody determined whether the offsets were records or only
+    `loaded` means that the window is loaded, but that it was never determined whether the offsets were records or only
     markers.
     """
 
