@@ -37,8 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the scenarios, print the results and write them. Return 0 if every scenario completed, whether or not it
     reached its goals."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer records and rounds: minutes")
-    parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
+    parser.add_argument("--quick", action="store_true", help="use fewer records and rounds, to finish in minutes")
+    parser.add_argument(
+        "--only", nargs="+", choices=SCENARIOS, metavar="NAME", help=f"run only these out of {', '.join(SCENARIOS)}"
+    )
     chosen = parser.parse_args(arguments)
     progress, printed = Console(stderr=True), Console()
     path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}{'-quick' if chosen.quick else ''}.json"
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plots.draw(document, path.with_suffix(".svg"))
     plots.draw_curves(document, curves)
     drawn = [str(plot) for plot in (path.with_suffix(".svg"), curves) if plot.exists()]
-    print(f"every round: {path}\nplots: {', '.join(drawn)}")
+    print(f"results of every round: {path}\nplots: {', '.join(drawn)}")
     return 0
 
 

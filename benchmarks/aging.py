@@ -51,15 +51,17 @@ def run(bench: Bench) -> Measured:
                     bench.report(f"round {number} of {rounds}: {step}, {one.windows:,} windows: {took * 1000:.0f} ms")
     few = sizes[0]
     year = log + sum(v for name, v in held[f"{sizes[-1]:,} windows"].items() if name != "table's log")
-    goals = [Goal("bytes of log and ledger per window, a year later", year, 1_000, True, "B")]
+    goals = [Goal("bytes of log and ledger per window, after a year", year, 1_000, True, "B")]
     goals += [at_most(f"open {sizes[-1]:,} windows", 0.05, middle(seconds[f"open, {sizes[-1]:,} windows"]), "s")]
     for n in sizes[1:]:
         pairs = zip(seconds[f"load, {n:,} windows"], seconds[f"load, {few:,} windows"], strict=True)
         more = statistics.median([grown - base for grown, base in pairs])
-        goals.append(Goal(f"load after {n:,} windows beyond that after {few:,}", more, 0.1, True, "s"))
+        goals.append(Goal(f"extra time of a load after {n:,} windows, compared with {few:,}", more, 0.1, True, "s"))
         for step in ("checks", "status"):
             found = ratio(seconds[f"{step}, {n:,} windows"], seconds[f"{step}, {few:,} windows"])
-            goals.append(at_most(f"{step} after {n:,} windows over {few:,}", 1.1 if n <= 10_000 else 1.3, found))
+            goals.append(
+                at_most(f"{step} after {n:,} windows, relative to {few:,}", 1.1 if n <= 10_000 else 1.3, found)
+            )
     setting = {"partitions": PARTITIONS, "records a window": RECORDS, "windows a file": WINDOWS_A_FILE}
     return Measured("aging", seconds, goals, setting=setting, more={"bytes a window": held})
 

@@ -114,7 +114,7 @@ def _measured(
     sealed_at = next((look.seconds for look in looks if look.sealed >= windows), None)
     half = next(look for look in looks if look.seconds >= last.seconds / 2)
     seconds = {
-        "tick that seals or asks": took,
+        "tick that seals windows or requests runs": took,
         "status": [look.took for look in looks],
     }
     goals = [Goal("the longest tick, events stored", max(took), 60, True, "s")]
@@ -129,9 +129,12 @@ def _measured(
             round(statistics.median(some), 2) for some in (took[: len(took) // 2] or took, took[len(took) // 2 :])
         ],
         "ticks that failed": len(failed),
-        "looks, and those at which `status` named a problem": [len(looks), sum(bool(look.problems) for look in looks)],
-        "what status named": sorted({problem for look in looks for problem in look.problems}),
-        "most bytes held by a process of the daemon's": held,
+        "observations, and those in which `status` reported a problem": [
+            len(looks),
+            sum(bool(look.problems) for look in looks),
+        ],
+        "problems that `status` reported": sorted({problem for look in looks for problem in look.problems}),
+        "peak bytes of memory in one of the daemon's processes": held,
     }
     setting = {
         "schedule": schedule, "windows": windows, "records a window": RECORDS, "partitions": PARTITIONS,

@@ -33,7 +33,9 @@ def main() -> int:
     """Make the lake, back it up twice, restore it, and print the seconds that each step takes."""
     parser = argparse.ArgumentParser(prog="benchmarks.backups", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--windows", type=int, default=10_000)
-    parser.add_argument("--commits", type=int, default=300, help="of the newest windows, one each")
+    parser.add_argument(
+        "--commits", type=int, default=300, help="number of the newest windows, each of which gets its own commit"
+    )
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="backups-") as folder:
         root, home, backups = (Path(folder) / name for name in ("lake", "dagster", "backups"))
@@ -51,13 +53,15 @@ def main() -> int:
         _seal(lake, chosen.windows)
         began = time.perf_counter()
         taken = taking.take(lake, home, backups, datetime.now(UTC))
-        print(f"next backup, one window more: {time.perf_counter() - began:.1f} s, {taken.copied:,} copied")
+        print(f"next backup, after one more window: {time.perf_counter() - began:.1f} s, {taken.copied:,} copied")
         began = time.perf_counter()
         done = restoring.restore(restoring.find(backups), Lake.at(Path(folder) / "new"), Path(folder) / "new home")
         print(f"restore: {time.perf_counter() - began:.1f} s, {done.files:,} files")
         began = time.perf_counter()
         os.sync()
-        print(f"of each, waiting for the disk: about {time.perf_counter() - began:.1f} s when nothing is to be written")
+        print(
+            f"of each time, waiting for the disk takes about {time.perf_counter() - began:.1f} s if there is nothing to write"
+        )
     return 0
 
 

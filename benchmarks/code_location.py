@@ -20,7 +20,7 @@ import sys
 from platform_assets.definitions import defs
 defs().get_repository_def().load_all_definitions()
 if "pyspark" in sys.modules:
-    sys.exit("pyspark was imported: the code location is to load without it")
+    sys.exit("pyspark was imported, but the code location must load without it")
 """
 
 

@@ -49,7 +49,7 @@ def passed(result: dg.ExecuteInProcessResult, windows: str) -> None:
     """Raise RuntimeError if the run for `windows` failed or one of the four checks did not pass."""
     check_results = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     if not result.success or check_results != dict.fromkeys(CHECKS, True):
-        raise RuntimeError(f"the run of {windows} did not come to its end with all checks passed: {check_results}")
+        raise RuntimeError(f"the run for {windows} failed, or not all checks passed: {check_results}")
 
 
 def instance_in(stack: ExitStack, folder: Path) -> tuple[Path, dg.DagsterInstance]:

@@ -61,7 +61,7 @@ def run(bench: Bench) -> Measured:
         bench.report(", ".join(f"{name}: {peaks[0] / 1e6:,.0f} MB" for name, peaks in rounds.items()))
     goals = [
         Goal(
-            f"{what} with {times} times the records, over {least:,}",
+            f"{what} with {times} times the records, relative to {least:,}",
             rounds[f"{what}, {times * least:,} records"][0] / rounds[f"{what}, {least:,} records"][0],
             1.2,
             True,

@@ -76,7 +76,9 @@ def run(bench: Bench) -> Measured:
             for what, figure in _figures(bench.root / kind / form.name, values, form, spark).items():
                 found[f"{kind}, {form.name}: {what}"] = [figure]
             bench.report(f"{kind}, {form.name}")
-    return Measured("file-formats", found, unit="s of a million records, or as named", setting={"records": count})
+    return Measured(
+        "file-formats", found, unit="s per million records, or the unit in the name", setting={"records": count}
+    )
 
 
 def kinds(count: int) -> Mapping[str, pa.Array]:
@@ -231,5 +233,5 @@ def _seconds(read: Callable[[], int], clock: Callable[[], float], rows: int) -> 
         found = read()
         taken.append(clock() - began)
         if found != rows:
-            raise ValueError(f"{found} rows were read where {rows} are")
+            raise ValueError(f"{found} rows were read instead of {rows}")
     return min(taken)

@@ -34,7 +34,7 @@ def main(bootstrap: str, topic: str, streams: int, per_second: int, size: int, s
     for turn in range(seconds * per_second):
         late = time.monotonic() - began - turn / per_second
         if late > 1:
-            raise RuntimeError(f"{late:.1f} s late after {sent:,} records: this machine does not hold the rate")
+            raise RuntimeError(f"{late:.1f} s late after {sent:,} records: this machine is too slow for the rate")
         if late < 0:
             time.sleep(-late)
         for key in keys:
@@ -43,7 +43,7 @@ def main(bootstrap: str, topic: str, streams: int, per_second: int, size: int, s
         producer.poll(0)
     left = producer.flush(60)
     if failed or left:
-        raise RuntimeError(f"{len(failed)} records failed, {left} were left: {failed[:1]}")
+        raise RuntimeError(f"{len(failed)} records failed, and {left} were not delivered: {failed[:1]}")
     print(sent)
 
 

@@ -66,7 +66,7 @@ class OneTask:
                 raise report.error
             rows += 0 if report.file is None else report.file.rows
         if rows != self.records:
-            raise RuntimeError(f"{rows} rows of {self.records} records: the figure would mean nothing")
+            raise RuntimeError(f"{rows} rows from {self.records} records: the measurement is invalid")
 
 
 def run(bench: Bench) -> Measured:

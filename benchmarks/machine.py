@@ -27,7 +27,7 @@ def touch_memory(report: Callable[[str], None]) -> None:
         for at in range(0, free, _PIECE):
             memory[at : at + _PIECE] = ones[: free - at]
     took = time.monotonic() - began
-    report(f"{free / 1e9:.1f} GB of free memory written to once in {took:.0f} s, {free / took / 1e9:.1f} GB/s")
+    report(f"wrote once to {free / 1e9:.1f} GB of free memory in {took:.0f} s, {free / took / 1e9:.1f} GB/s")
 
 
 def _granted() -> int:

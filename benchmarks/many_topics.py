@@ -104,7 +104,7 @@ def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int
             # A tick ends after its budget; the next one continues with the remaining topics.
             while not _all_loaded(ledger, declared, windows + number):
                 if (ticks := ticks + 1) > _MOST_TICKS:
-                    raise RuntimeError(f"{_MOST_TICKS} ticks did not have all windows loaded")
+                    raise RuntimeError(f"not all windows were loaded after {_MOST_TICKS} ticks")
                 result, took = tick(number + 1)
                 sealing += took
                 began = time.perf_counter()
@@ -128,7 +128,7 @@ def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int
     goals = [
         at_most(SEALING, topics * 0.1, middle(seconds[SEALING]), "s"),
         at_most(LOADING, topics * 1.0, middle(seconds[LOADING]), "s"),
-        at_most(f"{WHOLE}, of windows of five minutes before the next ones", 300, middle(seconds[WHOLE]), "s"),
+        at_most(f"{WHOLE}, for five-minute windows, before the next windows close", 300, middle(seconds[WHOLE]), "s"),
     ]
     setting = {
         "topics": topics,
@@ -138,9 +138,9 @@ def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int
     }
     more = {
         "windows an hour, one run at a time": round(an_hour),
-        "commits to the ledger of cuts, of an edge": commits,
-        "ticks of an edge": ticks,
-        "runs of an edge": asked,
+        "commits to the ledger of cuts per edge": commits,
+        "ticks per edge": ticks,
+        "runs per edge": asked,
     }
     return Measured(scenario, seconds, goals, setting=setting, more=more)
 
@@ -148,7 +148,7 @@ def measured(scenario: str, bench: Bench, topics: int, windows: int, rounds: int
 def _note(bench: Bench, seconds: dict[str, list[float]], what: str, took: float, counts: bool) -> None:
     if counts:
         seconds[what].append(took)
-    bench.report(f"{what}: {took:.2f} s" + ("" if counts else ", which does not count"))
+    bench.report(f"{what}: {took:.2f} s" + ("" if counts else " (warm-up)"))
 
 
 def _execute(

@@ -84,7 +84,7 @@ class Grown:
         tick = Tick(Group.of(self.declaration), self.cluster, self.ledger, self.instance, self.now, made_lake.clock)
         result = tick.plan(self.cursor)
         if len(result.run_requests or []) != 1:
-            raise RuntimeError(f"the tick asked for {len(result.run_requests or [])} runs instead of one")
+            raise RuntimeError(f"the tick requested {len(result.run_requests or [])} runs instead of one")
         self.cursor = result.cursor
 
     def load(self) -> None:
@@ -92,7 +92,7 @@ class Grown:
         loader = Loader(self.declaration, self.cluster, self.ledger, self._engine(), now=lambda: self.now)
         loaded = loader.load(self._key)
         if loaded.receipt.rows != RECORDS:
-            raise RuntimeError(f"{loaded.receipt.rows} rows instead of {RECORDS}: the figure would mean nothing")
+            raise RuntimeError(f"{loaded.receipt.rows} rows instead of {RECORDS}: the measurement is invalid")
         self.loaded = loaded
 
     def _engine(self) -> LoadEngine:
@@ -121,7 +121,7 @@ class Grown:
         """Collect the same facts as `platform-assets status`."""
         found = status.collect([self.declaration], self.ledger, self.cluster, self.instance, CHECKS, self.now)
         if found.tables[0].windows_loaded != self.next:
-            raise RuntimeError(f"{found.tables[0]} instead of {self.next} loaded windows")
+            raise RuntimeError(f"status reports {found.tables[0]} instead of {self.next} loaded windows")
 
     @property
     def _key(self) -> str:
@@ -159,10 +159,10 @@ def run(bench: Bench) -> Measured:
             if step == "load":
                 more = [grown - few for grown, few in zip(seconds[f"load, window {n + 1:,}"], base, strict=True)]
                 bound = 0.1 if n <= 10_000 else 0.6
-                what = f"load of window {n + 1:,} beyond that of window {sizes[0] + 1:,}"
+                what = f"extra time to load window {n + 1:,}, compared with window {sizes[0] + 1:,}"
                 goals.append(Goal(what, statistics.median(more), bound, True, "s"))
                 continue
-            what = f"{step} of window {n + 1:,} over window {sizes[0] + 1:,}"
+            what = f"{step} of window {n + 1:,}, relative to window {sizes[0] + 1:,}"
             bound = 1.1 if n <= 10_000 else 1.3
             goals.append(at_most(what, bound, ratio(seconds[f"{step}, window {n + 1:,}"], base)))
     curves = {

@@ -62,7 +62,7 @@ def run(bench: Bench) -> Measured:
         bench.report(", ".join(f"{name}: {values[0] / 1e6:,.0f} MB" for name, values in rounds.items()))
     few, many = (rounds[f"{SERVER}, {n:,} records"][0] for n in sizes)
     goals = [
-        Goal(f"{SERVER} with {sizes[1]:,} records in a window over {sizes[0]:,}", many / few, 1.1, True),
+        Goal(f"{SERVER} with {sizes[1]:,} records in a window, relative to {sizes[0]:,}", many / few, 1.1, True),
         Goal(WORKER, rounds[f"{WORKER}, {sizes[1]:,} records"][0] / 1e6, 400, True, "MB"),
         Goal("run's process", rounds[f"{RUN}, {sizes[1]:,} records"][0] / 1e6, 350, True, "MB"),
     ]
@@ -78,7 +78,7 @@ def listening(remote: str) -> psutil.Process:
         if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
             return psutil.Process(connection.pid)
     raise RuntimeError(
-        f"no process of this machine listens at port {port}: memory is measured on the machine of the server"
+        f"no process on this machine listens on port {port}: run this scenario on the machine of the Connect server"
     )
 
 

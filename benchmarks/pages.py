@@ -47,7 +47,7 @@ def run(bench: Bench) -> Measured:
     measured."""
     path = browser.executable(os.environ)
     if path is None:
-        raise RuntimeError(f"there is no Chromium: {browser.REMEDY}")
+        raise RuntimeError(f"Chromium was not found: {browser.REMEDY}")
     topics, windows = bench.pick(1_000, 20), bench.pick(24, 3)
     names = [f"many-{n:04}" for n in range(topics)]
     # The newest closed windows, which the pages show first.
@@ -105,7 +105,7 @@ def _interface(bench: Bench, names: list[str], keys: list[str]) -> Iterator[str]
             for number, name in enumerate(names, 1):
                 _record(instance, name, keys)
                 if number % 100 == 0:
-                    bench.report(f"{len(keys)} windows of {number:,} topics recorded")
+                    bench.report(f"recorded {len(keys)} windows for each of {number:,} topics")
         yield server.address
     finally:
         platform.down(home, report=bench.report)

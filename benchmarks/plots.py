@@ -24,7 +24,7 @@ def draw(document: dict[str, Any], path: Path) -> None:
     axes.set_yticks(positions, labels, fontsize=7)
     axes.set_xscale("log")
     axes.invert_yaxis()
-    axes.set_xlabel("reached, as a share of the goal (1 is the goal; right of it is better)")
+    axes.set_xlabel("result as a share of the goal (1 is the goal; further right is better)")
     axes.set_title(f"{document['machine']['cores']} cores, {document['at'][:10]}", fontsize=9)
     figure.tight_layout()
     figure.savefig(path)

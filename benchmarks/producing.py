@@ -82,4 +82,4 @@ def _send(producer: Producer, record: Sent) -> None:
 
 def _flush(producer: Producer) -> None:
     if left := producer.flush(120):
-        raise RuntimeError(f"the broker did not take {left} records")
+        raise RuntimeError(f"the broker did not acknowledge {left} records")

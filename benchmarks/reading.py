@@ -175,7 +175,7 @@ def run(bench: Bench) -> Measured:
         seconds |= found
         for reader in reads:
             over = ratio(found[f"{reader}, {what}, after upkeep"], found[f"{reader}, {what}, ideal"])
-            goals.append(at_most(f"{reader}, {what}, over the ideal layout", 1.2, over))
+            goals.append(at_most(f"{reader}, {what}, relative to the ideal layout", 1.2, over))
     replaced, size = _replace(small, rounds)
     seconds["replace a window in a merged file"] = replaced
     goals.append(at_most(f"replacing a window in a file of {size / 1e6:.0f} MB", 2.0, middle(replaced), "s"))
@@ -204,7 +204,9 @@ def _upkeep(bench: Bench, ledger: Ledger, small: Small, session: Callable[[], Sp
     total, offsets = _expected(small)
     got = pl.scan_delta(str(small.path)).select(pl.len(), pl.col("kafka_offset").sum()).collect().row(0)
     if got != (total, offsets):
-        raise RuntimeError(f"{got} rows and sum of offsets after upkeep instead of {(total, offsets)}")
+        raise RuntimeError(
+            f"after upkeep, the number of rows and the sum of offsets are {got} instead of {(total, offsets)}"
+        )
     return took, rows
 
 

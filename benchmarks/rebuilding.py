@@ -53,7 +53,7 @@ def run(bench: Bench) -> Measured:
             )  # fmt: skip
             took, receipts, peak = done.stdout.split()[-3:]
             if int(receipts) != windows:
-                raise RuntimeError(f"{receipts} receipts instead of {windows}: the figure would mean nothing")
+                raise RuntimeError(f"{receipts} receipts instead of {windows}: the measurement is invalid")
             seconds[what], held[what] = [float(took)], int(peak)
             bench.report(f"{what}: {float(took):.1f} s, {int(peak) / 1e6:,.0f} MB")
             shutil.rmtree(root)

@@ -104,7 +104,7 @@ class Topics:
 
     def _check(self, rows: int) -> None:
         if rows != self.records:
-            raise RuntimeError(f"{rows:,} rows of {self.records:,} records: the figure would mean nothing")
+            raise RuntimeError(f"{rows:,} rows from {self.records:,} records: the measurement is invalid")
 
 
 def run(bench: Bench) -> Measured:
@@ -121,18 +121,18 @@ def run(bench: Bench) -> Measured:
         clear = partial(_clear, [large, small])
         seconds = alternate({**loads, **jobs}, rounds, bench.report, clear)
         spent = {name: _spent(places[name], load, rounds, records, clear) for name, load in loads.items()}
-        bench.report(f"processor seconds a million records: {spent}")
+        bench.report(f"processor seconds per million records: {spent}")
         together = _many_topics(bench, places[TWO], rounds)
     goals = [
-        at_least("two workers as fast as one", 1.3, ratio(seconds[ONE], seconds[TWO])),
-        at_least(f"two workers as fast as {LOCAL}", 0.9, ratio(seconds[LOCAL], seconds[TWO])),
+        at_least("two workers, speed relative to one", 1.3, ratio(seconds[ONE], seconds[TWO])),
+        at_least(f"two workers, speed relative to {LOCAL}", 0.9, ratio(seconds[LOCAL], seconds[TWO])),
         at_most(
-            "processor time of executors for a record, two workers over one",
+            "processor time of the executors per record, two workers relative to one",
             1.15,
             (spent[TWO][_TASKS] / spent[ONE][_TASKS], None),
         ),
         at_least(
-            f"{TOPICS[-1]} topics by one catch-up, as fast as one by one",
+            f"{TOPICS[-1]} topics in one catch-up, speed relative to one by one",
             1.5,
             ratio(together[_one_by_one(TOPICS[-1])], together[_at_once(TOPICS[-1])]),
         ),

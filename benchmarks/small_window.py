@@ -82,7 +82,7 @@ def run(bench: Bench) -> Measured:
     """Measure one-minute windows, the shortest possible, while records keep arriving. The first window does not count.
     Before that, Spark loads enough windows to be as warm as a long-running server."""
     windows, before = bench.pick(5, 2), bench.pick(40, 5)
-    bench.report(f"{before} loads, for a server that has been at work")
+    bench.report(f"running {before} loads to warm up the server")
     other = Bulk.produced(bench.bootstrap, connect(bench.remote), bench.root / "before", RECORDS_A_MINUTE)
     configure_codegen(other.spark, other.records)
     for _ in range(before):
@@ -104,7 +104,7 @@ def run(bench: Bench) -> Measured:
     }
     goals = [
         at_most(
-            f"{RECORDS_A_MINUTE:,} records, from the edge to four passed checks, beyond the sensor's interval",
+            f"{RECORDS_A_MINUTE:,} records, from the edge to four passed checks, not counting the sensor's interval",
             2.5,
             middle(seconds[BEYOND]),
             "s",
@@ -210,7 +210,7 @@ def _finished_run(instance: dg.DagsterInstance, key: str, until: datetime) -> st
             if found.is_finished:
                 return found.run_id
         time.sleep(1)
-    raise RuntimeError(f"no run of window {key} alone came to its end")
+    raise RuntimeError(f"no run that loads only window {key} finished in time")
 
 
 def _evaluation(record: dg.EventLogRecord) -> dg.AssetCheckEvaluation:
@@ -224,7 +224,7 @@ def _tick(instance: dg.DagsterInstance, run_id: str) -> tuple[float, float]:
         for tick in instance.get_ticks(state.instigator_origin_id, state.selector_id):
             if run_id in tick.run_ids:
                 return tick.timestamp, tick.end_timestamp or tick.timestamp
-    raise RuntimeError(f"no tick asked for run {run_id}")
+    raise RuntimeError(f"no tick requested run {run_id}")
 
 
 def _committed(lake: TopicLake, receipt: Receipt) -> float:

@@ -73,15 +73,15 @@ def run(bench: Bench) -> Measured:
             producer.kill()
         producer.wait()
     if rows != sent:
-        raise RuntimeError(f"{rows:,} rows of {sent:,} records: the figure would mean nothing")
+        raise RuntimeError(f"{rows:,} rows from {sent:,} records: the measurement is invalid")
     full = busy[1:minutes] or busy[:1]
     # Only windows in which records were still arriving. The first load is left out because its server is cold.
     during = lags[1 : minutes - 1] or lags[:1]
     half = (len(during) + 1) // 2
     level = statistics.median(during[-half:]) / statistics.median(during[:half])
     goals = [
-        Goal("head-room: a minute over the time that its window takes", 60 / statistics.median(full), 8.0, False),
-        Goal("lag after each window, second half over first", level, 1.2, True),
+        Goal("head-room: a minute divided by the time that its window takes", 60 / statistics.median(full), 8.0, False),
+        Goal("lag after each window, second half relative to the first", level, 1.2, True),
         Goal("windows proved", proved / (minutes + 1), 1.0, False),
     ]
     setting = {"streams": STREAMS, "records/s": RATE, "bytes": RECORD_BYTES, "minutes": minutes}

@@ -74,7 +74,7 @@ def run(bench: Bench) -> Measured:
                     loaded = [w for d in declared for w in ledger.windows(d.topic, start=edge(windows + sealed - 1))]
                     ledger.record_receipts([receipt(window, {}) for window in loaded])
                 if asked != (topics if what == SEALING else 0):
-                    raise RuntimeError(f"{asked} runs asked for by {topics} topics: the figure would mean nothing")
+                    raise RuntimeError(f"{asked} runs were requested for {topics} topics: the measurement is invalid")
                 if number:
                     seconds[what].append(took)
                 bench.report(f"round {number} of {rounds}: {what}: {took:.2f} s")

@@ -71,7 +71,7 @@ class Runs:
         passed(result, key_of(self.start))
         receipts = Ledger(Lake.at(self.root)).receipts(declaration.raw_table)
         if sum(r.rows for r in receipts.values()) != self.bulk.records:
-            raise RuntimeError("not all records were loaded: the figure would mean nothing")
+            raise RuntimeError("not all records were loaded: the measurement is invalid")
         self.divided.append(_divided(took, parts, instance, result.run_id))
 
     def clear(self) -> None:
@@ -97,7 +97,13 @@ def run(bench: Bench) -> Measured:
     return Measured(
         "whole-window",
         seconds,
-        [at_most("whole run of one window, as long as the bare write", 0.6, ratio(seconds[RUN], seconds[BARE]))],
+        [
+            at_most(
+                "duration of a whole run of one window, relative to the bare write",
+                0.6,
+                ratio(seconds[RUN], seconds[BARE]),
+            )
+        ],
         setting={"records": records, "bytes a record": VALUE_BYTES, "partitions": PARTITIONS},
         more={"median seconds": {part: round(statistics.median(d[part] for d in counted), 3) for part in counted[0]}},
     )

@@ -127,7 +127,7 @@ class ThrowawayInstanceError(ConfigurationError):
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(
-            "DAGSTER_HOME is not set, so this run has a temporary Dagster instance, which knows of no other load "
+            "DAGSTER_HOME is not set, so this run uses a temporary Dagster instance, which has no record of other loads "
             "and is "
             'deleted when the run ends. Nothing was loaded. Run `eval "$(platform-assets env)"` in this shell and start '
             f"the run again, or use `platform-assets load {table} WINDOW`."
@@ -212,8 +212,8 @@ class TopicRecreatedError(Terminal):
     def __init__(self, topic: str, recorded_id: str, found_id: str) -> None:
         self.topic, self.recorded_id, self.found_id = topic, recorded_id, found_id
         super().__init__(
-            f"topic {topic!r} was re-created: the ledger's offsets belong to topic id {recorded_id}, the broker now "
-            f"has id {found_id}, whose offsets start from 0 again. Nothing is cut or loaded until an operator "
+            f"topic {topic!r} was re-created: the ledger's offsets belong to topic id {recorded_id}, but the broker "
+            f"now has id {found_id}, with offsets that start from 0 again. Nothing is cut or loaded until an operator "
             "decides; the tables keep what was loaded. To continue with the new topic, run `platform-assets "
             "accept-generation "
             f'{topic} --reason "…"`, '
@@ -244,8 +244,8 @@ class PartitionsAbsentError(Terminal):
         named = f"partition {absent[0]}" if len(absent) == 1 else f"partitions {', '.join(map(str, absent))}"
         super().__init__(
             f"topic {topic!r} has {number} partition{'' if number == 1 else 's'} on the brokers at {servers}, but "
-            f"offsets of {named} were also sealed: this is not the same log on another cluster. Set "
-            "KAFKA_BOOTSTRAP_SERVERS to a cluster that has them. Or, to continue with the log that is there, run "
+            f"the ledger also has sealed offsets of {named}: this is not the same log on another cluster. Set "
+            f"KAFKA_BOOTSTRAP_SERVERS to a cluster whose topic has {named}. Or, to continue with the log on these brokers, run "
             "`platform-assets accept-generation "
             f'{topic} --reason "…"`, which '
             "lists what is lost."
@@ -258,12 +258,14 @@ class TruncationError(Terminal):
 
     def __init__(self, topic: str, partition: int, recorded: int, found: int, epoch: int | None = None) -> None:
         self.topic, self.partition, self.recorded, self.found, self.epoch = topic, partition, recorded, found, epoch
-        seen = f"now ends at offset {found}, before offset {recorded} that a cut recorded"
+        seen = f"now ends at offset {found}, before offset {recorded}, which a cut recorded"
         if epoch is not None:
-            seen = f"was cut at offset {recorded} under leader epoch {epoch}, which now ends at offset {found}"
+            seen = (
+                f"has a cut at offset {recorded} under leader epoch {epoch}, but that epoch now ends at offset {found}"
+            )
         super().__init__(
-            f"topic {topic!r} partition {partition} {seen}: the log was truncated (an unclean leader election, or a "
-            f"restored broker). Offsets [{found}, {recorded}) may hold other records. If the brokers cannot recover "
+            f"topic {topic!r} partition {partition} {seen}: the log was truncated (by an unclean leader election or a "
+            f"restored broker). Offsets [{found}, {recorded}) may now hold different records. If the brokers cannot recover "
             "the lost "
             f'records, run `platform-assets accept-generation {topic} --reason "…"`, which lists what is lost and '
             "continues from there."
@@ -280,8 +282,8 @@ class RegistryUnreachableError(Retryable):
         self.url, self.reason = url, reason
         super().__init__(
             f"the schema registry at {url} did not answer: {reason}. Nothing was changed. Check SCHEMA_REGISTRY_URL "
-            "and that the registry is running, then run it again. Schemas that were read before are in the lake and "
-            "do not need the registry."
+            "and that the registry is running, then run it again. Schemas that were already read are stored in the lake, "
+            "so decoding with them does not need the registry."
         )
 
 
@@ -292,7 +294,8 @@ class RegistryRefusedError(Terminal):
         self.url, self.reason = url, reason
         super().__init__(
             f"the schema registry at {url} cannot be used: {reason}. Nothing was changed. Check SCHEMA_REGISTRY_URL, "
-            "including its path, and SCHEMA_REGISTRY_USER and _PASSWORD, or _TOKEN."
+            "including its path, and the credentials (SCHEMA_REGISTRY_USER and SCHEMA_REGISTRY_PASSWORD, or "
+            "SCHEMA_REGISTRY_TOKEN)."
         )
 
 
@@ -303,8 +306,9 @@ class RegistryChangedError(Terminal):
         self.url, self.number, self.known_from, self.known, self.found = url, number, known_from, known, found
         super().__init__(
             f"schema {number} of the registry at {url} has changed: its fingerprint is {found}, but this lake has "
-            f"decoded values with {known}, read from {known_from}. The registry was re-created or restored, or "
-            "SCHEMA_REGISTRY_URL names another one. Nothing was changed. Import the previous schemas with their "
+            f"decoded values with a schema whose fingerprint is {known}, read from {known_from}. The registry "
+            f"was re-created or restored, or "
+            "SCHEMA_REGISTRY_URL points to another registry. Nothing was changed. Import the previous schemas with their "
             "ids, or correct SCHEMA_REGISTRY_URL. If no record needs the previous schema, run `platform-assets "
             f"forget-schemas {number}` and load the window again."
         )
@@ -317,7 +321,7 @@ class SchemaCompilerError(Retryable):
         self.reason = reason
         super().__init__(
             f"protoc, which compiles a registered schema, did not finish: {reason}. Nothing was changed. Check that "
-            "the machine has memory, processes and space in its temporary folder left, then run it again."
+            "the machine has free memory, can start more processes and has space in its temporary folder, then run it again."
         )
 
 
@@ -343,11 +347,11 @@ class EmptyAnswersError(Retryable):
         self.topic, self.partition, self.offset, self.end, self.seconds = topic, partition, offset, end, seconds
         super().__init__(
             f"topic {topic!r} partition {partition}: for {seconds:g} s the broker returned no records from offset "
-            f"{offset} on, although offsets up to {end} are stable, and no batch after them shows that they were "
+            f"{offset} on, although offsets up to {end} are stable, and no later batch shows that the records there were "
             "compacted away. Tiered storage that is too slow can cause this. Nothing was changed. Run it again; if "
             "this persists, check the broker's log and its remote storage (remote.fetch.max.wait.ms). If the "
-            "brokers are older than Kafka 3.6 and compaction removed all records at the end of this partition, the "
-            "next record written to it proves that."
+            "brokers are older than Kafka 3.6 and compaction removed all records at the end of this partition, nothing "
+            "proves the removal until another record is written to the partition."
         )
 
 
@@ -360,8 +364,8 @@ class DamagedBatchError(Terminal):
         super().__init__(
             f"the record batch of topic {topic!r} partition {partition} at offset {offset} is damaged: {reason}. "
             "Nothing was changed. Check the leader's disk and network. If another replica has the batch intact, "
-            "make that replica the leader and run it "
-            "again." + (f" If no replica has it intact, leave its records out: {otherwise}" if window else "")
+            "make that replica the leader, then try "
+            "again." + (f" If no replica has it intact, leave its records out: run {otherwise}" if window else "")
         )
 
     def of_window(self, window: str) -> DamagedBatchError:
@@ -387,8 +391,9 @@ class BatchTooLargeError(Terminal):
         super().__init__(
             f"the record batch of topic {topic!r} partition {partition} at offsets [{start}, {end}) {reason}, the "
             f"limit that {variable} sets. It was not opened, and nothing was changed. To load its records, raise "
-            f"{variable} where the platform runs, and run it again: that takes about five times the size of the "
-            "largest batch in memory." + (f" To leave them out, run {otherwise}" if window else "")
+            f"{variable} in the environment of the platform, then try again: loading needs about five times as much "
+            "memory as the largest batch has bytes."
+            + (f" To leave these records out, run {otherwise}" if window else "")
         )
 
     def of_window(self, window: str) -> BatchTooLargeError:
@@ -479,7 +484,8 @@ def access_to(place: str) -> str:
     if _STORE not in place:
         return "its permissions"
     return (
-        "the store's permissions, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of the process (for Spark, of its "
+        "the store's permissions, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of this "
+        "process (for Spark, of its "
         "server)"
     )
 
@@ -520,7 +526,7 @@ class UnreadableTimestampError(LoadError):
         named = ", ".join(f"partition {p} offset {o} (timestamp {t} ms)" for p, o, t in self.records[:20])
         more = f" and {len(self.records) - 20} more" if len(self.records) > 20 else ""
         super().__init__(
-            f"window {window} of {table} cannot be loaded: Spark cannot represent the timestamp of {named}{more}. The "
+            f"window {window} of {table} cannot be loaded: Spark cannot represent the timestamps of these records: {named}{more}. The "
             "table was not changed. To accept the loss of just these records, run "
             f'`platform-assets accept-loss {table} {window} --reason "…"`, then load the window again.'
         )
@@ -553,8 +559,8 @@ class OffsetsVanishedError(LoadError):
     def __init__(self, topic: str, window: str, detail: str) -> None:
         self.topic, self.window = topic, window
         super().__init__(
-            f"offsets of window {window} of topic {topic!r} disappeared while it was being read; the table was not "
-            f"changed: {detail}. Load it again: the load looks up what Kafka still has, and lists any loss."
+            f"offsets of window {window} of topic {topic!r} disappeared while the window was being read: "
+            f"{detail}. The table was not changed. Load the window again: the load looks up what Kafka still has, and lists any loss."
         )
 
 
@@ -577,8 +583,8 @@ class MergingLostError(Retryable):
         self.table, self.reason = table, reason
         first = next((line for line in reason.splitlines() if line.strip()), reason)[:500]
         super().__init__(
-            f"Spark stopped merging files of {table}: {first}. Files that were merged before stay merged, and no "
-            "other was changed. Run it again; if this happens again, check the workers' memory and Spark's log."
+            f"Spark stopped merging files of {table}: {first}. Files that were already merged stay merged, and no "
+            "other files were changed. Run it again; if this happens again, check the workers' memory and Spark's log."
         )
 
 
@@ -619,8 +625,8 @@ class LostForGoodError(LoadError):
             f"window {window} of {table} is damaged and {lost} {verb} lost for good, unless you have a backup: "
             f"neither Kafka nor any data file that can still be read has {what}. Kafka cannot restore the window: "
             f"{cause.rstrip('.')}. "
-            f'Without a backup, run `platform-assets accept-loss {table} {window} --reason "…"`: what is left becomes the '
-            "window, and the rest is listed."
+            f'Without a backup, run `platform-assets accept-loss {table} {window} --reason "…"`: the remaining rows become the '
+            "whole window, and the offsets without a row are listed."
         )
 
 
@@ -630,14 +636,15 @@ class UnprovedRowsError(LoadError):
     def __init__(self, table: str, window: str, held: int | None, found: int | None, offsets: str) -> None:
         self.table, self.window, self.held, self.found = table, window, held, found
         rows = "rows" if held is None else _rows(held)
-        source = "" if found is None else f" returns {found:,}"
+        source = "" if found is None else f" returns {_rows(found)}"
         lost = f"{' and' if source else ''} no longer has {offsets}" if offsets else ""
         super().__init__(
-            f"window {window} of {table} was not loaded, and the table was not changed: it has {rows} of this window "
-            "that a load might not restore. The ledger has no receipt for the window, no version of the table that can "
-            f"still be read proves its rows, and Kafka{source}{lost}. Restore the ledger from a backup. Without "
+            f"window {window} of {table} was not loaded, because the table has {rows} of this window "
+            "that a load might not restore. The table was not changed. The ledger has no "
+            "receipt for the window, no version of the table that can "
+            f"still be read proves which rows were loaded, and Kafka{source}{lost}. Restore the ledger from a backup. Without "
             "one, run "
-            f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes '
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: the rows in Kafka and the data files become '
             "the window, and the offsets without a row are listed."
         )
 
@@ -663,23 +670,23 @@ class UnrecordedLoadError(UnprovedRowsError):
         self.table, self.window, self.held, self.found, self.new = table, window, rows, None, tuple(new)
         rebuilt = "When the ledger was rebuilt, the table's log no longer had the load of this window"
         accept = (
-            f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes '
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: the rows in Kafka and the data files become '
             "the window"
         )
         if self.new:
             named, more = self.new[:_NAMED], len(self.new) - _NAMED
             options = " ".join(f"--offsets {p}:{start}-{end}" for p, start, end in named)
             erase = f'`platform-assets erase {table} --generation {generation} {options} --reason "…"`'
-            rest = " (the next load names the other ranges)" if more > 0 else ""
+            rest = " (the next load lists the other ranges)" if more > 0 else ""
             text = (
                 f"Kafka has records of this window that the table lacks: {ranges_text(self.new, _NAMED)}. {rebuilt}, "
-                f"so the ledger has the {_rows(rows)} that the table had. Nothing shows whether the other records "
+                f"so the ledger recorded the {_rows(rows)} that the table contained then. Nothing shows whether the other records "
                 f"were erased or deleted. If they were erased, run {erase}, so that no load brings them back{rest}. "
                 f"If not, run {accept}."
             )
         else:
             text = (
-                f"its data files are damaged or were changed, no past version of the table has the {_rows(rows)} "
+                f"the data files of the window are damaged or were changed, no past version of the table has the {_rows(rows)} "
                 f"that the ledger records, and Kafka {kafka}. {rebuilt}, so nothing proves which rows the window "
                 f"had. Restore the table from a backup. Without one, run {accept}, and the offsets without a row are "
                 "listed."
@@ -696,11 +703,11 @@ class DamagedRowsError(UnprovedRowsError):
         self.table, self.window, self.held, self.found = table, window, rows, found
         LoadError.__init__(
             self,
-            f"window {window} of {table} is damaged and was not restored; the table was not changed: Kafka and the "
-            f"data files have {_rows(found)} of it, but its receipt does not prove that they are the {_rows(rows)} "
+            f"window {window} of {table} is damaged and was not restored. The table was not changed. Kafka and the "
+            f"data files have {_rows(found)} of this window, but its receipt does not prove that these are the {_rows(rows)} "
             f"that were loaded. Kafka cannot restore the window: {cause.rstrip('.')}. Restore the table from a "
             "backup. Without one, run "
-            f'`platform-assets accept-loss {table} {window} --reason "…"`: what Kafka and the data files have becomes '
+            f'`platform-assets accept-loss {table} {window} --reason "…"`: the rows in Kafka and the data files become '
             "the window, and the offsets without a row are listed.",
         )
 
@@ -724,7 +731,7 @@ class ConcurrentLoadError(Retryable):
         self.table, self.window = table, window
         super().__init__(
             f"another run committed window {window} of {table} first, or changed the table's columns. This commit was "
-            "refused, so the table holds the window once. Run it again to compare it with what was committed."
+            "refused, so the table holds the window once. Run it again: the new run compares the window with what was committed."
         )
 
 
@@ -750,18 +757,18 @@ class SchemaChangeError(LoadError):
         kept = (
             ""
             if version is None
-            else f" Version {version} of the table keeps them until `platform-assets vacuum` deletes its files."
+            else f" Version {version} of the table keeps these rows until `platform-assets vacuum` deletes the files of that version."
         )
         gone = (
             f"That removes its {rows:,} rows in {windows:,} windows, until each window is decoded again with the new "
-            f"declaration; records that it cannot read become dead letters.{kept}"
+            f"declaration; records that the declaration cannot decode become dead letters.{kept}"
             if rows
-            else "It has no rows."
+            else "The table has no rows."
         )
         super().__init__(
             f"table {table} cannot take rows with the currently declared columns: {'; '.join(self.changes)}. Nothing "
-            "was changed. Declare these columns as the table has them (new ones may be added). Or start the table "
-            f"over with the declared columns. {gone} To do so, add `replaces: {held}` to `decode:` in the topic's "
+            "was changed. Either declare these columns as the table has them (you may add new columns), or start the table "
+            f"over with the declared columns. {gone} To start it over, add `replaces: {held}` to `decode:` in the topic's "
             "YAML, and materialize its windows again."
         )
 
@@ -775,16 +782,16 @@ class ReplacedRowsError(LoadError):
     ) -> None:
         self.table, self.held, self.fewer, self.tried = table, held, dict(fewer), tried
         named = "; ".join(
-            f"window {key} has {before:,} rows in it and would have {after:,}"
+            f"window {key} has {before:,} rows in the table and would have {after:,}"
             for key, (before, after) in self.fewer.items()
         )
         others = windows - tried
         super().__init__(
-            f"table {table} was not started over, because the declared columns cannot hold rows of "
-            f"{len(self.fewer):,} of {tried:,} windows that were tried: {named}. In all, the table has {rows:,} rows "
+            f"table {table} was not started over, because the declared columns cannot hold some rows of "
+            f"{len(self.fewer):,} of the {tried:,} windows that were tried: {named}. In all, the table has {rows:,} rows "
             f"in {windows:,} windows{f'; the result for the other {others:,} is not known' if others else ''}. "
-            "Nothing was changed. To keep these rows, declare the previous columns as they were, and new ones in "
-            "addition. To turn them, and others like them, into dead letters instead, set this in the topic's YAML: "
+            "Nothing was changed. To keep these rows, leave the previous columns as they were, and only add new "
+            "columns. To turn these and all similar rows into dead letters instead, set this in the topic's YAML: "
             f"`replaces: {{columns: {held}, lost_rows: accepted}}`."
         )
 
@@ -807,8 +814,8 @@ class NotLoadedError(Retryable):
     def __init__(self, table: str, raw: str, window: str) -> None:
         self.table, self.raw, self.window = table, raw, window
         super().__init__(
-            f"window {window} of {table} is made from {raw}, where it is not loaded yet. Nothing was changed. Run "
-            f"`platform-assets load {raw} {window}`, or materialize that partition, then this one again."
+            f"window {window} of {table} is made from {raw}, but that window of {raw} is not loaded yet. Nothing was changed. Run "
+            f"`platform-assets load {raw} {window}`, or materialize that partition. Then run this again."
         )
 
 
@@ -819,8 +826,8 @@ class DecodingDiffersError(LoadError):
         self.table, self.window, self.detail = table, window, detail
         super().__init__(
             f"window {window} of {table} was decoded again and gave different rows, although its records and the "
-            f"declaration are the same: {detail}. The tables were not changed. A release has changed how values are "
-            "decoded, or the ledger was edited. To accept the new rows, raise `revision:` in `decode:` of the topic's "
+            f"declaration are the same: {detail}. The tables were not changed. Either this release decodes values "
+            "differently, or the ledger was edited. To accept the new rows, raise `revision:` in `decode:` of the topic's "
             "YAML and load the window again."
         )
 
@@ -832,7 +839,7 @@ class DecodingUnsupportedError(LoadError):
         self.table, self.window, self.reason = table, window, reason
         super().__init__(
             f"window {window} of {table} cannot be loaded: Spark's workers cannot decode it ({reason}). The tables "
-            "were not changed. Install this release of platform-assets in the Python of Spark's workers, then load "
+            "were not changed. Install this release of platform-assets in the Python environment of Spark's workers, then load "
             "the window again."
         )
 
@@ -862,9 +869,9 @@ class ErasureUnfinishedError(Retryable):
     ) -> None:
         self.table, self.windows, self.cause, self.replays = table, tuple(windows), cause, dict(replays or {})
         window, reason = self.windows[0], '--reason "…"'
-        also = f" They are not erased from replays either: {_unerased(table, self.replays)}." if self.replays else ""
+        also = f" The records are also not erased yet from {_unerased(table, self.replays)}." if self.replays else ""
         super().__init__(
-            f"records of {table} are not erased yet in windows {_few_windows(windows)}: {cause} Load each again "
+            f"records of {table} are not erased yet in windows {_few_windows(windows)}: {cause} Load each window again "
             f"(`platform-assets load {table} {window}`). If a load reports that rows are lost, run `platform-assets "
             f"accept-loss {table} {window} {reason}`.{also} Then run `platform-assets erase {table} {reason}`, "
             f"{_again(keys_forgotten)}. The other windows are done."
@@ -883,7 +890,7 @@ class ReplayErasureUnfinishedError(Terminal):
 
 
 def _again(keys_forgotten: bool) -> str:
-    return "with the same keys, which were not kept" if keys_forgotten else "which continues"
+    return "with the same keys, because they were not kept" if keys_forgotten else "which continues the erasure"
 
 
 def _few_windows(windows: Sequence[str]) -> str:
@@ -892,16 +899,18 @@ def _few_windows(windows: Sequence[str]) -> str:
 
 def _unerased(table: str, replays: Mapping[str, UnerasedReplay]) -> str:
     """Return each replay with its cause and what to do, without a full stop at the end."""
-    return ". Also not from ".join(_unerased_replay(table, name, found) for name, found in sorted(replays.items()))
+    return ". The records are also not erased yet from ".join(
+        _unerased_replay(table, name, found) for name, found in sorted(replays.items())
+    )
 
 
 def _unerased_replay(table: str, name: str, found: UnerasedReplay) -> str:
-    delete = f"delete the folder {found.place}, to which nothing else refers"
+    delete = f"delete the folder {found.place}, which nothing else uses"
     if found.windows:
         several = len(found.windows) > 3
         named = f"{found.windows[0]}..{found.windows[-1]}" if several else " ".join(found.windows)
         delete = (
-            f"run `platform-assets replay {table} {named} --into {name}`, which repairs them if Kafka still has their "
+            f"run `platform-assets replay {table} {named} --into {name}`, which repairs these windows if Kafka still has their "
             f"records, or {delete}"
         )
     elif found.is_passing:
@@ -924,7 +933,7 @@ class PastVersionsKeptError(Terminal):
         self.root = root
         super().__init__(
             f"the bucket of {root} keeps past versions of its files, so erased records would stay in it. Nothing was "
-            "erased. Give it a lifecycle rule that deletes past versions (NoncurrentVersionExpiration) soon enough "
+            "erased. Give the bucket a lifecycle rule that deletes past versions (NoncurrentVersionExpiration) soon enough "
             "for the erasure request, and confirm that with `--past-versions-expire`, or in the job with "
             "`past_versions_expire: true`"
         )
@@ -952,9 +961,9 @@ class MigrationDamageError(Terminal):
         self.table, self.windows = table, tuple(windows)
         some = ", ".join(windows[:3]) + (f" and {len(windows) - 3} more" if len(windows) > 3 else "")
         super().__init__(
-            f"{table} keeps its layout: the rows of {some} are not those that were loaded, or their files cannot be "
-            f"read. Load them again (`platform-assets load {table} {' '.join(windows[:3])}`), which restores them. "
-            "Then migrate again, which continues with what was copied."
+            f"{table} was not migrated: the rows of {some} differ from those that were loaded, or their files cannot be "
+            f"read. Load these windows again (`platform-assets load {table} {' '.join(windows[:3])}`) to restore the rows. "
+            "Then migrate again: files that are already copied are not copied again."
         )
 
 
@@ -964,8 +973,8 @@ class MigrationBusyError(Retryable):
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(
-            f"{table} keeps its layout: other writers kept committing to it. Migrate again when fewer loads are "
-            "running; it continues with what was copied."
+            f"{table} was not migrated: other writers kept committing to it. Migrate again when fewer loads are "
+            "running: files that are already copied are not copied again."
         )
 
 
@@ -990,7 +999,7 @@ class SendingInterruptedError(Retryable):
         self.source, self.target = source, target
         super().__init__(
             f"dead letters of topic {source!r} were not all sent to topic {target!r}: {doing} failed ({reason}). "
-            "Those that were committed are recorded as sent. Run it again: it sends the others, and none twice."
+            "Dead letters that Kafka committed are recorded as sent. Run it again to send the others; none is sent twice."
         )
 
 
@@ -999,10 +1008,10 @@ class SendingRefusedError(Terminal):
 
     def __init__(self, source: str, target: str, reason: str, right: str = "") -> None:
         self.source, self.target, self.right = source, target, right
-        remedy = f"Grant the KAFKA_* user {right}" if right else "Raise that topic's max.message.bytes"
+        remedy = f"Grant the KAFKA_* user {right}" if right else f"Raise max.message.bytes of topic {target!r}"
         super().__init__(
-            f"the Kafka broker refused dead letters of topic {source!r} for topic {target!r}: {reason.rstrip('.')}. "
-            f"{remedy}, then run it again: none is sent twice."
+            f"the Kafka broker refused to store dead letters of topic {source!r} in topic {target!r}: {reason.rstrip('.')}. "
+            f"{remedy}, then run it again: no dead letter is sent twice."
         )
 
 

@@ -52,7 +52,7 @@ def secret(environ: Mapping[str, str], name: str) -> str | None:
     if not found:
         raise _unusable(name, "is empty")
     if has_controls(found):
-        raise _unusable(name, "holds a control character, such as a second line end")
+        raise _unusable(name, "holds a control character, such as a second line break")
     return found
 
 
@@ -94,12 +94,12 @@ def basic_login(user: str, password: str) -> dict[str, str]:
 
 def _with_controls(name: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{name} holds a control character, such as a line end, or bytes that are not UTF-8. Set {name} to only the secret."
+        f"{name} holds a control character, such as a line end, or bytes that are not UTF-8. Set {name} to the secret itself."
     )
 
 
 def _unusable(name: str, problem: str) -> ConfigurationError:
     return ConfigurationError(
-        f"The file that {name}{SUFFIX} names {problem}. Give the path of a file that this user can read and that "
-        f"has only the secret, or set {name} instead."
+        f"The file set in {name}{SUFFIX} {problem}. Give the path of a file that this user can read and that "
+        f"contains only the secret, or set {name} instead."
     )

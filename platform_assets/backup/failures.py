@@ -16,8 +16,8 @@ class BackupInterruptedError(Retryable):
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"no backup was made: {reason} ({place}). Earlier backups are complete. Run it again: files copied "
-            f"before are not copied again."
+            f"no backup was made: {reason} ({place}). Earlier backups are complete. Run it again: files that an earlier backup "
+            f"contains are not copied again."
         )
 
 
@@ -60,7 +60,7 @@ class RestoreHalfDoneError(Terminal):
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
         super().__init__(
-            f"the backup was damaged at {place} while it was restored: {reason}. The destination now has a mix of "
+            f"the backup turned out to be damaged at {place} during the restore: {reason}. The destination now has a mix of "
             f"old and restored data. Restore another backup with `--force`."
         )
 

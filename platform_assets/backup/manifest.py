@@ -127,7 +127,7 @@ def read(backup: Path) -> Manifest:
         _check_path(place, file.path)
     for part in found.parts:
         if part not in (LEDGER, DAGSTER) and found.tables.get(part, -1) < 0:
-            raise BackupDamagedError(str(place), f"it has no version of table {part[:_SHOWN]!r}")
+            raise BackupDamagedError(str(place), f"it does not record the version of table {part[:_SHOWN]!r}")
     return found
 
 

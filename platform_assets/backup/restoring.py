@@ -144,7 +144,9 @@ class StorePlace:
             there = [name for folder in self.names for name in self.root.content.written_before(FOREVER, folder)]
             # Newest entries of a log first, so that the rest is always an earlier version.
             gone = sorted({*there} - kept, reverse=True)
-            progress(f"deleting {len(gone):,} files of {self.root} that are missing from the backup or differ from it")
+            progress(
+                f"deleting {len(gone):,} files of {self.root} that are not in the backup or differ from their copies there"
+            )
             self.root.content.remove_files([name for name in gone if name.startswith(_RECEIPTS)])
             self.root.content.remove_files([name for name in gone if not name.startswith(_RECEIPTS)])
         for files in (loose, *same):
@@ -287,7 +289,9 @@ def _chosen(backup: Backup, only: Collection[str]) -> tuple[str, ...]:
     }
     unknown = sorted(set(only) - set(names))
     if unknown:
-        raise ConfigurationError(f"the backup {backup.folder} has no {unknown[0]!r}; it has: {', '.join(known)}")
+        raise ConfigurationError(
+            f"the backup {backup.folder} does not contain {unknown[0]!r}; it contains: {', '.join(known)}"
+        )
     wanted = {names[name] for name in only}
     return tuple(part for part in known if not only or part in wanted)
 
@@ -296,8 +300,8 @@ def _check_free(parts: Sequence[str], lake: Lake, home: Path) -> None:
     taken = [part for part in parts if _is_taken(Folder.at(home) if part == DAGSTER else lake.root / _folder_of(part))]
     if taken:
         raise ConfigurationError(
-            f"{', '.join(taken)} would be replaced: there is data in "
-            f"{'its place' if len(taken) == 1 else 'their places'}. "
+            f"{', '.join(taken)} would be replaced, because the destination already has data for "
+            f"{'it' if len(taken) == 1 else 'them'}. "
             "Nothing was changed. Restore only the lost parts with `--only`, or replace everything with `--force`"
         )
 

@@ -185,7 +185,7 @@ def take(
         _copy_lake(lake, pinned, copier, progress)
         if not copier.done:
             raise ConfigurationError(
-                f"there is nothing to back up: neither a table below LAKE_ROOT {lake} nor a file in DAGSTER_HOME "
+                f"there is nothing to back up: LAKE_ROOT {lake} has no tables, and there are no files in DAGSTER_HOME "
                 f"{home}. Correct LAKE_ROOT or DAGSTER_HOME"
             )
         _check_not_half_restored(lake, home)
@@ -213,7 +213,7 @@ def check_roots_apart(lake: Lake, home: Path) -> None:
     if root.is_relative_to(of_dagster) or of_dagster.is_relative_to(root):
         raise ConfigurationError(
             f"LAKE_ROOT {lake} and DAGSTER_HOME {home} are nested, so restoring one would replace the other. Nothing "
-            "was changed. Stop Dagster, move one of the two folders elsewhere, and set its variable to the new place"
+            "was changed. Stop Dagster, move one of the two folders elsewhere, and set its variable to the new location"
         )
 
 
@@ -247,7 +247,7 @@ def _alone(destination: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as e:
-            raise BackupInterruptedError(str(destination), "another backup is being taken there") from e
+            raise BackupInterruptedError(str(destination), "another process is writing a backup to this folder") from e
         yield
     finally:
         os.close(lock)
@@ -273,9 +273,9 @@ def _copy_lake(lake: Lake, pinned: PinnedLake, copier: Copier, progress: Progres
             if not is_there:
                 raise BackupInterruptedError(
                     f"{table.folder}/{name}",
-                    f"a file of {table.name} no longer exists, although its version {table.version} names it: a "
-                    f"vacuum or an erasure has deleted it meanwhile, or it is lost, which `platform-assets audit "
-                    f"--deep` would show",
+                    f"a file of {table.name} no longer exists, although version {table.version} of the table lists it: a "
+                    f"vacuum or an erasure has deleted it in the meantime, or it is lost; `platform-assets audit "
+                    f"--deep` shows which",
                 )
             progress(f"{table.name}: {len(copier.done):,} files, {copier.copied:,} of them copied")
     for folder, names in itertools.groupby(pinned.loose, lambda name: name.rpartition("/")[0]):

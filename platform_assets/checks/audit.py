@@ -86,9 +86,9 @@ class Audit:
         found = [c.error for c in self.checks if c.error is not None]
         found += [f.detail for c in self.checks for f in c.findings if f.kind == "could not tell"]
         if self.heatmap is not None and not self.heatmap.windows:
-            found.append("the ledger has no sealed window there")
+            found.append("the ledger contains no sealed window to audit")
         elif self.heatmap is None and not self.count and not found:
-            found.append("the raw table has no window there")
+            found.append("the raw table contains no window to audit")
         return tuple(dict.fromkeys(found))
 
     @property

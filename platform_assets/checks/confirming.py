@@ -122,7 +122,7 @@ def _read(
         for receipt in receipts:
             if time.monotonic() > e.deadline:
                 return
-            e.progress(f"reading window {receipt.window.key} from Kafka again, by the {checking.name} engine")
+            e.progress(f"reading window {receipt.window.key} from Kafka again with the {checking.name} engine")
             outcome = next(outcomes)
             if isinstance(outcome, StagedFiles):
                 (e.table / outcome.folder).delete()
@@ -142,7 +142,7 @@ def _differs(receipt: Receipt, outcome: StagedFiles) -> Finding:
     what = (
         f"{read.rows:,} rows, but the {receipt.engine} engine loaded {receipt.rows:,}"
         if read.offsets != receipt.offsets
-        else f"{receipt.rows:,} rows with the same offsets as the {receipt.engine} engine loaded, but with different content"
+        else f"{receipt.rows:,} rows with the same offsets that the {receipt.engine} engine loaded, but with different content"
     )
-    text = f"the {outcome.engine} engine reads {what}"
+    text = f"the {outcome.engine} engine read {what}"
     return finding("engines disagree", receipt, None, (), text)

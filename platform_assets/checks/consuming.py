@@ -76,7 +76,7 @@ def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | Non
         for receipt in sorted(sample, key=lambda r: r.window.start):
             if time.monotonic() > e.deadline:
                 break
-            e.progress(f"comparing rows of window {receipt.window.key} with a plain consumer")
+            e.progress(f"comparing rows of window {receipt.window.key} with the records that a plain consumer returns")
             without = accepted.get(receipt.window.key, {})
             for partition, span in _spans(receipt, share, rng).items():
                 left = span.minus(without.get(partition, ()))
@@ -170,7 +170,7 @@ def _consumed(
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
     consumer = plain_consumer(settings)
-    doing = f"comparing rows of topic {topic!r} partition {partition} with a plain consumer"
+    doing = f"comparing rows of topic {topic!r} partition {partition} with the records that a plain consumer returns"
     until = time.monotonic() + _PATIENCE
     with closing(consumer):
         try:

@@ -176,10 +176,10 @@ def conserved(windows: Windows) -> CheckResult:
     )
     wrong = len({f.window for f in found if f.alarming})
     if found and not wrong:
-        headline = f"Could not tell for {counted(len({f.window for f in found}), 'window')} of {len(windows.keys):,}."
+        headline = f"The result is unknown for {counted(len({f.window for f in found}), 'window')} out of {len(windows.keys):,}."
     elif found:
         headline = (
-            f"{counted(wrong, 'window')} of {len(windows.keys):,}: decoded rows and dead letters do not match the "
+            f"In {counted(wrong, 'window')} out of {len(windows.keys):,}, decoded rows and dead letters do not match the "
             "raw rows"
         )
     figures = (("windows", len(windows.keys)), ("decoded_rows", rows), ("dead_letters", dead))
@@ -203,9 +203,9 @@ def shares(windows: Windows, declared: DecodeDeclaration, ledger: Ledger, keys: 
 def _of_window(windows: Windows, key: str) -> list[Finding]:
     raw, decoded, dead = windows.raw.get(key), windows.decoded.get(key), windows.dead_letters.get(key)
     table = TableRef("decoded", windows.topic)
-    again = f"Materialize partition {key} of {table}: it is decoded again."
+    again = f"Materialize partition {key} of {table}: the run decodes the window again."
     if key in windows.under_way:
-        text = "a load is replacing it now"
+        text = "a load is currently replacing this window"
         return [
             Finding(
                 "could not tell", windows.topic, key, None, (), text, "Run the check again once that load has ended."
@@ -217,11 +217,18 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
 
     if decoded is None or dead is None:
         missing = table if decoded is None else TableRef("dead_letters", windows.topic)
-        return [found(f"{missing} has no receipt for it, but the other table has one", "decoded by half")]
+        return [
+            found(
+                f"the ledger has no receipt of {missing} for this window, but has one of the other table",
+                "decoded by half",
+            )
+        ]
     if raw is None:
-        return [found(f"it was decoded, but the ledger has no receipt for it in raw/{windows.topic}")]
+        return [found(f"the window was decoded, but the ledger has no receipt for this window of raw/{windows.topic}")]
     if decoded.made_from != dead.made_from:
-        return [found("rows and dead letters come from different loads or declarations", "decoded by half")]
+        return [
+            found("decoded rows and dead letters were made from different raw loads or declarations", "decoded by half")
+        ]
     findings = []
     if decoded.offsets + dead.offsets != raw.offsets:
         findings.append(
@@ -233,14 +240,14 @@ def _of_window(windows: Windows, key: str) -> list[Finding]:
     named = False
     for of_table in (windows.of_decoded, windows.of_dead_letters):
         if key in of_table.otherwise:
-            text = f"the files of {of_table.table} are not those that its load committed: {of_table.otherwise[key]}"
+            text = f"the files of {of_table.table} are not those that the window's load committed: {of_table.otherwise[key]}"
             places = () if named else tuple(windows.missing.get(key, {}).items())
             named = True
             findings += [Finding("not conserved", windows.topic, key, p, r, text, again) for p, r in places] or [
                 found(text)
             ]
         elif key in of_table.unread:
-            text = f"the files of {of_table.table} are not those of its load, and reading them reached the time limit"
+            text = f"the files of {of_table.table} are not those of the window's load, and time ran out before they were read"
             findings.append(Finding("could not tell", windows.topic, key, None, (), text, "Run the check again."))
     return findings
 

@@ -100,14 +100,15 @@ class DecodedAudit:
         set_aside = sorted({*missing} & {*parked} - under_way)
         findings = tuple(
             Finding(
-                "window not decoded", windows.topic, key, None, (), "the raw table has the window, and newer windows are decoded",
-                f"`platform-assets load {self.table} {key}`, or let the topic's sensor request it.",
+                "window not decoded", windows.topic, key, None, (),
+                "the raw table contains the window, and newer windows have already been decoded",
+                f"Run `platform-assets load {self.table} {key}`, or let the topic's sensor request the window.",
             )
             for key in late
         ) + tuple(
             Finding(
-                "window parked", windows.topic, key, None, (), "an operator has parked it, so it is not requested",
-                f"`platform-assets unpark {self.table} {key}` once it can be decoded.",
+                "window parked", windows.topic, key, None, (), "an operator has parked the window, so the sensor does not request it",
+                f"Run `platform-assets unpark {self.table} {key}` once the window can be decoded.",
             )
             for key in set_aside
         )  # fmt: skip
@@ -156,13 +157,17 @@ class DecodedAudit:
         if alarming:
             headline = f"{counted(len(alarming), 'window')} damaged, or now decoded differently."
         elif findings:
-            headline = f"Could not tell for {counted(len({f.window for f in findings}), 'window')}."
+            headline = f"The result is unknown for {counted(len({f.window for f in findings}), 'window')}."
         else:
             headline = (
-                f"{rows:,} rows and dead letters read again: all as committed; {counted(again, 'window')} decoded "
+                f"{rows:,} rows and dead letters read again, all unchanged since the load; {counted(again, 'window')} decoded "
                 f"again with the same result"
-                + (f"; {counted(judged, 'row')} of them also decoded by another reader" if judged else "")
-                + (f"; {skipped:,} skipped, because they have no offsets or another declaration" if skipped else "")
+                + (f"; {counted(judged, 'row')} of these windows also decoded by another reader" if judged else "")
+                + (
+                    f"; {skipped:,} skipped, because they have no offsets or were decoded with another declaration"
+                    if skipped
+                    else ""
+                )
                 + (f"; {counted(left, 'window')} left for the next audit" if left else "")
                 + "."
             )
@@ -273,7 +278,9 @@ def _foreign(of_table: TableFiles, opened: rows.Opened, receipt: Receipt) -> str
 
 def _unanswered(topic: str, key: str, error: PlatformError) -> Finding:
     again = ", then run the audit again" if isinstance(error, Retryable) else ""
-    return Finding("could not tell", topic, key, None, (), str(error), f"Follow the message{again}.")
+    return Finding(
+        "could not tell", topic, key, None, (), str(error), f"Follow the instructions in the message{again}."
+    )
 
 
 def _last_proof(receipt: Receipt | None) -> datetime:

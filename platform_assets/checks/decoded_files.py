@@ -45,7 +45,7 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
     """
     folder = ledger.lake.table(table)
     if not load_log.exists(folder):
-        return TableFiles(table, receipts, {}, {k: "the table is gone" for k, r in receipts.items() if r.rows})
+        return TableFiles(table, receipts, {}, {k: "the table no longer exists" for k, r in receipts.items() if r.rows})
     version = load_log.version(folder)
     files = recognised(
         ledger.lake,
@@ -82,9 +82,9 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
 def difference(receipt: Receipt, held: Measured) -> str | None:
     """Return how rows differ from those of the load; None if they do not."""
     if held.rows != receipt.rows:
-        return f"it holds {held.rows:,} rows, and its load committed {receipt.rows:,}"
+        return f"the window contains {held.rows:,} rows, but its load committed {receipt.rows:,}"
     if held.offsets != receipt.offsets:
-        return f"its {held.rows:,} rows have offsets other than those that its load committed"
+        return f"the offsets of the window's {held.rows:,} rows differ from those that the load committed"
     if held.content != receipt.content:
-        return f"its {held.rows:,} rows have content other than its load committed"
+        return f"the content of the window's {held.rows:,} rows differs from what the load committed"
     return None

@@ -108,7 +108,7 @@ def columns(spec: FormatSpec, value: bytes, registry: Registry) -> Mapping[str, 
     stream = io.BytesIO(content)
     read: Any = fastavro.schemaless_reader(stream, schemas.writer, schemas.reader)
     if stream.tell() != len(content):
-        raise ValueError(f"{len(content) - stream.tell()} bytes are left")
+        raise ValueError(f"{len(content) - stream.tell()} bytes are left after the value")
     theirs = read["value"]
     return theirs if schemas.is_record else {"value": theirs}
 

@@ -112,13 +112,13 @@ def foreign_ids(topic_id: str, found: Collection[str | None]) -> str | None:
     if not foreign:
         return None
     more = f" and {len(foreign) - _NAMED:,} more" if len(foreign) > _NAMED else ""
-    return f"rows with {', '.join(foreign[:_NAMED])}{more} instead of topic id {topic_id!r}"
+    return f"there are rows with {', '.join(foreign[:_NAMED])}{more} instead of topic id {topic_id!r}"
 
 
 def of_another_writer(window: str, table: TableRef | None = None) -> str:
     """Return the remedy for rows whose window was never sealed; for '', the remedy for rows without a window."""
     where = f"with window = '{window}'" if window else "whose `window` is null"
-    return f"Another writer put them there. Delete the rows {'' if table is None else f'of {table} '}{where}."
+    return f"Another writer added these rows. Delete the rows {'' if table is None else f'of {table} '}{where}."
 
 
 def counted(number: int, noun: str) -> str:

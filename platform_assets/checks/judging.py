@@ -48,7 +48,7 @@ def judge(
     """
     if not evidence.complete:
         text = f"the evidence was cut short: {evidence.done:,} of {evidence.total:,} offsets were read"
-        return (undecided(receipt, text, "Run the check again, if needed with a larger budget."),)
+        return (undecided(receipt, text, "Run the check again, with a larger time budget if needed."),)
     if not needs_listing(receipt, evidence, accepted):
         return _explained(receipt, {p: a.records.listed for p, a in evidence.by_partition.items()}, evidence, {}, {}, 0)
     if not all(a.of(kind).whole for a in evidence.by_partition.values() for kind in a.holes) or not all(
@@ -86,9 +86,9 @@ def judge_without_log(
     by_partition = {p: common(accepted.get(p, ()), subtract([r], held.get(p, ()))) for p, r in receipt.ranges.items()}
     lost = sum(size_of(parts) for parts in by_partition.values())
     if receipt.rows + lost != receipt.ranges.size:
-        text = f"{counted(receipt.missing - lost, 'offset')} without a row were in a log that the topic no longer has"
+        text = f"{counted(receipt.missing - lost, 'offset')} without a row belong to an earlier log that the topic no longer has"
         remedy = (
-            "The cause can no longer be determined. To record it as a known loss, accept it: `platform-assets "
+            "The cause can no longer be determined. To record these offsets as a known loss, run `platform-assets "
             f'accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
         )
         return (undecided(receipt, text, remedy),)
@@ -114,7 +114,7 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
             text = f"Kafka holds {counted(size_of(lost), 'committed record')} that the table lacks"
             found.append(finding("record not in the table", receipt, partition, lost, text))
         if foreign:
-            text = f"the table has {counted(size_of(foreign), 'row')} for which the window has no committed record"
+            text = f"the table has {counted(size_of(foreign), 'row')} for which Kafka has no committed record in this window"
             found.append(finding("row without a record", receipt, partition, foreign, text))
     for partition in sorted(set(offsets) - set(evidence.by_partition)):
         foreign = ranges_of(offsets[partition])
@@ -170,7 +170,7 @@ def _explained(
                 )
                 remedy = (
                     "Look for an unclean leader election, a restored broker, or a cleanup.policy that was `compact` "
-                    "for a while: the records are lost in Kafka itself. To record that as a known loss, accept it: "
+                    "for a while: the records are lost in Kafka itself. To record these offsets as a known loss, run "
                     f'`platform-assets accept-loss {receipt.table} {receipt.window.key} --reason "…"`.'
                 )
                 found.append(

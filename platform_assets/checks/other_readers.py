@@ -137,7 +137,7 @@ def difference(
             else other is NOT_JUDGED or _same(field.type, other, mine, judge_times=judge_times)
         )
         if not is_same:
-            return f"column {field.name!a} holds {ascii(mine)[:_SHOWN]}, and {reader} reads {ascii(other)[:_SHOWN]}"
+            return f"column {field.name!a} contains {ascii(mine)[:_SHOWN]}, but {reader} reads {ascii(other)[:_SHOWN]}"
     return None
 
 
@@ -145,7 +145,7 @@ def _json(spec: FormatSpec, value: bytes) -> dict[str, Any]:
     content = value[HEAD:] if spec.options.get("registry") is True else value
     document = json.loads(content, parse_float=_number)
     if not isinstance(document, dict):
-        raise ValueError("no object")
+        raise ValueError("the value is not a JSON object")
     return document
 
 

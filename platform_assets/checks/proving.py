@@ -79,7 +79,7 @@ def prove_by_evidence(e: Evaluation, windows: Iterable[Recorded]) -> Proved:
         if time.monotonic() > e.deadline:
             findings.append(undecided(receipt, "the time allowed for this check was used up", "Run the check again."))
             continue
-        e.progress(f"evidence of window {key} ({number} of {len(receipts)})")
+        e.progress(f"gathering evidence for window {key} ({number} of {len(receipts)})")
         if beyond_log(e.ledger, receipt):
             outcome = judge_without_log(
                 receipt, rows.offsets_of(e.table, key), accepted.get(key, {}), erased.get(key, {})
@@ -158,7 +158,7 @@ def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved
             break
         done += len(batch)
         last = batch[-1].window.key
-        e.progress(f"reading {counted(len(batch), 'window')}, the last {last} ({done:,} of {len(with_rows):,})")
+        e.progress(f"reading {counted(len(batch), 'window')}, ending with {last} ({done:,} of {len(with_rows):,})")
         together = [receipt.window.key for receipt in batch]
         for key, measured in e.engine.measure(e.declaration.raw_table, together, version):
             outcome = _compared(facts, receipts[key], measured, opened, version, table_id)
@@ -193,9 +193,9 @@ def _compared(
             return finding("altered value", receipt, None, (), text)
         return proved_again(receipt, files, version, table_id)
     if measured.offsets == receipt.offsets:
-        text = f"{receipt.rows:,} rows with the offsets of the load, but with other content than it committed"
+        text = f"{receipt.rows:,} rows have the offsets that the load committed, but different content"
         return finding("altered value", receipt, None, (), text)
-    text = f"{measured.rows:,} rows, the load committed {receipt.rows:,}, and their offsets are not the load's"
+    text = f"the window has {measured.rows:,} rows (its load committed {receipt.rows:,}), and the offsets differ"
     return finding("offsets not accounted for", receipt, None, (), text)
 
 
@@ -228,13 +228,13 @@ def _doubled(receipt: Receipt, offsets: ByPartition) -> Iterator[Finding]:
     for partition, held in offsets.items():
         twice = ranges_of(repeats(held))
         if twice:
-            text = f"{counted(size_of(twice), 'offset')} in {len(held):,} rows"
+            text = f"{counted(size_of(twice), 'offset')} repeated among {len(held):,} rows"
             yield finding("duplicate in a window", receipt, partition, twice, text)
 
 
 def _unanswered(receipt: Receipt, error: PlatformError) -> Finding:
     again = ", then run the check again" if isinstance(error, Retryable) else ""
-    return undecided(receipt, str(error), f"Follow the message{again}.")
+    return undecided(receipt, str(error), f"Follow the instructions in the message{again}.")
 
 
 def _last_proof(receipt: Receipt) -> datetime:

@@ -11,9 +11,10 @@ JSON_VERSION = 1
 
 @click.command("accept-cluster")
 @click.argument("topic")
-@click.option("--reason", help="Why the offsets are the same there; kept in the ledger.")
+@click.option("--reason", help="Why each offset stands for the same record on the other cluster; kept in the ledger.")
 @click.option(
-    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+    "--by",
+    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
 @click.option(

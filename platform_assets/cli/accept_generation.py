@@ -13,7 +13,8 @@ JSON_VERSION = 1
 @click.argument("topic")
 @click.option("--reason", help="Why the new log is accepted; kept in the ledger.")
 @click.option(
-    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+    "--by",
+    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
 @click.option(

@@ -10,7 +10,8 @@ import click
 @click.argument("window")
 @click.option("--reason", help="Why the loss is accepted; kept in the ledger.")
 @click.option(
-    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+    "--by",
+    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be decided, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

@@ -31,11 +31,12 @@ def spark_problem(environment: Environment) -> str | None:
 
     if environment.has_spark:
         cause = spark_silence(environment)
-        return None if cause is None else f"Spark does not answer, so nothing is loaded: {cause}"
+        return None if cause is None else f"Spark is not answering, so nothing can be loaded: {cause}"
     for state in platform.running_state(environ=environment.variables):
         if state.service == "spark" and state.status == "dead":
             return (
-                f"Spark has stopped, so nothing is loaded: `platform-assets up` starts it again; its log: {state.log}"
+                "Spark has stopped, so nothing can be loaded: run `platform-assets up` to restart it; for the cause, "
+                f"see {state.log}"
             )
     return None
 

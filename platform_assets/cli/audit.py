@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Read the table's files again with Spark and recompute their digests; for decoded/<topic>, also decode raw rows again.",
 )
-@click.option("--windows", metavar="A..B", help="Only windows from A to B, both inclusive. Also A.., ..B and A.")
+@click.option(
+    "--windows",
+    metavar="A..B",
+    help="Audit only the windows from A to B, both inclusive; A.., ..B and A alone are also accepted.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts; see docs/commands.md.")
 def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     """Prove that TABLE has every committed record exactly once, or report which offsets are wrong and what to do.
@@ -48,7 +52,9 @@ def audit(table: str, deep: bool, windows: str | None, as_json: bool) -> None:
     try:
         sys.exit(_audit(table, deep, windows, as_json))
     except (PlatformError, KeyboardInterrupt) as e:
-        echo_error(e if str(e) else KeyboardInterrupt("interrupted"), "platform-assets: could not tell: ")
+        echo_error(
+            e if str(e) else KeyboardInterrupt("interrupted"), "platform-assets: the audit could not be completed: "
+        )
         sys.exit(EXIT_CODES["undecided"])
 
 

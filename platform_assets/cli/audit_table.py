@@ -96,7 +96,7 @@ def _loaded_by(audit: Audit) -> str:
         return ""
     counts = (f"{n:,} {'' if engine == NOT_RECORDED else 'by '}{engine}" for engine, n in audit.engines.items())
     confirmed = ", ".join(f"{n:,} by {engine}" for engine, n in audit.confirmed_by.items())
-    return f"; engine that loaded: {', '.join(counts)}" + (f"; confirmed: {confirmed}" if confirmed else "")
+    return f"; loaded: {', '.join(counts)}" + (f"; confirmed: {confirmed}" if confirmed else "")
 
 
 def _cells(row: Row) -> Iterator[tuple[str, str]]:

@@ -34,8 +34,8 @@ def backup(given: str, as_json: bool) -> None:
 
     if "://" in str(given):
         raise ConfigurationError(
-            f"{given!r} is an address, but a backup must be a folder on this machine; nothing was backed up. Give a "
-            "folder, then copy it to an object store with that store's tools."
+            f"{given!r} is a URL, but backups are written only to folders on this machine; nothing was backed up. Give a "
+            "folder, then copy the backup to the object store with that store's tools."
         )
     destination = Path(given)
     environment = Environment.of_process()
@@ -60,7 +60,7 @@ def backup(given: str, as_json: bool) -> None:
         return
     echo(
         f"{done.folder}: {', '.join(done.manifest.parts)}: {counted(len(done.manifest.files), 'file')}, {size:,} "
-        f"bytes; {counted(done.copied, 'file')} of {done.copied_bytes:,} bytes copied, the others are shared with "
+        f"bytes; {counted(done.copied, 'file')} ({done.copied_bytes:,} bytes) copied, the others hard-linked to "
         "the previous backup"
     )
     if done.manifest.left_out:

@@ -71,10 +71,7 @@ def _named(names: Sequence[str], declaration: TopicDeclaration, target: TableRef
             loaded = _in_table(declaration.raw_table, ledger)
             keys = [key for key in keys if key in loaded]
             if not keys:
-                reason = (
-                    f"{declaration.raw_table} has no window from the first key to the last, so there is nothing to "
-                    "decode"
-                )
+                reason = f"{declaration.raw_table} has no loaded window in this range, so there is nothing to decode"
                 raise UnknownWindowError(declaration.topic, name, reason)
         found += keys
     return list(dict.fromkeys(found))
@@ -112,12 +109,13 @@ def _failed(
         raise ConfigurationError(
             "--failed needs Dagster's records of failed runs, but there is no Dagster instance in DAGSTER_HOME. "
             "Set DAGSTER_HOME, for "
-            'example with `eval "$(platform-assets env)"`, or name the windows: `platform-assets status` lists those that '
+            'example with `eval "$(platform-assets env)"`, or give the windows as arguments: `platform-assets '
+            "status` lists those that "
             "are not loaded"
         )
     if target.kind != "raw" and declaration.decode is None:
         raise ConfigurationError(
-            f"topic {declaration.topic!r} has no `decode:` in its YAML, so it has no table {target}: add it, or give "
+            f"topic {declaration.topic!r} has no `decode:` in its YAML, so it has no table {target}: add `decode:`, or use "
             f"raw/{declaration.topic}"
         )
     if target.kind == "raw":
@@ -142,7 +140,7 @@ class PlannedLoad:
         if self.rows is None:
             return f"{self.window}: not loaded yet"
         letters = "" if self.dead_letters is None else f", {self.dead_letters:,} dead letters"
-        return f"{self.window}: {self.rows:,} rows{letters} now"
+        return f"{self.window}: currently {self.rows:,} rows{letters}"
 
 
 def plan_of(keys: Sequence[str], declaration: TopicDeclaration, target: TableRef, ledger: Ledger) -> list[PlannedLoad]:

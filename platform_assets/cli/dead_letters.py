@@ -26,7 +26,7 @@ JSON_VERSION = 1
 @click.option(
     "--send-to",
     metavar="TOPIC",
-    help="Also send them to this Kafka topic; each is sent only once, however often you run this.",
+    help="Also send the dead letters to this Kafka topic. Each is sent only once, even if you run the command again.",
 )
 def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bool, send_to: str | None) -> None:
     """Show which records of TABLE could not be decoded: their numbers by reason and place, and samples.
@@ -97,7 +97,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     for group in found.listed:
         place = f" at {group.place}" if group.place else ""
         echo()
-        echo(f"{group.reason}{place} ({group.side}): {group.count:,}, {group.count / dead:.1%} of them")
+        echo(f"{group.reason}{place} ({group.side}): {group.count:,} ({group.count / dead:.1%} of the dead letters)")
         for sample in group.samples:
             content = sample.key if group.side == "key" else sample.value
             echo(f"  {sample.window} partition {sample.partition} offset {sample.offset}: {sample.detail}")

@@ -16,5 +16,7 @@ def demo(once: bool) -> None:
     from platform_assets.services.home import Home, is_checkout
 
     if not is_checkout():
-        raise ConfigurationError("The demo is part of the checkout. Clone the source, and run `make demo` there.")
+        raise ConfigurationError(
+            "The demo runs only from a source checkout. Clone the repository and run `make demo` there."
+        )
     sys.exit(run_demo(Home.from_environment(), once=once))

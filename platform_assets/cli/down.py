@@ -12,7 +12,7 @@ from platform_assets.terminal import echo
     "--service",
     "services",
     multiple=True,
-    help="Stop only this service (may be repeated); `kafka` is the first broker.",
+    help="Stop only this service (may be repeated); `kafka` means the first broker.",
 )
 def down(services: tuple[str, ...]) -> None:
     """Stop the services that `up` started, Dagster first and the brokers last."""

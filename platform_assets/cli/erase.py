@@ -19,43 +19,48 @@ JSON_VERSION: Final = 1
     "--offsets",
     multiple=True,
     metavar="PARTITION:START-END",
-    help="Offsets to erase; END is exclusive. May be repeated, like keys.",
+    help="Offsets to erase; END is exclusive. This option and the key options can be repeated.",
 )
-@click.option("--key", "keys", multiple=True, metavar="TEXT", help="Erase all records with this key, as UTF-8.")
-@click.option("--key-hex", "hex_keys", multiple=True, metavar="HEX", help="Like --key, for a binary key given in hex.")
+@click.option(
+    "--key", "keys", multiple=True, metavar="TEXT", help="Erase all records whose key is TEXT, encoded as UTF-8."
+)
+@click.option(
+    "--key-hex", "hex_keys", multiple=True, metavar="HEX", help="Like --key, but for a binary key, given in hex."
+)
 @click.option(
     "--key-file",
     "key_files",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Like --key, for a key that is the whole content of a file, so that your shell's history does not keep it.",
+    help="Like --key, but the key is the whole content of a file and does not get into your shell's history.",
 )
 @click.option(
     "--generation",
     type=click.IntRange(min=1),
     help="Generation of the topic's log, for --offsets. Default: the newest.",
 )
-@click.option("--reason", help="Reason; kept in the ledger, so do not name the person.")
+@click.option("--reason", help="Reason for the erasure. The ledger keeps it, so do not name the person concerned.")
 @click.option(
-    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+    "--by",
+    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
 )
 @click.option(
     "--past-versions-expire",
     is_flag=True,
-    help="For a bucket that keeps past versions: confirm that a lifecycle rule deletes them after some time.",
+    help="If the lake's bucket keeps past versions, confirm that a lifecycle rule eventually deletes them.",
 )
 @click.option(
     "--forget-keys",
     is_flag=True,
     help=(
-        "Keep no digests of the keys. Later loads then also load records with these keys that return with other "
+        "Do not keep digests of the keys. Records with these keys are then loaded again if they return at other "
         "offsets."
     ),
 )
 @click.option(
     "--rules-of",
     metavar="TOPIC",
-    help="Also apply the erasures by key of another topic in this lake, for example after it was copied to a new name.",
+    help="Apply to TABLE the erasures by key that were made for TOPIC, for example after TOPIC was copied to a new name.",
 )
 @click.option("--dry-run", is_flag=True, help="Report what would be erased, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -94,7 +99,7 @@ def erase(
     versions.
 
     If an erasure is interrupted, run the command again to continue. Without offsets and keys, the command only
-    continues interrupted erasures. A damaged replay is named, with what to do, after everything else is erased. Records
+    continues interrupted erasures. Damaged replays are reported, with the fix, after the rest is erased. Records
     in Kafka stay there, including dead letters that were sent to a topic.
     """
     from platform_assets.cli.deciding import deciding, print_decision
@@ -129,7 +134,9 @@ def _bytes(text: str) -> bytes:
         return bytes.fromhex(text)
     except ValueError:
         # Without the text, because it may be personal data.
-        raise click.BadParameter("a key in hexadecimal must have two digits per byte", param_hint="--key-hex") from None
+        raise click.BadParameter(
+            "the key must be hexadecimal, with two digits per byte", param_hint="--key-hex"
+        ) from None
 
 
 def _ranges(texts: tuple[str, ...]) -> Ranges:

@@ -22,7 +22,9 @@ def find_topics(dry_run: bool) -> None:
     added = False
     for folder, table in declared.patterns():
         new = [name for name in table.wanted(names) if name not in known]
-        echo(f"{folder / found_topics.FILE}: {len(new)} new for pattern {table.pattern}")
+        echo(
+            f"{folder / found_topics.FILE}: pattern {table.pattern} matches {len(new)} new topic{'' if len(new) == 1 else 's'}"
+        )
         for name in new:
             echo(f"  {name}")
         if new and not dry_run:

@@ -28,6 +28,6 @@ def forget_schemas(ids: tuple[str, ...], dry_run: bool) -> None:
     for line in lines:
         echo(f"{'would forget' if dry_run else 'forgot'} {line}")
     if not lines:
-        echo("Nothing to forget: the lake knows none of these ids.")
+        echo("Nothing to forget: the lake has no stored schema for these ids.")
     elif not dry_run:
-        echo("Load the waiting windows, for example: platform-assets load TABLE WINDOW")
+        echo("Next, load the windows that are waiting for these schemas: platform-assets load TABLE WINDOW")

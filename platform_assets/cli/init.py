@@ -21,7 +21,7 @@ _EXAMPLE: Final = """\
 """
 
 _WORKSPACE: Final = """\
-# What Dagster loads: `platform-assets up` and `dagster dev -w workspace.yaml` read this file.
+# Tells Dagster what to load. `platform-assets up` and `dagster dev -w workspace.yaml` read this file.
 load_from:
   - python_module:
       module_name: platform_assets.definitions
@@ -29,9 +29,9 @@ load_from:
 """
 
 _ENVIRONMENT: Final = """\
-# Copy this file to .env: `platform-assets`, run in this folder, and `dagster` read it. Variables of the shell take
+# Copy this file to .env. If you run `platform-assets` or `dagster` here, they read .env. Variables of the shell take
 # precedence.
-# If a variable is unset, `platform-assets up` starts that service on this machine.
+# If a service's variable is unset, `platform-assets up` starts that service on this machine.
 # KAFKA_BOOTSTRAP_SERVERS=broker.example:9092
 # KAFKA_SECURITY_PROTOCOL=SASL_SSL
 # SPARK_REMOTE='sc://spark.example:15002/;token=…'
@@ -42,9 +42,9 @@ _ENVIRONMENT: Final = """\
 _README: Final = """\
 # Topics in the lake
 
-Each folder under `defs/` has a `defs.yaml` that declares topics; `defs/orders/defs.yaml.example` is one to begin with.
-Commands that you run in this folder apply to this project. Services keep their data in `.platform`; `.env.example` shows how to
-use your own.
+Each folder under `defs/` has a `defs.yaml` that declares topics. Start from the example `defs/orders/defs.yaml.example`.
+Commands that you run in this folder apply to this project. Services keep their data in `.platform`. To use your own services,
+see `.env.example`.
 
     mv defs/orders/defs.yaml.example defs/orders/defs.yaml   # remove each leading "# ", and name your topic
     platform-assets check

@@ -25,13 +25,17 @@ JSON_VERSION = 1
 @click.option(
     "--stale",
     is_flag=True,
-    help="Decode all windows again that were decoded with another declaration, or whose rows the table lost.",
+    help="Decode again all windows that were decoded with another declaration, or whose rows are missing from the table.",
 )
-@click.option("--dead-letters", is_flag=True, help="Decode all windows again that have dead letters.")
+@click.option("--dead-letters", is_flag=True, help="Decode again all windows that have dead letters.")
 @click.option(
     "--failed", is_flag=True, help="Load all windows that are missing because the last Dagster run for them failed."
 )
-@click.option("--dry-run", is_flag=True, help="Only list the windows, and the rows that the table has for them now.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only list the windows, with the number of rows that the table currently has for each.",
+)
 @click.option(
     "--json",
     "as_json",

@@ -113,7 +113,11 @@ def load_windows(
     services = ShellServices(environment, SparkResource(remote=environment.spark_remote()))
     instance, topic, keys = environment.instance(), declaration.topic, list(dict.fromkeys(windows))
     execution = Execution(
-        {topic: declaration}, services, instance, manual=True, description="loaded from a shell, without a run"
+        {topic: declaration},
+        services,
+        instance,
+        manual=True,
+        description="loaded by a command in a shell, not by a Dagster run",
     )
     found = _Outcome()
     for step in execution.execute({topic: keys}, decode_only=target.kind != "raw"):
@@ -181,7 +185,7 @@ def _print_load(attempt: Attempt[Loaded], show: Show) -> None:
         return
     r = attempt.done.receipt
     show(
-        f"{attempt.window}: {attempt.done.outcome}, {r.rows:,} rows of {r.ranges.size:,} offsets, "
+        f"{attempt.window}: {attempt.done.outcome}, {r.rows:,} rows from {r.ranges.size:,} offsets, "
         f"table version {r.table_version}, {r.seconds:.1f} s"
     )
 

@@ -42,7 +42,9 @@ def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
     _, name = table_held(table, ledger)
     migration = Migration(name, ledger)
     if not migration.folder.has_delta_log():
-        raise ConfigurationError(f"{name} has no files yet: it is created by its first load (`platform-assets status`)")
+        raise ConfigurationError(
+            f"{name} has no files yet, because nothing has been loaded into it: see `platform-assets status`"
+        )
     head = {"version": JSON_VERSION, "table": name.name, "dry_run": dry_run}
     if dry_run:
         plan = migration.planned()
@@ -62,8 +64,8 @@ def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
             echo(f"{name} is flat: there is nothing to do")
         else:
             echo(
-                f"{name}: would copy {plan.bytes - plan.copied:,} bytes of {counted(plan.files, 'file')} with "
-                f"{counted(plan.windows, 'window')}; {plan.copied:,} bytes are copied already"
+                f"{name}: would copy {plan.bytes - plan.copied:,} bytes from {counted(plan.files, 'file')} with "
+                f"{counted(plan.windows, 'window')}; {plan.copied:,} bytes have already been copied"
             )
         return
     with progress(console(stderr=True)) as on_progress:
@@ -86,11 +88,12 @@ def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
         return
     echo(
         f"{name}: version {done.version} has {counted(done.windows, 'window')} in {counted(done.files, 'file')}, "
-        f"{done.bytes:,} bytes; there were {done.files_before:,} before"
+        f"{done.bytes:,} bytes; before, there were {counted(done.files_before, 'file')}"
     )
     if done.unproved:
         some = ", ".join(done.unproved[:5])
         echo(
-            f"{name}: no receipt proves the rows of {counted(len(done.unproved), 'window')} ({some}), before and after; "
-            f"`platform-assets audit {name}` says why"
+            f"{name}: the rows of {counted(len(done.unproved), 'window')} ({some}) are not proved by any "
+            "receipt, just as before the change; "
+            f"`platform-assets audit {name}` shows why"
         )

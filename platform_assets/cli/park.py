@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.argument("table")
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
-@click.option("--reason", required=True, help="Why they are set aside; kept in the ledger.")
+@click.option("--reason", required=True, help="Why the windows are set aside; kept in the ledger.")
 @click.option(
     "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
 )

@@ -29,7 +29,7 @@ JSON_VERSION = 1
     "--location",
     default="platform_assets",
     show_default=True,
-    help="Code location whose runs are deleted; runs of others stay.",
+    help="Code location whose runs are deleted; runs of other code locations stay.",
 )
 @click.option("--dry-run", is_flag=True, help="Only report what would be deleted.")
 @click.option(

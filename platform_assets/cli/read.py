@@ -36,7 +36,9 @@ def read(table: str, as_json: bool) -> None:
     name = table_held(table, ledger)[1]
     folder = ledger.lake.table(name)
     if not folder.has_delta_log():
-        raise ConfigurationError(f"{name} has no rows yet: it is created by its first load (`platform-assets status`)")
+        raise ConfigurationError(
+            f"{name} has no rows yet, because nothing has been loaded into it: see `platform-assets status`"
+        )
     known_as, why_not = _register(environment, name, folder)
     texts = snippets(name, folder, environment.variables.get("SPARK_REMOTE"))
     if as_json:
@@ -67,4 +69,4 @@ def _register(environment: Environment, table: TableRef, folder: Folder) -> tupl
     except (SparkUnreachableError, ConfigurationError) as e:
         return None, str(e)
     except PySparkException as e:
-        return None, f"the Spark server does not accept its name: {without_token(str(e)).splitlines()[0]}"
+        return None, f"the Spark server could not register the table: {without_token(str(e)).splitlines()[0]}"

@@ -72,12 +72,12 @@ def lines(table: TableRef, done: Rebuilt) -> list[str]:
     if done.first:
         places = ", ".join(f"partition {p} offset {offset}" for p, offset in done.first.items())
         found.append(
-            f"{table}: the table's log no longer says where the first window began, so it now begins at the first "
-            f"row of each partition: {places}. Records before that are in no window"
+            f"{table}: the table's log no longer says where the first window began, so that window now begins at the first "
+            f"row of each partition: {places}. Earlier records are not in any window"
         )
     found += [
-        f"{table}: window {key} now also covers the windows after it that were sealed and never loaded; load it to "
-        "load their records too"
+        f"{table}: window {key} now also covers the windows after it that were sealed and never loaded. Load this window to "
+        "load the records of those windows too"
         for key in done.merged
     ]
     return found

@@ -41,7 +41,7 @@ _TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ
     "as_json",
     is_flag=True,
     help=(
-        "Print JSON: version, table, dry_run, note, plan; and as `load`, or with --into: fresh, loaded, compared, "
+        "Print JSON: version, table, dry_run, note, plan, and the fields of `load` or, with --into, fresh, loaded, compared, "
         "equal."
     ),
 )

@@ -19,10 +19,10 @@ _LISTED: Final = 20
 """Maximum number of windows that a plan lists, unless only the plan was requested."""
 _IN_PLACE: Final[Mapping[Deed, str]] = {
     "empty": "nothing to load",
-    "load": "loaded for the first time",
-    "refuse": "refused until the loss is accepted",
-    "compare": "read again, and either proved equal or repaired",
-    "keep": "kept if its rows match its receipt",
+    "load": "will be loaded for the first time",
+    "refuse": "will be refused until the loss is accepted",
+    "compare": "will be read again, and either proved equal or repaired",
+    "keep": "will be kept if its rows match its receipt",
 }
 
 
@@ -31,7 +31,7 @@ def print_plan(table: TableRef, planned: Sequence[PlannedWindow], note: str, *, 
     offsets, records = sum(p.sealed.ranges.size for p in planned), sum(p.records or 0 for p in planned)
     echo(
         f"{table}: the selection covers {counted(len(planned), 'window')}: {counted(offsets, 'offset')}, "
-        f"{counted(records, 'record')} by their receipts"
+        f"{counted(records, 'record')} according to the receipts"
     )
     if note:
         echo(f"  {note}")
@@ -51,7 +51,7 @@ def _planned(each: PlannedWindow, in_place: bool) -> str:
         return f"{text}: {_IN_PLACE[each.deed]}"
     if not each.held:
         return f"{text}: nothing to load"
-    return f"{text}: {'the others are ' if each.gone else ''}loaded and compared"
+    return f"{text}: {'the others ' if each.gone else ''}will be loaded and compared"
 
 
 def print_loaded(key: str, outcome: Loaded | PlatformError) -> None:
@@ -95,9 +95,9 @@ def print_result(table: TableRef, fresh: Folder, compared: Sequence[WindowCompar
     if amiss:
         echo(f"{table} DIFFERS from Kafka in {amiss:,} of {counted(len(compared), 'window')}")
     else:
-        some = ", as far as Kafka still has them" if any(c.left_out for c in compared) else ""
+        some = " for all records that Kafka still has" if any(c.left_out for c in compared) else ""
         echo(f"{table} matches Kafka{some}: {counted(len(compared), 'window')}, {counted(rows, 'row')}")
-    echo(f"the fresh table is {fresh}; delete it when you no longer need it: nothing else refers to it")
+    echo(f"the new table is in {fresh}. Nothing else refers to it, so you can delete it when you no longer need it")
 
 
 def _named(ranges: Mapping[int, Sequence[OffsetRange]]) -> str:

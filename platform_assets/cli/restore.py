@@ -127,14 +127,14 @@ def _erased_again(lake: Lake, before: Sequence[Decision] | None) -> Iterator[str
     for done in reapplying.reapply(lake, before or (), author, _declaration_of):
         for table, rows in done.rows.items():
             if rows:
-                what = "1 row that was erased before is" if rows == 1 else f"{rows:,} rows that were erased before are"
-                yield f"{table}: {what} erased again"
+                what = "1 previously erased row was" if rows == 1 else f"{rows:,} previously erased rows were"
+                yield f"{table}: {what} restored and then erased again"
         if done.unfinished:
             yield done.unfinished
     if before is None:
         yield (
-            "erasures since the backup are not known, because the existing ledger could not be read: run "
-            '`platform-assets erase TOPIC --key-file FILE --reason "…"` again for each'
+            "it is not known which erasures followed the backup, because the existing ledger could not be read: run "
+            '`platform-assets erase TOPIC --key-file FILE --reason "…"` again for each of them'
         )
 
 
@@ -162,12 +162,12 @@ def _then(done: Restored, lake: Lake) -> Iterator[str]:
     if newer := newer_tables(done, lake):
         yield (
             f"the ledger is older than {', '.join(newer)}: run `platform-assets rebuild-ledger` before you start "
-            f"Dagster: it adds the entries from the tables' commits"
+            f"Dagster, to add the missing entries from the tables' commits"
         )
     for table, keys in done.forgotten.items():
         yield (
             f"{table}: {counted(len(keys), 'window')} loaded since the backup will be loaded again by the sensor, "
-            f"first {keys[0]}"
+            f"beginning with {keys[0]}"
         )
     if done.parts == (DAGSTER,):
         yield (

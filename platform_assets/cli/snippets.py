@@ -82,8 +82,8 @@ def register(spark: SparkSession, table: TableRef, folder: Folder) -> str:
     if known is None or _place(known["location"]) != _place(folder.spark_path):
         where = "nowhere" if known is None else known["location"]
         raise ConfigurationError(
-            f"the Spark server already has another table named {sql_name(table)}: {where}. If nothing needs that "
-            f"name, run `DROP TABLE {sql_name(table)}` there, which keeps the files, then run this command again"
+            f"the Spark server already has another table named {sql_name(table)}: {where}. If nothing uses that "
+            f"name, run `DROP TABLE {sql_name(table)}` on that server (the files are kept), then run this command again"
         )
     return sql_name(table)
 

@@ -24,7 +24,7 @@ _WATCHED_EVERY: Final = 5.0
     is_flag=False,
     flag_value=_WATCHED_EVERY,
     metavar="[SECONDS]",
-    help=f"Refresh every N seconds, {_WATCHED_EVERY:g} by default, until Ctrl-C.",
+    help=f"Refresh every SECONDS, {_WATCHED_EVERY:g} by default, until Ctrl-C.",
 )
 def status(as_json: bool, every: float | None) -> None:
     """Show each table: windows, records, offsets, lag, and the last check results.

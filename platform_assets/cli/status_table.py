@@ -43,7 +43,7 @@ def print_status(status: Status, console: Console | None = None, *, attention_fi
         _print_attention(status, console)
     _print_rows(status, console)
     for each in (each for row in status.tables for each in row.upkeep):
-        console.print(Text(line(f"{each.table}: upkeep of {each.at} {each.text}"), "dim"), soft_wrap=True)
+        console.print(Text(line(f"{each.table}: last upkeep at {each.at}: {each.text}"), "dim"), soft_wrap=True)
     if not attention_first:
         _print_attention(status, console)
 
@@ -122,7 +122,7 @@ def _print_lines(title: str, rows: Iterable[tuple[Text, ...]], console: Console)
             (loaded, " windows loaded, ", waiting, " waiting, ", failed, " failed"),
             (records, " records", *((", lag ", lag) if lag else ())),
             *(((("lag to the high watermark ", watermark),)) if watermark else ()),
-            *(() if overtaken.plain == "–" else (("retention may overtake it in ", overtaken),)),
+            *(() if overtaken.plain == "–" else (("retention may reach unloaded records in ", overtaken),)),
             ("newest window ", window, *((", ", age, " old") if age else ())),
             ("checks: ", checks),
         )

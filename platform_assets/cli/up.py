@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--service", "services", multiple=True, help="Start only this service (may be repeated); `kafka` is all brokers."
+    "--service", "services", multiple=True, help="Start only this service (may be repeated); `kafka` means all brokers."
 )
 @click.option("--registry", is_flag=True, help="Also start a schema registry, unless SCHEMA_REGISTRY_URL is set.")
 @click.option(
     "--brokers",
     type=click.Choice(["1", "3"]),
     help=(
-        "Number of brokers in a new home, 1 by default. With three, each has a replica of everything, and one may "
+        "Number of brokers in a new home, 1 by default. With three, each broker has a replica of everything, and one can "
         "be down."
     ),
 )
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="password",
     type=click.Choice(["password", "certificate"]),
-    help="Make the brokers of a new home require TLS and a password (SASL_SSL, SCRAM-SHA-512; the default of this "
-    "option), or a client certificate.",
+    help="Make the brokers of a new home require TLS with a password (SASL_SSL, SCRAM-SHA-512; used if you give no "
+    "value) or a client certificate.",
 )
 def up(services: tuple[str, ...], registry: bool, brokers: str | None, secure: Secure | None) -> None:
     """Start the brokers, Spark, and Dagster's webserver and daemon, except services that are set in the environment.

@@ -45,7 +45,7 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     help="Skip windows that ended less than this many hours ago.",
 )
 @click.option(
-    "--budget", metavar="SIZE", callback=_bytes, help="Merge files of about this size per table. Default: 32 GB."
+    "--budget", metavar="SIZE", callback=_bytes, help="Merge about this amount of data per table. Default: 32 GB."
 )
 @click.option("--dry-run", is_flag=True, help="Only report what would be merged.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: version, dry_run, and for each table what was done.")
@@ -139,6 +139,6 @@ def _upkeeps(
         for _, table in named:
             if not ledger.lake.table(table).has_delta_log():
                 raise ConfigurationError(
-                    f"{table} has no files yet: it is created by its first load (`platform-assets status`)"
+                    f"{table} has no files yet, because nothing has been loaded into it: see `platform-assets status`"
                 )
     return [TableUpkeep.of(table, ledger, topic, engine=engine, **options) for topic, table in named]

@@ -33,7 +33,9 @@ def vacuum(table: str, retain_hours: int | None, dry_run: bool, as_json: bool) -
     _, name = table_held(table, ledger)
     folder = ledger.lake.table(name)
     if not folder.has_delta_log():
-        raise ConfigurationError(f"{name} has no files yet: it is created by its first load (`platform-assets status`)")
+        raise ConfigurationError(
+            f"{name} has no files yet, because nothing has been loaded into it: see `platform-assets status`"
+        )
     done = vacuum_table(name, folder, retain_hours=retain_hours, dry_run=dry_run)
     if as_json:
         found = {"version": JSON_VERSION, "table": name.name, "dry_run": dry_run}

@@ -88,7 +88,7 @@ def _screen(found: Status | PlatformError, every: float, console: Console) -> Te
         _print(found, False, page)
     text = Text.from_ansi(printed.getvalue().rstrip("\n"))
     lines = text.wrap(console, console.width)
-    foot = f"again every {every:g} s; Ctrl-C ends"
+    foot = f"refreshed every {every:g} s; Ctrl-C to stop"
     room = console.height - 2
     if len(lines) > room:
         foot = f"{len(lines) - room} more lines do not fit; {foot}"

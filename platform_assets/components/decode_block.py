@@ -59,8 +59,8 @@ def _expectation(given: Any, columns: pa.Schema) -> Expectation:
             raise ConfigurationError(f"unknown field {field!r}: {_hint(str(field), _EXPECT_FIELDS)}")
     kinds = [kind for kind in KINDS if kind in given]
     if len(kinds) != 1:
-        said = "names none" if not kinds else f"names {' and '.join(kinds)}"
-        raise ConfigurationError(f"it {said} of {', '.join(KINDS)}: give just one, such as {_FORM}")
+        said = "none" if not kinds else " and ".join(kinds)
+        raise ConfigurationError(f"must have exactly one of {', '.join(KINDS)}, such as {_FORM}; it has {said}")
     kind = kinds[0]
     severity = given.get("severity", "warn")
     if severity not in SEVERITIES:
@@ -86,7 +86,7 @@ def _columns(kind: ExpectationKind, given: Mapping[str, Any], columns: pa.Schema
         if wanted[0] is None:
             raise ConfigurationError(f"column: missing: name the column to which {kind!r} applies, as in {_FORM}")
         if kind in ("not_null", "unique") and given[kind] is not True:
-            other = " or columns without the field `column`" if kind == "unique" else ""
+            other = ", or a list of columns if there is no `column` field" if kind == "unique" else ""
             raise ConfigurationError(f"{kind}: must be true{other}, not {given[kind]!r}")
     for name in wanted:
         if name not in columns.names:
@@ -129,7 +129,7 @@ def _value(kind: ExpectationKind, given: Any) -> Value:
 
 def _hint(name: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
 
 
 _FIELDS: Final = ("value", "key", "dead_letters", "expect", "revision", "replaces", "repairs", "cluster_by")
@@ -187,8 +187,8 @@ def _cluster_by(given: Any, columns: pa.Schema) -> tuple[str, ...]:
             raise ConfigurationError(f"cluster_by: there is no column {name!r}: {_hint(name, columns.names)}")
         if not column_bounds.can_cluster(columns.field(name).type):
             raise ConfigurationError(
-                f"cluster_by: column {name!r} is {decoded_table.type_name(columns.field(name).type)}, but files are "
-                "sorted only by whole numbers, decimals, texts, booleans, dates and timestamps: choose a column of "
+                f"cluster_by: column {name!r} has the type {decoded_table.type_name(columns.field(name).type)}, but files can be "
+                "sorted only by whole numbers, decimals, strings, booleans, dates and timestamps: choose a column of "
                 "such a type"
             )
     return tuple(given)
@@ -222,13 +222,13 @@ def _replaces(given: Any) -> tuple[str | None, bool]:
     if isinstance(given, Mapping):
         if set(given) != {"columns", "lost_rows"} or given["lost_rows"] != "accepted":
             raise ConfigurationError(
-                "replaces: as a mapping, it must be {columns: …, lost_rows: accepted}, with the text that the "
-                f"error about the changed columns shows, not {given!r}"
+                "replaces: a mapping must have the form {columns: …, lost_rows: accepted}, where `columns` is the text shown in the "
+                f"error about the changed columns; got {given!r}"
             )
         return _replaces(given["columns"])[0], True
     if given is not None and (not isinstance(given, str) or not given):
         raise ConfigurationError(
-            f"replaces: must be the text that the error about the changed columns shows, in quotes, not {given!r}"
+            f"replaces: must be the text shown in the error about the changed columns, in quotes; got {given!r}"
         )
     return given, False
 
@@ -240,7 +240,7 @@ def _repairs(given: Any, spec: FormatSpec) -> tuple[Repair, ...]:
     places = [(r.window, r.partition, r.offset) for r in found]
     if doubled := next((place for place in places if places.count(place) > 1), None):
         raise ConfigurationError(
-            f"repairs: window {doubled[0]} partition {doubled[1]} offset {doubled[2]} is given twice"
+            f"repairs: window {doubled[0]} partition {doubled[1]} offset {doubled[2]} is given twice: keep one of them"
         )
     return found
 
@@ -259,20 +259,20 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
         raise ConfigurationError(f"repairs: {window!r} is not a window key, such as 2026-01-31-14:00") from e
     if not isinstance(value, str) or any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in numbers):
         raise ConfigurationError(
-            f"repairs: partition and offset are whole numbers, and value is text in quotes: {wanted}, not {given!r}"
+            f"repairs: partition and offset must be whole numbers, and the value a quoted string, as in {wanted}; got {given!r}"
         )
     place = f"repairs: window {window} partition {given['partition']} offset {given['offset']}"
     if not binary and _takes_bytes(spec):
-        head = ", with the five bytes of the schema id first" if spec.options.get("registry") else ""
+        head = " that begin with the five bytes of the schema id" if spec.options.get("registry") else ""
         raise ConfigurationError(
-            f"{place} has `value`, which is text, but a value of format {spec.format!r} is bytes{head}: give it as "
-            "`base64: …` instead, as printed by the command base64"
+            f"{place} gives `value`, which is text, but values in format {spec.format!r} are bytes{head}: give the bytes as "
+            "`base64: …`, as printed by the command base64"
         )
     try:
         content = base64.b64decode(value, validate=True) if binary else b""
     except ValueError as e:
         raise ConfigurationError(
-            f"{place}: base64 {value!r} is not base64 ({e}): give what the command base64 prints"
+            f"{place}: {value!r} is not valid base64 ({e}): give the output of the command base64"
         ) from e
     if len(content) > MOST_BYTES:
         raise ConfigurationError(
@@ -292,5 +292,5 @@ def _check_known(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -
     for name in given:
         if name not in known:
             close = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+            hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}"
             raise ConfigurationError(f"{where}: unknown field {name!r}: {hint}")

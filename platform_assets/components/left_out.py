@@ -9,7 +9,10 @@ from typing import Final
 from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.orchestration.names import all_names
 
-_WAY_OUT: Final = "Leave one of them out (with `exclude` if a `pattern` finds it), or declare it in a separate project"
+_WAY_OUT: Final = (
+    "Leave out one of the two topics (with `exclude` if a `pattern` found it), or declare that topic in a separate "
+    "project"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def left_out(candidates: Sequence[Candidate], *, case_sensitive: bool = True) ->
             continue
         names = set(all_names(each.declaration))
         if not case_sensitive:
-            names.add(f"folder of the lake {topic.lower()}")
+            names.add(f"lake folder {topic.lower()}")
         if clash := min(names & taken.keys(), default=None):
             kept = taken[clash]
             refused[number] = (

@@ -24,7 +24,7 @@ _log = logger(__name__)
 
 _INTERVAL_SECONDS: Final = 60
 _NAMED: Final = 10
-_BY_HAND: Final = "Reload the code location (Deployment, Reload in the UI), or restart it: after that they are loaded."
+_BY_HAND: Final = "To load the new topics, reload the code location (in the UI: Deployment, Reload) or restart it."
 
 
 def sensor_name(pattern: str) -> str:
@@ -79,4 +79,8 @@ def reload() -> str:
     except ConfigurationError as e:
         _log.warning("%s", e)
         return _BY_HAND
-    return "The code location is reloaded: they are loaded within a minute or two." if asked else _BY_HAND
+    return (
+        "The code location is being reloaded; the new topics will be loaded within a minute or two."
+        if asked
+        else _BY_HAND
+    )

@@ -88,9 +88,9 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
             description="Decodes records into typed rows of decoded/<topic>. Without `decode`, there is only the raw "
             "table. `value` and `key` each have a `format` and its options. `dead_letters` sets the shares of a "
             "window's records above which dead letters are a warning (`warn`) or an error (`fail`). `expect` "
-            "contains expectations on column values, each of which becomes a check. `revision` decodes windows again "
-            "when it is raised. `replaces` lists the columns of a table that is to be started over. `repairs` "
-            "contains texts or bytes to decode instead of the values of single records. `cluster_by` lists the "
+            "contains expectations on column values, each of which becomes a check. Raise `revision` to decode all windows "
+            "again. `replaces` lists the columns of a table that is to be started over. `repairs` "
+            "contains strings or bytes that are decoded in place of the values of single records. `cluster_by` lists the "
             "columns by which merged files are sorted."
         ),
     ] = None
@@ -108,7 +108,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         ),
     ] = "128 MB"
     deep_audit: Annotated[str, Field(description="Cron schedule of the deep audit, in UTC.")] = "0 3 * * *"
-    deep_audit_running: Annotated[bool, Field(description="Run that schedule by default.")] = True
+    deep_audit_running: Annotated[bool, Field(description="Run the deep audit's schedule by default.")] = True
     deep_audit_budget_seconds: Annotated[int, Field(description="Maximum duration of a deep audit.")] = 600
     group: Annotated[str | None, Field(description="Dagster asset group. Default: the folder's name.")] = None
     description: Annotated[str | None, Field(description="Description of the topic, for people.")] = None
@@ -132,8 +132,8 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     def _is_a_schedule(cls, value: str) -> str:
         if not is_cron(value):
             raise ValueError(
-                f"{value!r} is not a cron schedule of five fields that ever ticks; every hour is '0 * * * *', "
-                "every minute '* * * * *'"
+                f"{value!r} is not a cron schedule of five fields, or it never fires: write '0 * * * *' for every hour, or "
+                "'* * * * *' for every minute"
             )
         return value
 

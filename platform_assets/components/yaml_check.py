@@ -56,7 +56,7 @@ _STAND_INS: Final = {"topic": "stand-in", "window": "0 * * * *", "start": "2000-
 """Stand-ins for required fields that are missing or have the wrong type, so that the other fields can also be checked.
 """
 _TYPES: Final = {
-    "string": "text (in quotes where it looks like something else)",
+    "string": "text (in quotes if YAML would read it as another type)",
     "int": "a whole number",
     "bool": "true or false",
     "tuple": "a list such as [a, b]",
@@ -137,7 +137,7 @@ def _doubled_names(declared: Sequence[Declared]) -> Iterator[Mistake]:
             continue
         reported.add(place)
         where = ":".join(map(str, first[name]))
-        yield Mistake(*place, f"together: {name!r} is already used for other topics, at {where}: give these another")
+        yield Mistake(*place, f"together: {name!r} is already used for other topics, at {where}: choose another name")
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -158,7 +158,9 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
             yield _syntax(file, e)
         return
     except (OSError, UnicodeDecodeError) as e:
-        yield Mistake(file, 1, f"it cannot be read as UTF-8 text ({e}): save it as such, readable for this user")
+        yield Mistake(
+            file, 1, f"it cannot be read as UTF-8 text ({e}): save it as UTF-8, and make it readable for this user"
+        )
         return
     except ValueError as e:
         # For example, a tagged number without digits, or with too many digits.
@@ -171,11 +173,15 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
         return
     if file.name not in NAMES:
         if any(isinstance(d.value, dict) and d.value.get("type") in (TOPIC_TABLE, TOPIC_TABLES) for d in documents):
-            yield Mistake(file, 1, f"Dagster reads only {NAMES[0]}: move it to {file.with_suffix('')}/{NAMES[0]}")
+            yield Mistake(
+                file, 1, f"Dagster reads only {NAMES[0]}: move this file to {file.with_suffix('')}/{NAMES[0]}"
+            )
         return
     if shadow := _shadow(file, folder):
         yield Mistake(
-            file, 1, f"it is not loaded, because {shadow} is in a folder above it: move its folder next to that one"
+            file,
+            1,
+            f"it is not loaded, because Dagster reads {shadow} instead: move this file to a folder next to that file's folder",
         )
     if not documents:
         yield Mistake(file, 1, "it declares nothing: add a component, or delete the file")
@@ -292,7 +298,7 @@ def _in_document(file: Path, document: ValueAndSourcePositionTree) -> Iterator[D
 
 
 def _not_a_component(name: str) -> str | None:
-    expected = f"a topic's is {TOPIC_TABLE}"
+    expected = f"for a topic, use {TOPIC_TABLE}"
     local = name.startswith(".")
     if "." not in name or not all(part.isidentifier() for part in name[local:].split(".")):
         return f"{name!r} is not a component type: {expected}"
@@ -301,7 +307,7 @@ def _not_a_component(name: str) -> str | None:
     try:
         found = pkgutil.resolve_name(name)
     except Exception:  # noqa: BLE001  importing a module runs it
-        return f"type {name!r} cannot be imported: {expected}; the package of any other type must be installed"
+        return f"type {name!r} cannot be imported: {expected}; for any other type, install its package"
     return (
         None
         if isinstance(found, type) and issubclass(found, dg.Component)
@@ -391,7 +397,7 @@ def _message(kind: str, message: str, field: str, value: object, known: Sequence
         return f"it is missing: add `{field}: {_EXAMPLES.get(field, '…')}`"
     if kind == "extra_forbidden":
         close = difflib.get_close_matches(field, known, 1)
-        return "unknown field: " + (f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}")
+        return "unknown field: " + (f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(known)}")
     expected = next((text for start, text in _TYPES.items() if kind.startswith(start)), None)
     return message.removeprefix("Value error, ") if expected is None else f"must be {expected}, not {_repr(value)}"
 

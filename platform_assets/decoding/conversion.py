@@ -95,7 +95,7 @@ class Conversion:
             return self._value(text)
         except DecodeFault as fault:
             shown = text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
-            raise DecodeFault(fault.reason, f"{shown!r} is no {self.name}: {fault.detail}") from None
+            raise DecodeFault(fault.reason, f"{shown!r} is not a valid {self.name}: {fault.detail}") from None
 
     def _value(self, text: str) -> Any:
         if pa.types.is_string(self.type):
@@ -122,7 +122,7 @@ class Conversion:
         # Python refuses to convert thousands of digits, and a number of 20 or more digits never fits.
         value = int(found[1] + found[2]) if len(found[2]) < 20 else _UNBOUNDED << 40
         if not limits.min <= value <= limits.max:
-            raise DecodeFault("out_of_range", f"from {limits.min} to {limits.max} was expected")
+            raise DecodeFault("out_of_range", f"a number from {limits.min} to {limits.max} was expected")
         return value
 
     def _float(self, text: str) -> float:
@@ -136,7 +136,7 @@ class Conversion:
                 value = float(np.float32(value))
         if np.isinf(value):
             largest = _LARGEST_FLOAT if pa.types.is_float32(self.type) else float(np.finfo(np.float64).max)
-            raise DecodeFault("out_of_range", f"at most {largest:g} was expected")
+            raise DecodeFault("out_of_range", f"a magnitude of at most {largest:g} was expected")
         return value
 
     def _decimal(self, text: str) -> Decimal:
@@ -164,7 +164,8 @@ def conversion(field: pa.Field, times: TimeFormat | None = None) -> Conversion:
     """Return the conversion for one column. Raises ConfigurationError for a type that no string can express."""
     if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
         raise ConfigurationError(
-            f"column {field.name!r}: a text cannot become {type_name(field.type)}; declare it as STRING, a number, BOOLEAN, "
+            f"column {field.name!r}: text cannot be converted to {type_name(field.type)}; "
+            "declare the column as STRING, a number, BOOLEAN, "
             "DATE or TIMESTAMP"
         )
     if pa.types.is_timestamp(field.type):

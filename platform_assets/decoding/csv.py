@@ -79,13 +79,15 @@ class Dialect:
             )
         if self.trim and self.delimiter in " \t":
             raise ConfigurationError(
-                f"format 'csv': trim cannot be used with the delimiter {self.delimiter!r}, which it removes"
+                f"format 'csv': trim cannot be used with the delimiter {self.delimiter!r}, because trim would remove that character"
             )
 
     def fields(self, text: str) -> list[str | None]:
         """Return the fields of one row, with None for null. Raises DecodeFault if `text` is not exactly one row."""
         if not text.strip(_LINE_ENDS):
-            raise DecodeFault("malformed", "there is no field: a row of one empty field is written as two quotes")
+            raise DecodeFault(
+                "malformed", "there is no field; a row with a single empty field must be written as two quotes"
+            )
         found: list[str | None] = []
         at = 0
         while True:
@@ -135,7 +137,8 @@ class Dialect:
                 return "".join(parts), at
             if at + 1 == len(text) or text[at + 1] in _LINE_ENDS:
                 raise DecodeFault(
-                    "malformed", f"the escape at character {at} is the last of its line, outside of quotes"
+                    "malformed",
+                    f"the escape at character {at} is outside of quotes and is the last character of its line",
                 )
             parts.append(text[at + 1])
             at += 2

@@ -167,7 +167,7 @@ def _attempted(decode: Callable[..., Decoded], block: Sequence[pa.Array]) -> Dec
 def _failed(fields: pa.Schema, error: BaseException) -> Decoded:
     """Return the dead letter for one value for which the decoder raised `error`."""
     text = f"{type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode()
-    detail = f"the decoder failed on this value, which is a defect of this release. Report it with this text: {text}"
+    detail = f"the decoder failed on this value because of a defect in this release. Report the defect with this text: {text}"
     batch = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in fields], schema=fields)
     return Decoded(batch, pa.nulls(1, pa.string()), dead_letters([DeadLetter(0, "failed", None, detail)]))
 

@@ -27,7 +27,7 @@ def check(expectation: Expectation, columns: pa.Schema) -> None:
         kind = columns.field(name).type
         if expectation.kind == "unique" and _has_list(kind):
             raise ConfigurationError(
-                f"unique: column {name!r} is {type_name(kind)}, but keys with arrays cannot be compared: name columns "
+                f"unique: column {name!r} is {type_name(kind)}, but keys with arrays cannot be compared: list only columns "
                 "without arrays"
             )
     if expectation.kind != "unique":
@@ -54,7 +54,7 @@ def failing(expectation: Expectation, kind: pa.DataType) -> Failing:
         least, most = (None if value is None else argument(value, kind, column) for value in (e.least, e.most))
         if least is not None and most is not None and least.as_py() > most.as_py():
             raise ConfigurationError(
-                f"range: min {e.least!r} of column {column!r} is above its max {e.most!r}: swap or correct them"
+                f"range: min {e.least!r} of column {column!r} is above its max {e.most!r}: swap or correct the two bounds"
             )
         return lambda values: _outside(values, least, most)
     if e.kind == "pattern":
@@ -66,8 +66,8 @@ def failing(expectation: Expectation, kind: pa.DataType) -> Failing:
                 pc.match_substring_regex(pa.array([""]), regex)
             except pa.ArrowInvalid as error:
                 raise ConfigurationError(
-                    f"pattern: {e.pattern!r} of column {column!r} is not a regular expression of RE2 ({error}): correct "
-                    "it; RE2 has neither look-around nor backreferences"
+                    f"pattern: {e.pattern!r} of column {column!r} is not a valid RE2 regular expression ({error}): correct "
+                    "it; RE2 supports neither look-around nor backreferences"
                 ) from error
         return lambda values: pc.invert(pc.fill_null(pc.match_substring_regex(values, whole), True))
     raise AssertionError(f"unreachable: {e.kind} applies to whole windows")
@@ -134,7 +134,7 @@ def _has_list(kind: pa.DataType) -> bool:
 
 def _wrong_kind(e: Expectation, kind: pa.DataType, of: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{e.kind}: column {e.columns[0]!r} is {type_name(kind)}, but {e.kind!r} needs {of}: remove it, or change the "
+        f"{e.kind}: column {e.columns[0]!r} is {type_name(kind)}, but {e.kind!r} needs {of}: remove the expectation, or change the "
         "column's type"
     )
 

@@ -30,14 +30,14 @@ class Options:
         """Return a non-empty string. The option is required if there is no default."""
         found = self._spec.options.get(name, default)
         if not isinstance(found, str) or not found:
-            raise self.wrong(name, "a text that is not empty")
+            raise self.wrong(name, "a non-empty string")
         return found
 
     def any_text(self, name: str, default: str) -> str:
         """Return a string, which may be empty."""
         found = self._spec.options.get(name, default)
         if not isinstance(found, str):
-            raise self.wrong(name, "a text; put it in quotes")
+            raise self.wrong(name, "a string; put it in quotes")
         return found
 
     def flag(self, name: str, default: bool) -> bool:
@@ -59,7 +59,7 @@ class Options:
         """Return a non-empty list."""
         found = self._spec.options.get(name)
         if not isinstance(found, list) or not found:
-            raise self.wrong(name, "a list that is not empty")
+            raise self.wrong(name, "a non-empty list")
         return found
 
     def map_columns(self) -> bool:

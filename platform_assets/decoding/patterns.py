@@ -76,12 +76,14 @@ class Nearness:
         name, parts = self.patterns[pattern]
         if pattern < 0:
             name, parts = self.patterns[0]
-            return f"no pattern matches the line, not even its start; the first one, {name!r}, begins with {parts[0]}"
+            return (
+                f"no pattern matches the line, not even its start; the first pattern, {name!r}, begins with {parts[0]}"
+            )
         if first == len(parts):
-            return f"the nearest is {name!r}: it matches the line, but more text follows"  # plain: allow
+            return f"the nearest pattern is {name!r}: it matches the start of the line, but more text follows"  # plain: allow
         behind = f", and its last {last}" if last else ""
-        matches = f"the line matches its first {first} of {len(parts)} parts{behind}"
-        return f"the nearest is {name!r}: {matches}; the next part is {parts[first]}"
+        matches = f"the line matches the first {first} of its {len(parts)} parts{behind}"
+        return f"the nearest pattern is {name!r}: {matches}; the next part, which does not match, is {parts[first]}"
 
 
 @lru_cache(maxsize=256)
@@ -185,12 +187,12 @@ def decoder(spec: FormatSpec) -> PatternsDecoder:
             first, kind = columns.setdefault(group, (pattern.name, convert.name))
             if kind != convert.name:
                 raise ConfigurationError(
-                    f"patterns: group {group!r} is {kind} in {first!r} but {convert.name} in {pattern.name!r}; it is "
-                    "one column, so declare one type, or use two names"
+                    f"patterns: group {group!r} is {kind} in {first!r} but {convert.name} in {pattern.name!r}; both become "
+                    "one column, so declare the same type for both, or use two names"
                 )
     if COLUMN in columns:
         raise ConfigurationError(
-            f"patterns: {COLUMN!r} is the column with the name of the pattern; give that group another name"
+            f"patterns: {COLUMN!r} is reserved for the column that contains the name of the pattern; give the group another name"
         )
     schema = schema_of_ddl(
         ", ".join([f"{COLUMN} STRING NOT NULL", *(f"`{name}` {kind}" for name, (_, kind) in columns.items())])
@@ -201,22 +203,24 @@ def decoder(spec: FormatSpec) -> PatternsDecoder:
 def _pattern(item: Any, place: int, timestamps: TimeFormat) -> Pattern:
     where = f"patterns[{place}]"
     if not isinstance(item, Mapping) or not {"name", "regex"} <= item.keys() <= {"name", "regex", "types"}:
-        raise ConfigurationError(f"{where} must be a mapping with name, regex and optionally types; it is {item!r}")
+        raise ConfigurationError(f"{where} must be a mapping with name, regex and optionally types; got {item!r}")
     name, regex, types = item["name"], item["regex"], item.get("types", {})
     if not isinstance(name, str) or not name or not isinstance(regex, str) or not isinstance(types, Mapping):
-        raise ConfigurationError(f"{where}: name and regex must be texts, and types a mapping of groups to types")
+        raise ConfigurationError(
+            f"{where}: name and regex must be strings, and types must be a mapping of groups to column types"
+        )
     try:
         # Compiled separately first, because an invalid expression can become valid inside another expression.
         groups = tuple(field.name for field in pc.extract_regex(pa.array([], pa.string()), regex).type)
     except pa.ArrowInvalid as error:
         raise ConfigurationError(
-            f"{where} ({name}): {error}. Use an expression of RE2 (without look-around and backreferences), with "
+            f"{where} ({name}): {error}. Use an RE2 regular expression (without look-around or backreferences), with "
             "groups as (?P<name>…), or as (?:…) for no column"
         ) from error
     for group in types:
         if group not in groups:
             raise ConfigurationError(
-                f"{where} ({name}): types names {group!r}, but the groups are: {', '.join(groups)}"
+                f"{where} ({name}): `types` lists {group!r}, but the groups are: {', '.join(groups)}"
             )
     conversions = tuple(
         _conversion(group, types.get(group, "STRING"), f"{where} ({name})", timestamps) for group in groups
@@ -230,7 +234,7 @@ def _conversion(group: str, declared: Any, where: str, timestamps: TimeFormat) -
         kind, times = declared["type"], time_format(declared["format"])
     if not isinstance(kind, str):
         raise ConfigurationError(
-            f"{where}: the type of {group!r} must be a type, or a type and a format; it is {declared!r}"
+            f"{where}: {group!r} must be declared as a type, or as a mapping with type and format; got {declared!r}"
         )
     try:
         schema = schema_of_ddl(f"`{group}` {kind}")

@@ -105,7 +105,9 @@ def schema_of_json_schema(document: Any, renamed: Mapping[str, str] = MappingPro
     """
     kind, nullable = _JsonSchema(document).kind(document, "#", ())
     if not pa.types.is_struct(kind) or nullable:
-        raise ConfigurationError("json_schema: # must be an object, and not null: a value becomes a row")
+        raise ConfigurationError(
+            "json_schema: # must be an object and must not allow null, because each value becomes a row"
+        )
     fields = pa.schema([kind.field(i) for i in range(kind.num_fields)])
     checked(pa.schema([field.with_name(renamed.get(field.name, field.name)) for field in fields]), "json_schema")
     return fields
@@ -121,8 +123,8 @@ def checked(schema: pa.Schema, option: str) -> pa.Schema:
         if field.name.lower() in RESERVED:
             raise ConfigurationError(
                 f"{option}: {field.name!r} is a reserved column of decoded tables ({', '.join(RESERVED)}); "
-                "a field of that name cannot be a column. Leave it out, which keeps its values in `rescued`, or rename "
-                f"it, in JSON with option `columns`, such as {{my_{field.name.lower()}: {field.name}}}"
+                "a field of that name cannot be a column. Leave the field out, which keeps its values in `rescued`, or rename "
+                f"the field (in JSON, with option `columns`), such as {{my_{field.name.lower()}: {field.name}}}"
             )
     return schema
 
@@ -135,7 +137,7 @@ def _check_names(fields: list[pa.Field], option: str, place: str) -> None:
             raise ConfigurationError(
                 f"{option}: {where!r} cannot be the name of a column: in Delta, a name must not be empty or contain "
                 "one of "
-                r"' ,;{}()=', a tab or a newline. Leave it out, which keeps its values in `rescued`"
+                r"' ,;{}()=', a tab or a newline. Leave the field out, which keeps its values in `rescued`"
             )
         if field.name.lower() in seen:
             raise ConfigurationError(
@@ -274,7 +276,9 @@ class _Reader:
                 scale = self._number()
             self._expect(")")
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
-            raise ConfigurationError(f"schema: DECIMAL({precision},{scale}): 1 ≤ precision ≤ 38, 0 ≤ scale ≤ precision")
+            raise ConfigurationError(
+                f"schema: DECIMAL({precision},{scale}) is not allowed: 1 ≤ precision ≤ 38, 0 ≤ scale ≤ precision"
+            )
         return pa.decimal128(precision, scale)
 
     def _number(self) -> int:
@@ -354,8 +358,8 @@ class _JsonSchema:
         if not isinstance(node.get("additionalProperties", True), bool):
             raise _refused(
                 f"{path}/additionalProperties",
-                "may be true or false, and such fields are kept in `rescued` either way; without `properties` it "
-                "may also be the schema of a map's values",
+                "must be true or false (in both cases, `rescued` keeps the additional fields); only without `properties` "
+                "can it be the schema of a map's values",
             )
         fields = []
         for name, each in properties.items():

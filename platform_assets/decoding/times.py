@@ -139,8 +139,9 @@ def time_format(text: str) -> TimeFormat:
     for group in _NEEDED:
         if len(seen.intersection(group)) != 1:
             raise ConfigurationError(
-                f"time format {text!r} must have one of {' and '.join(f'%{each}' for each in group)}; declare a column "
-                "that is not a complete time as STRING"
+                f"time format {text!r} must contain exactly one of {' and '.join(f'%{each}' for each in group)}; "
+                "declare a column with values "
+                "that are not complete times as STRING"
             )
     return TimeFormat(text, tuple(program), pattern)
 

@@ -152,7 +152,7 @@ def data_folder() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise ConfigurationError(
-            f"the package {PACKAGE}, which holds the demo's data, is not installed: run `make demo`, or "
+            f"the package {PACKAGE}, which contains the demo's data, is not installed: run `make demo`, or "
             f"`{extras.install_command('demo')}`."
         )
     return Path(spec.origin).parent / "data"

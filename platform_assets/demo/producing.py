@@ -159,7 +159,7 @@ class Outlet:
         except KafkaException as error:
             raise self._own(error.args[0], "sending rows") from error
         if left:
-            raise BrokerUnreachableError(self._doing("sending rows"), CALL_SECONDS, "not all were acknowledged")
+            raise BrokerUnreachableError(self._doing("sending rows"), CALL_SECONDS, "not all rows were acknowledged")
 
     def _call(self, doing: str, call: Callable[[], object]) -> None:
         deadline = time.monotonic() + CALL_SECONDS
@@ -187,7 +187,7 @@ class Outlet:
         return translated(reason, self._doing(doing))
 
     def _doing(self, doing: str) -> str:
-        return f"{doing} to topic {self._dataset.topic!r}"
+        return f"{doing} for topic {self._dataset.topic!r}"
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
@@ -411,8 +411,8 @@ def _open(client: ClientSettings, dataset: Dataset, start: datetime) -> TopicStr
         log = scan(client, topic, whole_log(Cluster.connect(client), topic))
         if len(log) and (beyond := int(log.rows.max())) >= len(dataset):
             raise ConfigurationError(
-                f"topic {topic!r} holds row {beyond:,}, and the data has {len(dataset):,} rows: the topic was "
-                "filled with other data. Delete it, or give the demo another broker."
+                f"topic {topic!r} contains row {beyond:,}, but the data has only {len(dataset):,} rows: the topic was "
+                "filled with other data. Delete the topic, or use another broker for the demo."
             )
         return TopicStream(outlet, dataset, Schedule(start, len(dataset)), missing_rows(len(dataset), log.rows))
     except BaseException:

@@ -60,7 +60,7 @@ def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, disp
         shown.show(f"Logs: {home.logs}")
         return 1
     except KeyboardInterrupt:
-        shown.show("Interrupted. Run it again to continue from here.")
+        shown.show("Interrupted. Run the demo again to continue from here.")
         return 130
 
 
@@ -90,7 +90,7 @@ class _Demo:
     def _stream_and_prove(self, client: ClientSettings, start: datetime, started: set[Service]) -> bool:
         stop = threading.Event()
         totals: dict[str, int] = {topic: len(load(topic)) for topic in SOURCES}
-        self.display.show("Streaming: first the data of the half hour before the demo first started.")
+        self.display.show("Streaming the data, beginning with the half hour before the demo first started.")
         with ExitStack() as stack:
             # Counting continues with the live part, so the streams report to the current display.
             teller = _Teller()
@@ -153,7 +153,7 @@ class _Demo:
             platform.down(self.home, services=DAGSTER, report=self.display.detail)
         started = state.left_services(self.home.root, running)
         if started:
-            self.display.detail(f"taken over from a demo that was killed: {', '.join(sorted(started))}")
+            self.display.detail(f"services taken over from a demo that was killed: {', '.join(sorted(started))}")
         try:
             yield started
         finally:
@@ -193,21 +193,21 @@ class _Demo:
 
     def _ui(self) -> str:
         addresses = {s.service: s.address for s in platform.running_state(self.home)}
-        return addresses.get("dagster-webserver") or "your own, because DAGSTER_HOME is set"
+        return addresses.get("dagster-webserver") or "your own Dagster (DAGSTER_HOME is set)"
 
     def _lake(self) -> Lake:
         return Lake.at(self._environment()[LAKE_ROOT])
 
     def _explain(self, topic: TopicName, view: TopicView) -> str:
         parts = [f"Topic {topic}: {waiting.progress(view)}"]
-        parts += [f"run {self._ui()}/runs/{run.run_id} of {run.windows} failed" for run in view.failed[:1]]
+        parts += [f"the run for {run.windows} failed: {self._ui()}/runs/{run.run_id}" for run in view.failed[:1]]
         parts += view.check_faults
         logs = [self.home.log_file(service) for service in DAGSTER]
         return ", ".join(parts) + f". See {' and '.join(map(str, logs))}."
 
     def _leave_open(self) -> None:
         self.display.show(
-            f"The platform keeps running: {self._ui()}. Ctrl-C stops it; `make demo` continues from there."
+            f"The platform is still running; its UI: {self._ui()}. Press Ctrl-C to stop the platform, and run `make demo` to continue."
         )
         try:
             threading.Event().wait()
@@ -225,10 +225,10 @@ def _check_declared() -> None:
     missing = sorted(set(SOURCES) - {d.declaration.topic for d in found.declared})
     if missing:
         given = os.environ.get(DEFS_VARIABLE)
-        back = "restore it with `git checkout -- platform_assets/defs/flights`"
+        back = "restore the file with `git checkout -- platform_assets/defs/flights`"
         raise ConfigurationError(
-            f"the demo's topics {', '.join(missing)} are not declared under {folder}; flights/defs.yaml of this source "
-            f"tree declares them: {f'unset {DEFS_VARIABLE} for the demo' if given else back}."
+            f"the demo's topics {', '.join(missing)} are not declared under {folder}. This source tree declares them "
+            f"in flights/defs.yaml: {f'unset {DEFS_VARIABLE} for the demo' if given else back}."
         )
 
 

@@ -41,12 +41,12 @@ def remembered_start(root: Path, now: datetime | None = None) -> datetime:
         _replace(path, json.dumps({"start": start.isoformat()}) + "\n")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{path}, which says when the demo first started, cannot be read ({error}). Delete the data folder {root} "
+            f"{path} cannot be read ({error}). The file records when the demo first started. Delete the data folder {root} "
             "to start the demo from the beginning."
         ) from error
     if start.tzinfo is None:
         raise ConfigurationError(
-            f"the start in {path} has no time zone: delete the data folder {root} to start from the beginning."
+            f"the start time in {path} has no time zone: delete the data folder {root} to start from the beginning."
         )
     return start
 
@@ -91,7 +91,7 @@ def left_services(root: Path, running: Mapping[S, int | None]) -> set[S]:
     except FileNotFoundError:
         return set()
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"{path} cannot be read ({error}): delete it.") from error
+        raise ConfigurationError(f"{path} cannot be read ({error}): delete the file.") from error
     return {service for service, pid in running.items() if service in left and left[service] in (None, pid)}
 
 
@@ -109,7 +109,7 @@ def exclusive_demo(root: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(
-                f"another demo is using the data folder {root}: end it, or set PLATFORM_HOME to another folder."
+                f"another demo is using the data folder {root}: end that demo, or set PLATFORM_HOME to another folder."
             ) from None
         yield
 

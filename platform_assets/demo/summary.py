@@ -77,10 +77,12 @@ class TopicResult:
         if self.loaded != self.sealed:
             found.append(f"{self.sealed - self.loaded} of {self.sealed} windows are not loaded")
         if self.ranges != self.log:
-            found.append(f"the windows cover offsets {_ranges(self.ranges)}, the topic has {_ranges(self.log)}")
+            found.append(
+                f"the windows cover offsets {_ranges(self.ranges)}, but the topic has offsets {_ranges(self.log)}"
+            )
         if self.holes != self.aborted + self.markers:
             found.append(
-                f"{self.holes:,} offsets without a row, but the log explains {self.aborted + self.markers:,}: "
+                f"{self.holes:,} offsets have no row, but the log accounts for {self.aborted + self.markers:,}: "
                 f"{self.aborted:,} aborted records and {self.markers:,} transaction markers"
             )
         return [*found, *self.typed.faults(), *self.check_faults]
@@ -150,7 +152,7 @@ def print_results(console: Console, results: Sequence[TopicResult]) -> bool:
     console.print(table)
     for result in results:
         exactness = result.exactness
-        outcome = f"exact, each of {exactness.rows:,} rows once" if exactness.exact else "NOT exact"
+        outcome = f"exact: each of the {exactness.rows:,} rows exists once" if exactness.exact else "NOT exact"
         console.print(f"{exactness.topic}: {outcome}", markup=False)
         if not result.typed.faults():
             console.print(result.typed.sentence(), markup=False, soft_wrap=True)

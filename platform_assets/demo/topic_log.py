@@ -133,7 +133,7 @@ def await_decided(cluster: Cluster, topic: str) -> None:
             return
         if time.monotonic() > deadline:
             raise BrokerUnreachableError(
-                f"waiting for the last transactions of topic {topic!r}", CALL_SECONDS, "one transaction is still open"
+                f"waiting for the last transactions of topic {topic!r}", CALL_SECONDS, "a transaction is still open"
             )
         threading.Event().wait(_ASK_AGAIN_SECONDS)
 
@@ -200,8 +200,8 @@ def scan(
                 if row is None:
                     raise ConfigurationError(
                         f"topic {topic!r} has a record that does not belong to the demo (partition {partition} offset "
-                        f"{offset}). The demo needs the topics {', '.join(PARTITIONS)} for itself: give it another "
-                        "broker, or unset KAFKA_BOOTSTRAP_SERVERS for the embedded one."
+                        f"{offset}). Only the demo may use the topics {', '.join(PARTITIONS)}: choose another "
+                        "broker for the demo, or unset KAFKA_BOOTSTRAP_SERVERS to use the embedded broker."
                     )
                 where.append((partition, offset, row))
             if messages:

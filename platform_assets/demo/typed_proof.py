@@ -56,17 +56,18 @@ class TypedExactness:
     def faults(self) -> list[str]:
         """Differences, as text."""
         found = [
-            f"column {name}: {of_file} in the file, {now} decoded" for name, (of_file, now) in self.different.items()
+            f"column {name}: {of_file} in the file, but {now} in the table"
+            for name, (of_file, now) in self.different.items()
         ]
         if self.dead != self.expected:
-            found.append(f"dead letters are {_by_reason(self.dead)}, but {_by_reason(self.expected)} were sent")
+            found.append(f"dead letters by reason: {_by_reason(self.dead)}; expected: {_by_reason(self.expected)}")
         return found
 
     def sentence(self) -> str:
         """Describe the result, in case there are no faults."""
         return (
-            f"{self.topic}: {self.rows:,} rows decoded, the totals of {self.columns} columns are those that pandas computes from "
-            f"the CSV file; {len(self.dead)} dead letters, exactly those that were sent ({_by_reason(self.dead)})"
+            f"{self.topic}: {self.rows:,} rows decoded; the totals of {self.columns} columns equal those that pandas computes from "
+            f"the CSV file; {len(self.dead)} dead letters, exactly those expected ({_by_reason(self.dead)})"
         )
 
 

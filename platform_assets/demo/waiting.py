@@ -255,6 +255,10 @@ def progress(view: TopicView) -> str:
     table = view.table
     if table.error is not None:
         return table.error
-    text = f"{table.windows_loaded} of {table.windows_sealed} windows loaded" if table.windows_sealed else "none sealed"
+    text = (
+        f"{table.windows_loaded} of {table.windows_sealed} windows loaded"
+        if table.windows_sealed
+        else "no windows sealed"
+    )
     text += f", {view.undecoded} not decoded yet" if view.undecoded else ""
     return f"{text}, {len(view.failed)} runs failed" if view.failed else text

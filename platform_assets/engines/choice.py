@@ -84,7 +84,9 @@ class AutoEngine:
 
     def _fall(self, unsupported: UnsupportedError, table: TableRef, window: str) -> None:
         self.unsupported = unsupported
-        _log.warning("loading %s with Spark's connector from window %s on: %s", table, window, unsupported.reason)
+        _log.warning(
+            "loading %s with Spark's connector, starting with window %s: %s", table, window, unsupported.reason
+        )
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

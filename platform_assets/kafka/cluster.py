@@ -336,7 +336,7 @@ class Cluster:
             self._admin.list_topics(topic=topic, timeout=min(seconds, _PATIENCE_SECONDS))
         except KafkaException as e:
             # The waiting call reports the error when its time is over.
-            _log.debug("the brokers were not looked up: %s", e)
+            _log.debug("the lookup of the brokers failed: %s", e)
 
     def _result(self, future: Future[Any], doing: str, topic: str | None, right: str = rights.INCLUDED) -> Any:
         try:

@@ -38,9 +38,9 @@ def _cause(server: str, settings: ClientSettings) -> str:
     try:
         socket.create_connection(address, _SECONDS).close()
     except ConnectionRefusedError:
-        return f"no service listens at {server}: start the broker there, or correct the port"
+        return f"no service is listening at {server}: start the broker there, or correct the port"
     except OSError as e:
-        return f"cannot connect to {server} ({e.strerror or e}): check the network and firewalls between"
+        return f"cannot connect to {server} ({e.strerror or e}): check the network and any firewalls between here and there"
     protocol = settings.options.get("security.protocol", "PLAINTEXT").upper()
     return _encrypted(server, address, protocol, settings) if "SSL" in protocol else _plain(server, address, protocol)
 
@@ -50,12 +50,12 @@ def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: C
         plain = "SASL_PLAINTEXT" if protocol.startswith("SASL") else "PLAINTEXT"
         return (
             f"{server} does not speak TLS, which KAFKA_SECURITY_PROTOCOL={protocol} requires: use the broker's TLS "
-            f"port, or set {plain} if you trust the network{_consent(address[0], plain)}"
+            f"port, or set KAFKA_SECURITY_PROTOCOL={plain} if you trust the network{_consent(address[0], plain)}"
         )
     try:
         context = ssl.create_default_context(cafile=settings.options.get("ssl.ca.location"))
     except (OSError, ssl.SSLError) as e:
-        return f"KAFKA_SSL_CA_LOCATION has no readable certificates ({e.strerror or type(e).__name__})"
+        return f"the file at KAFKA_SSL_CA_LOCATION contains no readable certificates ({e.strerror or type(e).__name__})"
     context.check_hostname = settings.options.get("ssl.endpoint.identification.algorithm", "https") != "none"
     try:
         with _encrypted_socket(address, context) as connection:
@@ -66,7 +66,7 @@ def _encrypted(server: str, address: tuple[str, int], protocol: str, settings: C
         answered = False
     if not answered:
         return (
-            f"{server} speaks TLS and ends the connection: it may require a client certificate "
+            f"{server} speaks TLS but closes the connection: it may require a client certificate "
             f"(KAFKA_SSL_CERTIFICATE_LOCATION and KAFKA_SSL_KEY_LOCATION)"
         )
     return _inside(server, protocol)
@@ -78,7 +78,8 @@ def _plain(server: str, address: tuple[str, int], protocol: str) -> str:
             secure = "SASL_SSL" if protocol.startswith("SASL") else "SSL"
             return f"{server} speaks TLS: set KAFKA_SECURITY_PROTOCOL={secure}"
         return (
-            f"the service at {server} does not answer like a Kafka broker: it may be starting, or it is another service"
+            f"the service at {server} does not answer like a Kafka broker: it may still be starting, or it may be a "
+            "different service"
         )
     if protocol == "PLAINTEXT" and not _answers_plainly(address, _METADATA, 4, struct.pack(">i?", 0, False)):
         consent = _consent(address[0], "SASL_PLAINTEXT")
@@ -96,7 +97,7 @@ def _consent(host: str, protocol: str) -> str:
 def _inside(server: str, protocol: str) -> str:
     advertised = "the addresses that the brokers advertise (advertised.listeners) cannot be reached from here"
     if protocol.startswith("SASL"):
-        return f"{server} answers, so the login is refused (check KAFKA_SASL_*), or {advertised}"
+        return f"{server} answers, so either the login was refused (check KAFKA_SASL_*), or {advertised}"
     return f"{server} answers, so most likely {advertised}"
 
 

@@ -116,7 +116,7 @@ class Outbox:
         policy = self.cluster.topic_config(self.progress).get("cleanup.policy")
         if policy != "compact":
             raise ConfigurationError(
-                f"topic {self.progress!r} records which dead letters were sent, but would lose these records: its "
+                f"topic {self.progress!r} tracks which dead letters were sent, but would lose this information, because its "
                 f"cleanup.policy is {policy!r}. Set it to compact."
             )
         # The producer would report a refusal of either topic only as purged messages.
@@ -152,7 +152,7 @@ class Outbox:
         state = self.cluster.topic(self.progress)
         ends = {p: found.offset for p, found in self.cluster.high_watermarks(state).items()}
         if set(ends) != set(state.partitions):
-            raise self._interrupted("reading what was sent", "not all partitions have a leader")
+            raise self._interrupted("reading which dead letters were already sent", "not all partitions have a leader")
         bitmaps = _Bitmaps(target.topic_id)
         waiting = {p for p, end in ends.items() if end > 0}
         consumer = plain_consumer(self.cluster.settings)
@@ -161,7 +161,10 @@ class Outbox:
             deadline = time.monotonic() + self.seconds
             while waiting:
                 if time.monotonic() > deadline:
-                    raise self._interrupted("reading what was sent", f"no end within {self.seconds:g} s")
+                    raise self._interrupted(
+                        "reading which dead letters were already sent",
+                        f"the end was not reached within {self.seconds:g} s",
+                    )
                 for message in consume(consumer, 500, 0.5):
                     error = message.error()
                     if error is None:
@@ -169,7 +172,7 @@ class Outbox:
                     elif error.code() in _REFUSALS:
                         raise self._refused(error.str(), needed(error.code(), self.progress))
                     elif error.code() != KafkaError._PARTITION_EOF:
-                        raise self._interrupted("reading what was sent", error.str())
+                        raise self._interrupted("reading which dead letters were already sent", error.str())
                     elif message.offset() >= ends[message.partition()]:
                         waiting.discard(message.partition())
         finally:

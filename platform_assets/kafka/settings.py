@@ -25,11 +25,11 @@ _WRONG_NAME, _WRONG_ADDRESS = 62, 64
 
 _REMEDIES: Final = {
     _NOT_YET_VALID: "compare this machine's clock with that of the machine that issued the certificate",
-    _EXPIRED: "the operators of the brokers must renew it; it cannot be fixed on this side",
-    _WRONG_NAME: "name the broker in KAFKA_BOOTSTRAP_SERVERS, and in its advertised.listeners, as in its certificate",
-    _WRONG_ADDRESS: "name the broker in KAFKA_BOOTSTRAP_SERVERS, and in its advertised.listeners, as in its certificate",
+    _EXPIRED: "the operators of the brokers must renew the certificate; you cannot fix this on the client side",
+    _WRONG_NAME: "in KAFKA_BOOTSTRAP_SERVERS and in the broker's advertised.listeners, use the name that is in the certificate",
+    _WRONG_ADDRESS: "in KAFKA_BOOTSTRAP_SERVERS and in the broker's advertised.listeners, use the name that is in the certificate",
 }
-_OTHERWISE: Final = "set KAFKA_SSL_CA_LOCATION to the certificates of its authority"
+_OTHERWISE: Final = "set KAFKA_SSL_CA_LOCATION to a file with the certificates of the authority that issued it"
 
 
 def distrusted(error: ssl.SSLCertVerificationError) -> str:
@@ -117,7 +117,9 @@ class BatchLimits:
         """Read the variables in BATCH_VARIABLES from `environment`. Raises ConfigurationError."""
         known = sorted(BATCH_VARIABLES.values())
         if unknown := sorted(name for name in environment if name.startswith(_BATCH_PREFIX) and name not in known):
-            raise ConfigurationError(f"{unknown[0]} is not a limit of record batches. Use one of {', '.join(known)}.")
+            raise ConfigurationError(
+                f"{unknown[0]} is not a setting for limits on record batches. Use one of {', '.join(known)}."
+            )
         given = {name: environment[v].strip() for name, v in BATCH_VARIABLES.items() if environment.get(v, "").strip()}
         return cls(**{name: int(text) if _NUMBER.fullmatch(text) else 0 for name, text in given.items()})
 
@@ -161,8 +163,8 @@ class ClientSettings:
             _check_endpoint(self.options["sasl.oauthbearer.token.endpoint.url"])
             if not _EXTENSIONS.fullmatch(self.options.get("sasl.oauthbearer.extensions", "none=given")):
                 raise ConfigurationError(
-                    "KAFKA_SASL_OAUTHBEARER_EXTENSIONS cannot be used. Write it as name=value[,name=value…]; names "
-                    "may have only letters."
+                    "KAFKA_SASL_OAUTHBEARER_EXTENSIONS is not valid. Write it as name=value[,name=value…]; names "
+                    "may contain only letters."
                 )
 
     @classmethod

@@ -14,7 +14,9 @@ def main() -> None:
     try:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:
-        print(f"no kernels are compiled, and Spark's connector loads every window: numba cannot be used here ({error})")
+        print(
+            f"numba cannot be used here ({error}), so no kernels were compiled, and Spark's connector loads every window"
+        )
         return
     for name in _MODULES:
         importlib.import_module(f"{sys.modules[__name__].__package__}.{name}")
@@ -23,11 +25,11 @@ def main() -> None:
     folder = cache_folder()
     if folder is None:
         print(
-            "no cache folder is writable by this user only, so each worker compiles its kernels itself, which "
+            "found no cache folder that only this user can write to, so each worker compiles the kernels itself, which "
             f"takes half a minute: set {CACHE_VARIABLE} to such a folder"
         )
     else:
-        print(f"the kernels are compiled, in {folder}")
+        print(f"the compiled kernels are in {folder}")
 
 
 if __name__ == "__main__":

@@ -305,7 +305,9 @@ class WindowCommit:
                 made = self._made_since(metadata, before)
             if made is not None:
                 return made
-            raise CommitOutcomeUnknownError(self._table.name, metadata.window.key, "the table's log does not list it")
+            raise CommitOutcomeUnknownError(
+                self._table.name, metadata.window.key, "the table's log does not list the commit"
+            )
         raise ConcurrentLoadError(self._table.name, metadata.window.key)
 
     def _change(self, metadata: LoadMetadata | Fence) -> flat.Change:

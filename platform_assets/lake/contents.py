@@ -106,11 +106,11 @@ def _read(table: Folder, table_id: str, path: str, size: int) -> Digests | None:
         return None
     try:
         if len(content) > _MOST_BYTES:
-            raise pa.ArrowInvalid(f"it has {len(content):,} bytes")
+            raise pa.ArrowInvalid(f"it has {len(content):,} bytes, more than {_MOST_BYTES:,}")
         file = pq.ParquetFile(BytesIO(content))
         unpacked = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
         if unpacked > _MOST_UNPACKED:
-            raise pa.ArrowInvalid(f"it unpacks to {unpacked:,} bytes")
+            raise pa.ArrowInvalid(f"it unpacks to {unpacked:,} bytes, more than {_MOST_UNPACKED:,}")
         if not file.schema_arrow.equals(SCHEMA) or not _identity(table_id, path, size).items() <= _metadata(file):
             raise pa.ArrowInvalid("it belongs to another file or release")
         columns = (column.to_pylist() for column in file.read(SCHEMA.names).columns)

@@ -16,7 +16,7 @@ _WHY: Final[tuple[tuple[str, Any, str], ...]] = (
     ("side", PrimitiveType("string"), "key or value: the part that could not be decoded"),
     ("reason", PrimitiveType("string"), "reason: malformed, wrong_type, out_of_range, missing and others"),
     ("place", PrimitiveType("string"), "faulty column or path; null for the key or value as a whole"),
-    ("detail", PrimitiveType("string"), "found and expected value, for people"),
+    ("detail", PrimitiveType("string"), "the value found and the value expected, for human readers"),
     ("declaration", PrimitiveType("string"), "digest of the declaration used to decode it"),
 )
 _COLUMNS: Final = (*raw_table.COLUMNS[:-1], *_WHY, raw_table.COLUMNS[-1])

@@ -95,7 +95,7 @@ def _breaking(table: Fields, declared: Fields, below: str) -> Iterator[str]:
             continue
         yield from _retyped(field.type, now.type, place)
         if is_required(now) and not is_required(field):
-            yield f"{place} becomes NOT NULL, but rows of the table may lack it"
+            yield f"{place} becomes NOT NULL, but rows of the table may have no value in it"
 
 
 def _retyped(table: pa.DataType, declared: pa.DataType, place: str) -> Iterator[str]:

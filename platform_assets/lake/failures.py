@@ -64,7 +64,7 @@ class BucketMissingError(Terminal):
         bucket = place.partition("://")[2].partition("/")[0]
         super().__init__(
             f"the object store does not have the bucket {bucket!r} of the lake at {place}. Nothing was changed. Create the "
-            "bucket, or correct LAKE_ROOT or AWS_ENDPOINT_URL, which may name another store."
+            "bucket, or correct LAKE_ROOT or AWS_ENDPOINT_URL, which may point to another store."
         )
 
 
@@ -83,7 +83,7 @@ class VersionGoneError(Terminal):
         self.place, self.version = place, version
         super().__init__(
             f"version {version} of the table at {place} can no longer be read, because its log does not reach back that far: "
-            "log files older than 30 days, or than the table's property delta.logRetentionDuration, are deleted. Nothing "
+            "log files are deleted after 30 days, or after the time in the table's property delta.logRetentionDuration. Nothing "
             "was changed. Newer versions are complete."
         )
 
@@ -101,7 +101,9 @@ class TableUnsupportedError(Terminal):
 
     def __init__(self, place: str, reason: str, remedy: str | None = None) -> None:
         self.place, self.reason = place, reason
-        drop = "Drop it in Spark with `ALTER TABLE … DROP FEATURE … TRUNCATE HISTORY`, twice, as Spark instructs"
+        drop = (
+            "Drop the feature in Spark with `ALTER TABLE … DROP FEATURE … TRUNCATE HISTORY`, twice, as Spark instructs"
+        )
         super().__init__(
             f"the table at {place} cannot be read: {reason}. Nothing was changed. Somebody has enabled a Delta feature that "
             f"the platform does not support. {remedy or drop}; or restore the table from a backup."
@@ -124,12 +126,14 @@ def check_supported(table: DeltaTable, place: str) -> None:
     if "deletionVectors" in features and (hidden := table.deletion_vectors().read_all().num_rows):
         remedy = (
             f"In Spark, run `ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = false)` and "
-            f"`REORG TABLE delta.`{place}` APPLY (PURGE)`; then load the windows again whose rows were deleted"
+            f"`REORG TABLE delta.`{place}` APPLY (PURGE)`; then load again the windows whose rows were deleted"
         )
-        raise TableUnsupportedError(place, f"deletion vectors hide rows of {hidden:,} of its files", remedy)
+        raise TableUnsupportedError(place, f"deletion vectors hide rows in {hidden:,} of its files", remedy)
     mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
-        raise TableUnsupportedError(place, f"its property delta.columnMapping.mode is {mapping}: feature columnMapping")
+        raise TableUnsupportedError(
+            place, f"its property delta.columnMapping.mode is {mapping} (feature columnMapping)"
+        )
 
 
 class WriteOutcomeUnknownError(UnknownOutcome):

@@ -78,7 +78,8 @@ def change_of(folder: Folder, handle: DeltaTable, window: str, measure: Measure 
     for file, is_shared in holdings.files_in(found):
         if not is_removable(file.path):
             raise TableRefusedError(
-                folder.name, f"delta-rs cannot remove the file {file.path!r}, whose name has other characters"
+                folder.name,
+                f"delta-rs cannot remove the file {file.path!r}, because another writer encoded its path differently",
             )
         removed.append(file)
         shared += [file] if is_shared else []

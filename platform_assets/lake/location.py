@@ -71,7 +71,7 @@ class Folder:
     def path(self) -> Path:
         """The folder's path on the file system. Raises ConfigurationError if the folder is in an object store."""
         if self.is_in_store:
-            raise ConfigurationError(f"{self} is in an object store, but this needs a local or mounted folder")
+            raise ConfigurationError(f"{self} is in an object store, but a local or mounted folder is required")
         return Path(self.uri)
 
     @property

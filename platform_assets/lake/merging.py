@@ -232,7 +232,7 @@ def commit(
         else:
             made = _made_since(folder, before, identity, span[0])
             if made is None:
-                raise CommitOutcomeUnknownError(folder.name, span[0], "the table's log does not list it")
+                raise CommitOutcomeUnknownError(folder.name, span[0], "the table's log does not list the commit")
             return made
     return None
 

@@ -228,12 +228,14 @@ def check_supported(folder: Folder, handle: DeltaTable) -> None:
     columns = list(handle.metadata().partition_columns)
     if columns != [holdings.WINDOW]:
         raise TableRefusedError(
-            folder.name, f"it is partitioned by {columns}, and only one by `window` can be migrated"
+            folder.name,
+            f"it is partitioned by {columns}, but only a table that is partitioned by `window` can be migrated",
         )
     if other or (not protocol.writer_features and protocol.min_writer_version > 4):
         named = ", ".join(other) or f"writers of version {protocol.min_writer_version}"
         raise TableRefusedError(
-            folder.name, f"it uses {named}, which a migration does not support: drop the feature of the table first"
+            folder.name,
+            f"it uses {named}, which the migration does not support: first drop this feature from the table",
         )
 
 

@@ -73,8 +73,10 @@ def checked(root: str, environment: Mapping[str, str]) -> str:
     address = root.rstrip("/")
     if not _ROOT.fullmatch(address):
         raise ConfigurationError(
-            f"LAKE_ROOT {root!r} is not s3://bucket/prefix: a bucket has 3 to 63 of the characters a-z 0-9 . -, and a prefix has "
-            "parts of the characters A-Z a-z 0-9 . _ = - between slashes, none of which starts with '.'. Correct LAKE_ROOT."
+            f"LAKE_ROOT {root!r} is not s3://bucket/prefix: a bucket name has 3 to 63 of the characters a-z 0-9 "
+            f". -, and a prefix consists "
+            "of parts separated by slashes, each made of the characters A-Z a-z 0-9 . _ = - and not starting "
+            "with '.'. Correct LAKE_ROOT."
         )
     for name in _UNSAFE:
         if environment.get(name, "").lower() in _TRUE:
@@ -89,13 +91,13 @@ def checked(root: str, environment: Mapping[str, str]) -> str:
             )
     if environment.get(_LOCKS):
         raise ConfigurationError(
-            f"{_LOCKS} is set, but commits to {address} are conditional writes, and writers of the two kinds overwrite "
+            f"{_LOCKS} is set, but commits to {address} are conditional writes, and writers with and without this lock overwrite "
             "one another. Unset it for every writer of this lake."
         )
     if not (environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")):
         raise ConfigurationError(
-            f"LAKE_ROOT is {address}, but AWS_REGION is not set. Set it to the bucket's region or, if the store of "
-            "AWS_ENDPOINT_URL has no regions, to any, such as us-east-1."
+            f"LAKE_ROOT is {address}, but AWS_REGION is not set. Set it to the bucket's region or, if the store at "
+            "AWS_ENDPOINT_URL has no regions, to any value, such as us-east-1."
         )
     plain = [name for name in _ENDPOINTS if environment.get(name, "").lower().startswith("http://")]
     if plain and environment.get("AWS_ALLOW_HTTP", "").lower() not in _TRUE:

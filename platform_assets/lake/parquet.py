@@ -39,8 +39,8 @@ def check_apart(columns: Iterable[pa.Field]) -> None:
         for path, _ in leaves(column.name, column.type):
             if path.lower() in seen:
                 raise ConfigurationError(
-                    f"columns: {path!r} occurs twice, in column {seen[path.lower()]!r} and in column {column.name!r}: to "
-                    "Parquet, a dot in a name is the same as a step into a STRUCT. Leave out one of the two; its values "
+                    f"columns: {path!r} occurs twice, in column {seen[path.lower()]!r} and in column {column.name!r}. "
+                    "Parquet treats a dot in a name like a step into a STRUCT. Leave out one of the two; its values "
                     "are then kept in `rescued`"
                 )
             seen[path.lower()] = column.name

@@ -211,7 +211,7 @@ def _compared(table: Folder, name: str, before: Digests, measure: Measure, refus
             measure_into(after, block, measure)
     if before != after:
         raise LoadError(
-            f"{refusal}: the rows would not have stayed the same in their new file. Nothing was committed. Run it again; if this "
+            f"{refusal}: the rows in the new file differ from the original rows. Nothing was committed. Run it again; if this "
             "persists, check the disk."
         )
     file = described(table, name)
@@ -255,14 +255,17 @@ def _copied(
             measure_into(before, block, measure)
             written.add(block)
         name = written.close()
-        refusal = f"window {window} of {table.name} could not be replaced, because others share the file {path}"
+        refusal = (
+            f"window {window} of {table.name}, which shares the file {path} with other windows, could not be replaced"
+        )
         file = None if name is None else _compared(table, name, before, measure, refusal)
     except BaseException:
         written.discard()
         raise
     if lost:
         _log.warning(
-            "shared data file %s of %s is damaged (%s): rows of other windows in it are lost, and their checks name them",
+            "shared data file %s of %s is damaged (%s): rows of other windows in this file are lost, and checks "
+            "of the table report these windows",
             path, table.name, lost[0],
         )  # fmt: skip
     return file, not lost

@@ -41,8 +41,8 @@ def vacuum(table: TableRef, folder: Folder, *, retain_hours: int | None = None, 
             if retain_hours is None or (isinstance(e, DeltaError) and "retention" not in str(e)):
                 raise
             raise ConfigurationError(
-                f"files of {table} cannot be deleted after {retain_hours} hours: {e}. Keep them for longer, or first shorten the "
-                "table's retention, which is its property delta.deletedFileRetentionDuration."
+                f"files of {table} cannot be deleted after {retain_hours} hours: {e}. Give a longer time, or first shorten the "
+                "table's retention (its property delta.deletedFileRetentionDuration)."
             ) from e
         # On an object store, delta-rs treats directory markers as files, and deletes none of them.
         sizes = {path: size for path in found if (size := folder.size(path)) is not None}

@@ -43,7 +43,7 @@ CUT_COLUMNS = {
     "leader_epoch": ("integer", "leader epoch that the broker gave with the offset, if any"),
     "taken": ("string", "method by which the offset was found"),
     "recorded_at": ("timestamp", "when the cut was recorded"),
-    "cluster_id": ("string", "Kafka cluster id; null if it was not known, and for cuts of earlier releases"),
+    "cluster_id": ("string", "Kafka cluster id; null if it was not known, and for cuts recorded by earlier releases"),
 }
 COMMIT_COLUMNS = {
     "table": ("string", "lake table, as its path below the lake root"),
@@ -64,12 +64,12 @@ COMMIT_COLUMNS = {
     "rows": ("long", "rows of this partition"),
     "first_offset": ("long", "lowest offset that has a row"),
     "last_offset": ("long", "highest offset that has a row"),
-    "holes": ("string", "of the whole window, JSON: number of offsets without a row, by kind; null until the broker is queried"),
+    "holes": ("string", "JSON, for the whole window: number of offsets without a row, by kind; null until the broker is queried"),
     "proved_by": ("string", "how the window was proved: by load digest, by broker evidence or by reading its files again"),
     "proved_at": ("timestamp", "time of the last proof; null if there is none yet"),
-    "offsets_digest": ("string", "of the whole window: decimal sum of xxhash64(partition, offset)"),
-    "content_digest": ("string", "of the whole window: decimal sum of xxhash64 over every column"),
-    "duplicates": ("long", "of the whole window: rows whose offset another row also has, according to the load"),
+    "offsets_digest": ("string", "for the whole window: decimal sum of xxhash64(partition, offset)"),
+    "content_digest": ("string", "for the whole window: decimal sum of xxhash64 over every column"),
+    "duplicates": ("long", "for the whole window: number of rows with an offset that another row also has, according to the load"),
     "bytes": ("long", "size of the window's files"),
     "table_version": ("long", "Delta version of the commit; null for a window without offsets"),
     "files_digest": ("string", "digest of the window's data files as committed"),
@@ -77,11 +77,14 @@ COMMIT_COLUMNS = {
     "run_id": ("string", "Dagster run"),
     "seconds": ("double", "duration of the load"),
     "recorded_at": ("timestamp", "when this entry was written"),
-    "made_from": ("string", "JSON: load into another table, from whose rows the window was made; null for raw tables"),
-    "engine": ("string", "engine that read Kafka: columnar or connector; null without offsets, and for loads of earlier releases"),
+    "made_from": ("string", "JSON: the load of another table from whose rows this window was made; null for raw tables"),
+    "engine": ("string", "engine that read Kafka: columnar or connector; null for a window without offsets, and "
+    "for loads by earlier releases"),
     "confirmed_by": ("string", "the other engine, if it has also read the window from Kafka and found the same rows; else null"),
-    "table_id": ("string", "Delta's id of the table, different if it is created again; null without offsets and for earlier releases"),
-    "expectations": ("string", "of the whole window, in its first partition's row, JSON: rows checked and failed, by expectation"),
+    "table_id": ("string", "Delta's id of the table, which changes if the table is created again; null for a "
+    "window without offsets, and for loads by earlier releases"),
+    "expectations": ("string", "JSON, for the whole window, only in the row of its first partition: numbers of "
+    "rows checked and failed, by expectation"),
 }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def check_successor(previous: RecordedCut | None, cut: RecordedCut) -> None:
     ascends = cut.topic == previous.topic and later and cut.generation >= previous.generation
     if not ascends or (same_log and (shrunk or cut.topic_id != previous.topic_id)):
         raise LedgerCorruptError(
-            f"topic {cut.topic!r}: the cut at {cut.edge} does not follow that of {previous.topic!r} at "
+            f"topic {cut.topic!r}: the cut at {cut.edge} does not follow the cut of {previous.topic!r} at "
             f"{previous.edge}: edges and generations must ascend, offsets must not decrease, and a generation must "
             "have one topic id"
         )
@@ -131,7 +131,7 @@ def record(
                     raise named from e
                 topics = f"topic {fit[0].topic!r}" if len(fit) == 1 else f"{len(fit)} topics, such as {fit[0].topic!r},"
                 raise LedgerConflictError(
-                    f"cuts of {topics} could not be recorded because of other writers; run it again"
+                    f"cuts of {topics} could not be recorded, because other writers kept committing; run it again"
                 ) from None
         for p in fit:
             known.keep(p.cuts[-1])

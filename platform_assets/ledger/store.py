@@ -183,7 +183,8 @@ class Ledger:
         cuts = recorded_cuts(self._cut_rows(handle, topic, edge, None))
         if {c.edge for c in cuts} != {edge}:
             raise LedgerCorruptError(
-                f"the ledger names {edge:%Y-%m-%d %H:%M}Z as the newest window boundary of topic {topic!r}, but its rows end at "
+                f"the ledger records {edge:%Y-%m-%d %H:%M}Z as the newest window boundary of topic {topic!r}, but "
+                f"the cuts of the topic end at "
                 f"{[str(c.edge) for c in cuts] or 'none'}: restore _ledger/cuts or run `platform-assets rebuild-ledger`"
             )
         return cuts[-1]

@@ -56,8 +56,8 @@ class TopicDeclaration:
         checked_topic(self.topic)
         if not is_cron(self.schedule):
             raise ConfigurationError(
-                f"window {self.schedule!r} of topic {self.topic!r} is not a cron schedule of five fields; "
-                "every hour is '0 * * * *', every minute '* * * * *'"
+                f"window {self.schedule!r} of topic {self.topic!r} is not a cron schedule with five fields; use, for example, "
+                "'0 * * * *' for every hour, or '* * * * *' for every minute"
             )
         if self.start.tzinfo is None:
             raise ConfigurationError(f"start {self.start} of topic {self.topic!r} has no time zone")
@@ -69,12 +69,12 @@ class TopicDeclaration:
                 raise ConfigurationError(f"{name} of topic {self.topic!r} must be 1 or more, not {getattr(self, name)}")
         if not _SMALLEST_FILE <= self.target_file_size <= _LARGEST_FILE:
             raise ConfigurationError(
-                f"target_file_size of topic {self.topic!r} is {self.target_file_size:,} bytes, which is not from 1 MB to 4 GB: use "
+                f"target_file_size of topic {self.topic!r} is {self.target_file_size:,} bytes, but must be from 1 MB to 4 GB: use "
                 "128 MB if you have no reason for another size"
             )
         for name in ("sensor_interval", "tick_budget"):
             if getattr(self, name) < timedelta(seconds=1):
-                raise ConfigurationError(f"{name} of topic {self.topic!r} must be a second or more")
+                raise ConfigurationError(f"{name} of topic {self.topic!r} must be at least one second")
 
     @property
     def first_edge(self) -> datetime:

@@ -81,8 +81,8 @@ class DecodeDeclaration:
     def __post_init__(self) -> None:
         if not 0 <= self.warn_share <= self.fail_share <= 1:
             raise ConfigurationError(
-                f"dead_letters: warn ({self.warn_share:g}) and fail ({self.fail_share:g}) are shares of a window's "
-                "records: 0 ≤ warn ≤ fail ≤ 1"
+                f"dead_letters: warn ({self.warn_share:g}) and fail ({self.fail_share:g}) must be shares of a window's "
+                "records, with 0 ≤ warn ≤ fail ≤ 1"
             )
 
     @property

@@ -69,7 +69,7 @@ class TableRef:
             if kind == known:
                 return cls(known, topic)
         raise ConfigurationError(
-            f"{name!r} is not a table name; a table name is one of {', '.join(KINDS)}, '/', and a topic"
+            f"{name!r} is not a table name; a table name has the form KIND/TOPIC, where KIND is one of {', '.join(KINDS)}"
         )
 
 

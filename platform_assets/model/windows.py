@@ -65,7 +65,7 @@ class Span:
         span = cls(first or None, (last if dots else first) or None)
         keys = [edge_of(key) for key in (span.first, span.last) if key is not None]
         if not keys or sorted(keys) != keys:
-            raise ValueError(f"{text!r} must have the form A..B, with A not after B and at least one of them given")
+            raise ValueError(f"{text!r} must have the form A..B, A.., ..B or A, where A is not after B")
         return span
 
     def __contains__(self, key: str) -> bool:

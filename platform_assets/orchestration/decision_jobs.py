@@ -39,7 +39,9 @@ class DecisionConfig(dg.Config):
 class AcceptanceConfig(DecisionConfig):
     """The topic, the author, and whether to change anything."""
 
-    dry_run: bool = Field(default=True, description="Only report what would be decided. Set to false to decide it.")
+    dry_run: bool = Field(
+        default=True, description="Only report what would be decided. Set it to false to record the decision."
+    )
 
 
 class LossConfig(AcceptanceConfig):
@@ -66,12 +68,13 @@ class ErasureConfig(AcceptanceConfig):
 
     offsets: list[str] = Field(
         default=[],
-        description="PARTITION:START-END, END exclusive. Without any, an interrupted erasure continues.",
+        description="Offsets to erase, as PARTITION:START-END; END is exclusive. If the list is empty, an "
+        "interrupted erasure continues.",
     )
     generation: int | None = Field(default=None, description="Generation of the topic's log; by default the newest.")
     past_versions_expire: bool = Field(
         default=False,
-        description="For a bucket that keeps past versions: true if a lifecycle rule deletes those after some time.",
+        description="For a bucket that keeps past versions: true if a lifecycle rule eventually deletes these versions.",
     )
 
 
@@ -117,36 +120,36 @@ def definitions(declared: Declared) -> dg.Definitions:
         _decide(context, declared, config, erase)
 
     @dg.job(
-        description="Erases records by offset, from raw and decoded tables and their old files: `platform-assets erase` as a run."
+        description="Erases records by offset, from raw and decoded tables and their old files (as `platform-assets erase` does)."
     )
     def erase_records() -> None:
         erase_named_records()
 
     @dg.job(
-        description="Accepts that offsets of a window will never be loaded: `platform-assets accept-loss` as a run."
+        description="Accepts that offsets of a window will never be loaded (as `platform-assets accept-loss` does)."
     )
     def accept_loss() -> None:
         accept_loss_of_window()
 
     @dg.job(
-        description="Accepts a topic's current log after the topic was recreated or truncated: "
-        "`platform-assets accept-generation` as a run."
+        description="Accepts a topic's current log after the topic was recreated or truncated "
+        "(as `platform-assets accept-generation` does)."
     )
     def accept_generation() -> None:
         accept_new_log()
 
     @dg.job(
-        description="Accepts another cluster, stating that each offset is the same record there: "
-        "`platform-assets accept-cluster` as a run."
+        description="Accepts another cluster, and confirms that each offset stands for the same record there "
+        "(as `platform-assets accept-cluster` does)."
     )
     def accept_cluster() -> None:
         accept_other_cluster()
 
-    @dg.job(description="Parks windows, so that the sensor no longer requests them: `platform-assets park` as a run.")
+    @dg.job(description="Parks windows, so that the sensor no longer requests them (as `platform-assets park` does).")
     def park_windows() -> None:
         park_each_window()
 
-    @dg.job(description="Brings parked windows back: `platform-assets unpark` as a run.")
+    @dg.job(description="Brings parked windows back (as `platform-assets unpark` does).")
     def unpark_windows() -> None:
         unpark_each_window()
 

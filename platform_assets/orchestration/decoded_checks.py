@@ -44,8 +44,8 @@ def build_checks(declaration: TopicDeclaration, declared: DecodeDeclaration) -> 
             checks.SHARE,
             asset=asset,
             blocking=True,
-            description=f"The share of dead letters in a window: a warning above {declared.warn_share:g}, an error above "
-            f"{declared.fail_share:g}.",
+            description=f"Share of dead letters in a window. Above {declared.warn_share:g}, the check warns; above "
+            f"{declared.fail_share:g}, it fails.",
         ),
         *(expectation_spec(declaration, each) for each in declared.expect),
     ]
@@ -233,7 +233,7 @@ def expectation_spec(declaration: TopicDeclaration, expectation: Expectation) ->
         expectation.name,
         asset=table_key(declaration.decoded_table),
         blocking=expectation.severity == "error",
-        description=markdown(f"In each loaded window, `{expectation}`."),
+        description=markdown(f"Expected in each loaded window: `{expectation}`."),
         metadata={"kind": expectation.kind, "severity": expectation.severity},
     )
 
@@ -280,13 +280,15 @@ def _expectation_text(declaration: TopicDeclaration, result: ExpectationResult) 
         found.append(_remedy(declaration, expected, failing[0].window))
     else:
         found = (
-            [f"{counted(figures.rows, 'row')} of {counted(len(measured), 'window')}: `{expected}`."] if measured else []
+            [f"{counted(figures.rows, 'row')} in {counted(len(measured), 'window')} pass: `{expected}`."]
+            if measured
+            else []
         )
     if result.unmeasured:
         first = result.unmeasured[-1]
         found.append(
-            f"{counted(len(result.unmeasured), 'window')} not measured with this declaration, the newest of which is "
-            f"{first}: `platform-assets load {declaration.decoded_table} {first}`, or materialize the partitions; "
+            f"{counted(len(result.unmeasured), 'window')} not measured with this declaration (newest: "
+            f"{first}). Run `platform-assets load {declaration.decoded_table} {first}`, or materialize the partitions; "
             "rows do not change."
         )
     return found or ["No window has been decoded yet."]
@@ -296,13 +298,13 @@ def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -
     again = f"`platform-assets load {declaration.decoded_table} {window}`"
     if expected.kind == "unique":
         return (
-            "Each of these rows is a separate record in Kafka: the producer sent the key again, and the table has "
-            "what was sent. Fix the producer. Until then, queries must choose one row per key. If `decode:` makes "
-            f"the keys equal, correct it, then {again}."
+            "Each of these rows is a separate record in Kafka: the producer sent the same key again, and the table contains "
+            "what was sent. Fix the producer. Until then, queries must choose one row per key. If `decode:` makes different "
+            f"keys equal, correct it, then run {again}."
         )
     return (
         "The table has the values as they were sent. If they are decoded wrongly, correct `decode:` in the topic's "
-        f"YAML. If a record is bad, repair it with `repairs:`. Then {again}. Otherwise fix the producer or the "
+        f"YAML. If a record is bad, repair it with `repairs:`. Then run {again}. Otherwise, fix the producer or the "
         "expectation."
     )
 

@@ -144,8 +144,8 @@ def _problems(
     waiting = [w for w in windows if w.state == "to be asked for"]
     if waiting and instance is not None and dagster_records.blocked_by(instance, names.blocking_keys(declaration)):
         yield (
-            f"{health.counted(waiting)} not decoded: a check of {declaration.raw_table} fails and blocks tables "
-            f"made from it. Follow that check's remedy; the sensor then requests the windows"
+            f"{health.counted(waiting)} not decoded, because a check of {declaration.raw_table} failed, which blocks tables "
+            f"made from it. Follow that check's remedy; the sensor will then request the windows"
         )
 
 
@@ -164,8 +164,8 @@ def _emptied(declaration: TopicDeclaration, windows: Sequence[str]) -> Iterator[
         table, named = declaration.decoded_table, sorted(windows)
         yield (
             f"{counted(len(windows), 'window')} between {named[0]} and {named[-1]} had rows that are no longer in "
-            f"{table}: it was started over with other columns, or somebody emptied it. Decode them again: "
-            f"`platform-assets load {table} {named[0]}`, or all of them: `platform-assets load {table} --stale`"
+            f"{table}, because the table was started over with other columns or emptied. To decode them again, run "
+            f"`platform-assets load {table} {named[0]}` for each, or `platform-assets load {table} --stale` for all"
         )
 
 

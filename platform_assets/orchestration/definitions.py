@@ -85,7 +85,7 @@ def build_definitions(
         kinds={"kafka"},
         owners=list(owners),
         description=(description or markdown(f"Kafka topic {declaration.topic}."))
-        + " A partition is a sealed window: offsets that never change.",
+        + " Each partition is a sealed window: a range of offsets that never changes.",
         metadata={"topic": declaration.topic, "window": declaration.schedule},
     )
     checks = [raw_checks.build_checks(declaration), raw_checks.build_deep_audit(declaration, deep_audit.budget_seconds)]
@@ -127,8 +127,8 @@ def _raw_table(
         kinds={"delta", "pyspark"},
         owners=list(owners),
         description=markdown(
-            f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materializing a partition "
-            "again proves its rows equal, repairs them, or refuses and changes nothing."
+            f"Every committed record of Kafka topic {topic}, exactly once, as bytes. Materializing a partition again "
+            "proves that its rows are still those that were loaded, repairs them, or fails without changing anything."
         ),
         metadata={"dagster/table_name": declaration.raw_table.name, "dagster/storage_kind": "delta"},
         freshness_policy=None if declaration.paused else freshness(declaration),
@@ -267,10 +267,10 @@ def _partition_keys(context: dg.AssetExecutionContext, table: TableRef, first_ed
         tags = context.run.tags
         first, begins = tags.get(ASSET_PARTITION_RANGE_START_TAG, tags.get(PARTITION_NAME_TAG, "")), key_of(first_edge)
         raise ConfigurationError(
-            f"the run is for windows of {table} from {first} on, which is no longer a partition: partitions begin at "
+            f"the run is for windows of {table} from {first} on, but {first} is no longer a partition: partitions now begin at "
             f"{begins}, because `start` or `window` in the topic's defs.yaml was changed after the run was "
             f"requested. No window was loaded. Cancel the backfill and launch it again from {begins} on; load "
-            f"earlier windows with `platform-assets load {table} {first}`, each by its key"
+            f"earlier windows by their keys, for example `platform-assets load {table} {first}`"
         ) from e
 
 
@@ -307,7 +307,8 @@ class EarlierWindows(dg.Config):
         description="Keys of sealed windows, such as 2026-01-31-14:05. Exactly these are loaded."
     )
     decode_only: bool = Field(
-        default=False, description="True if the raw table already has them, so that they are decoded and not loaded."
+        default=False,
+        description="True if the raw table already has these windows, so that they only have to be decoded.",
     )
 
 
@@ -315,7 +316,7 @@ class WindowsOfMany(dg.Config):
     """Windows that a run for a group loads."""
 
     windows: dict[str, list[str]] = Field(
-        description="By topic, the keys of sealed windows, such as 2026-01-31-14:05. Exactly these are loaded."
+        description="Keys of sealed windows by topic, such as 2026-01-31-14:05. Exactly these windows are loaded."
     )
 
 
@@ -326,7 +327,9 @@ def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
 
     @dg.op(
         name=earlier_windows_op(topic),
-        description=markdown(f"Loads windows of {table} by their keys in the ledger, and evaluates its checks."),
+        description=markdown(
+            f"Loads windows of {table} by their keys in the ledger, and evaluates the table's checks."
+        ),
         out=dg.Out(dg.Nothing),
         config_schema=values_of(EarlierWindows),
     )
@@ -354,7 +357,7 @@ def _listed_windows_job(declaration: TopicDeclaration) -> dg.JobDefinition:
         tags={TABLE_TAG: run_tag(table)},
         description=markdown(
             f"Loads windows of {table} that an earlier schedule sealed and that are no longer partitions. The "
-            f"topic's sensor requests this job; for a manual run, list windows by their keys in its config."
+            f"topic's sensor requests this job; for a manual run, list the windows' keys in the run's config."
         ),
     )
     def _job() -> None:
@@ -370,7 +373,7 @@ def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.J
     @dg.op(
         name=group_op(name),
         description=markdown(
-            f"Loads windows of topics of the group {name}, by their keys in the ledger, and evaluates their checks."
+            f"Loads windows of the topics in group {name} by their keys in the ledger, and evaluates the topics' checks."
         ),
         out=dg.Out(dg.Nothing),
         config_schema=values_of(WindowsOfMany),
@@ -389,7 +392,7 @@ def build_group_job(name: str, declarations: Sequence[TopicDeclaration]) -> dg.J
         name=group_job(name),
         tags={TABLE_TAG: run_tag(None)},
         description=f"Loads windows of {len(known)} topics, and evaluates the checks of each. Their sensor requests "
-        "this job; for a manual run, list windows by topic and key in its config.",
+        "this job; for a manual run, list the windows' keys by topic in the run's config.",
     )
     def _job() -> None:
         _load()
@@ -416,7 +419,7 @@ def _deep_audit_job(declaration: TopicDeclaration) -> Any:
         deep_audit_job(declaration.topic),
         selection=_deep_audit_selection(declaration),
         description=markdown(
-            f"Reads files of {declaration.raw_table} again, oldest proof first, and recomputes their digests."
+            f"Reads files of {declaration.raw_table} again, those with the oldest proof first, and recomputes their digests."
         ),
     )
 
@@ -445,7 +448,7 @@ def build_group(group: Group, running: bool, jobs: Sequence[Any], audits: Mappin
     audit_job = dg.define_asset_job(
         f"{name}_together_deep_audit",
         selection=dg.AssetSelection.checks(*(_audit_of(d) for d in group.declarations)),
-        description="Reads files of these topics' raw tables again, oldest proof first, and recomputes their digests.",
+        description="Reads files of these raw tables again, those with the oldest proof first, and recomputes their digests.",
     )
     by_time: dict[tuple[str, bool], list[TopicDeclaration]] = {}
     for d in group.declarations:

@@ -147,7 +147,7 @@ def of_decoded(receipt: Receipt, outcome: Outcome, table_path: str) -> dict[str,
     values = of_receipt(receipt, outcome, table_path)
     values |= {
         SUMMARY: f"{_OUTCOMES[outcome]}: {receipt.rows:,} rows for {_offsets(receipt.ranges)}"
-        + (f"; the others: {holes}." if holes else "."),
+        + (f"; the other offsets: {holes}." if holes else "."),
         SOURCE: dg.MetadataValue.asset(table_key(TableRef.raw(receipt.topic))),
     }
     if made is not None:
@@ -178,21 +178,23 @@ def tags_of(receipt: Receipt, declaration: TopicDeclaration) -> dict[str, str]:
 _OUTCOMES: Final[Mapping[Outcome, str]] = {
     "loaded": "Loaded for the first time",
     "empty": "Nothing to load",
-    "unchanged": "Read again and proved equal, so nothing was written",
+    "unchanged": "Read again and proved equal to the recorded load, so nothing was written",
     "kept": "Kafka no longer has these records, but the table does, as their digests prove; nothing was written",
-    "healed": "The table's rows differed from the load, so they were read again, proved equal to the first load, and written again",
+    "healed": "The table's rows differed from the recorded load, so the window was read again, proved equal to "
+    "that load, and written again",
     "replaced": "Decoded with a different declaration than before, so its rows were replaced",
-    "restored": "Kafka no longer has all of these records: restored with rows from earlier versions of the table, and proved equal",
+    "restored": "Kafka no longer has all of these records: restored from an earlier version of the table, and "
+    "proved equal to the recorded load",
 }
 
 
 def _summary(receipt: Receipt, outcome: Outcome) -> str:
     text = f"{_OUTCOMES[outcome]}: {receipt.rows:,} rows for {_offsets(receipt.ranges)}"
     if not receipt.missing:
-        return f"{text}." if not receipt.rows else f"{text}, one for each."
+        return f"{text}." if not receipt.rows else f"{text}, one row per offset."
     if receipt.holes is None:
-        return f"{text}; the check every_offset_accounted_for accounts for the other {receipt.missing:,}."
-    return f"{text}; the others: " + ", ".join(f"{n:,} {kind}" for kind, n in receipt.holes.items()) + "."
+        return f"{text}; the check every_offset_accounted_for accounts for the other {receipt.missing:,} offsets."
+    return f"{text}; the other offsets: " + ", ".join(f"{n:,} {kind}" for kind, n in receipt.holes.items()) + "."
 
 
 def _offsets(ranges: TopicRanges) -> str:

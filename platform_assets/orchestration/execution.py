@@ -361,7 +361,7 @@ def log_attempt(context: RunContext, attempt: Attempt[Loaded] | Attempt[DecodedW
         context.log.error(line(f"{where} failed: {attempt.error}"))
     elif isinstance(done, Loaded):
         r = done.receipt
-        text = f"{r.rows:,} rows of {r.ranges.size:,} offsets, table version {r.table_version}, {r.seconds:.1f} s"
+        text = f"{r.rows:,} rows from {r.ranges.size:,} offsets, table version {r.table_version}, {r.seconds:.1f} s"
         context.log.info(line(f"{where} ({number} of {of}): {done.outcome}, {text}"))
     else:
         text = (

@@ -243,7 +243,7 @@ def problems(
     if sensor is not None and not sensor.running:
         ticked = "has never ticked" if sensor.ticked_at is None else f"ticked last at {sensor.ticked_at}"
         yield (
-            f"its sensor {sensor.name} is stopped, and {ticked}, so no window is sealed or loaded: start it in the "
+            f"its sensor {sensor.name} is stopped, and {ticked}, so no window is being sealed or loaded: start it in the "
             "UI under Automation"
         )
     elif sensor is not None and sensor.error is not None:
@@ -251,22 +251,22 @@ def problems(
             "no recorded tick succeeded" if sensor.good_at is None else f"no tick has succeeded since {sensor.good_at}"
         )
         yield (
-            f"its sensor {sensor.name} fails, last at {sensor.ticked_at}, and {since}; nothing is sealed or "
-            f"requested. It continues to tick by itself. The tick's error: {_shortened(sensor.error)}"
+            f"its sensor {sensor.name} is failing, last at {sensor.ticked_at}, and {since}; nothing is being sealed or "
+            f"requested. The sensor keeps retrying by itself. The error of the last tick: {_shortened(sensor.error)}"
         )
     elif pending is not None and now - pending > late and held_back is None and not _ticks(declaration, sensor, now):
         yield (
-            f"no window has been sealed since the one that ended before {_iso(pending)}: the sensor does not tick. "
+            f"the window boundary at {_iso(pending)} has not been sealed, because the sensor is not ticking. "
             f"Check that Dagster's daemon is running (`platform-assets up`), and that `platform-assets check` "
-            f"finds no mistake, because nothing loads while there is one"
+            f"finds no mistakes, because nothing is loaded until all are fixed"
         )
     failed = list(failing(unloaded, "failed to load"))
     yield from failed
     if behind is not None and behind.now > max(behind.before, _KEEPING_UP) and not failed:
         yield (
-            f"loads do not keep up: {behind.now} sealed windows wait, the oldest since {_iso(behind.oldest)}, and "
-            f"{behind.before} did {behind.over.total_seconds() / 60:.0f} minutes ago. Under Runs in the UI, find "
-            "what delays them: a hanging run, a queue full of other runs, or a Spark server that is too small"
+            f"loads are not keeping up: {behind.now} sealed windows are waiting, the oldest since {_iso(behind.oldest)}; "
+            f"{behind.over.total_seconds() / 60:.0f} minutes ago, there were {behind.before}. Under Runs in the UI, find "
+            "what is delaying them: a hanging run, a queue full of other runs, or a Spark server that is too small"
         )
     ignored = [
         w for w in unloaded if w.state == "to be asked for" and now - edge_of(w.window) > late + _length(declaration)
@@ -275,7 +275,7 @@ def problems(
     asking = sensor is not None and sensor.ticking_since is not None and _ticks(declaration, sensor, now)
     if ignored and sensor is not None and not asking:
         yield (
-            f"{counted(ignored)} sealed but not loaded, and has no known run; the sensor requests one at its next tick"
+            f"{counted(ignored)} sealed but not loaded, with no known run; the sensor will request a run at its next tick"
         )
 
 
@@ -286,13 +286,13 @@ def failing(windows: Sequence[UnloadedWindow], what: str) -> Iterator[str]:
     if failed:
         last = max(failed, key=lambda w: w.failed_at or "")
         again = min((w.again_at for w in failed if w.again_at is not None), default=None)
-        then = "a run for it is in progress" if again is None else f"requested again from {again} on"
+        then = "a run is in progress" if again is None else f"to be requested again at {again} or later"
         most = max(w.tries for w in failed)
-        tried = "tried once" if most == 1 else f"after {most} tries"
+        tried = "tried once" if most == 1 else f"tried {most} times"
         since = min(w.failing_since for w in failed if w.failing_since is not None)
         yield (
-            f"{counted(failed)} {what}, since {since}, the last time at {last.failed_at}, {tried}; {then}. The "
-            f"run's error: {_shortened(last.error or '')}"
+            f"{counted(failed)} {what}, first at {since}, most recently at {last.failed_at} ({tried}); {then}. The error of "
+            f"the last run: {_shortened(last.error or '')}"
         )
     refused = [w for w in windows if w.state == "waits for somebody"]
     for window in refused[:_NAMED]:
@@ -326,7 +326,7 @@ def _error_of(tick: InstigatorTick | None) -> str | None:
         return None
     error: SerializableErrorInfo | None = tick.error
     if error is None:
-        return "nothing; see the UI under Automation"
+        return "not recorded; see the tick in the UI under Automation"
     known = {kind.__name__ for kind in _kinds(PlatformError)}
     while error.cause is not None and error.cls_name not in known:
         error = error.cause
@@ -383,9 +383,9 @@ def checks_not_run(
     if not missing or window is None or since is None or now - since <= patience:
         return
     yield (
-        f"whether {', '.join(missing)} would pass is not known: Dagster has no recorded result for "
+        f"the result of {', '.join(missing)} is not known: Dagster has no record of "
         f"{'it' if len(missing) == 1 else 'them'}, for example because its storage was replaced. "
-        f"`platform-assets load {table} {window}` evaluates and reports them; `platform-assets audit {table}` "
+        f"`platform-assets load {table} {window}` evaluates and reports the checks; `platform-assets audit {table}` "
         f"checks all windows without Dagster"
     )
 

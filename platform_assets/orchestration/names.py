@@ -40,8 +40,9 @@ def key_prefix() -> tuple[str, ...]:
     parts = tuple(given.split("/"))
     if not _PREFIX.fullmatch(given) or not {_SOURCE, _MANY, *_TAKEN}.isdisjoint(parts):
         raise ConfigurationError(
-            f"{PREFIX_VARIABLE} is {given!r}: give a name of letters, digits and underscores, or several with / between them, none of "
-            f"which is {_SOURCE}, {_MANY}, {', '.join(_TAKEN[:-1])} or {_TAKEN[-1]}; or unset it"
+            f"{PREFIX_VARIABLE} is {given!r}: give one name, or several separated by /. Names consist of "
+            "letters, digits and underscores, and none can be "
+            f"{_SOURCE}, {_MANY}, {', '.join(_TAKEN[:-1])} or {_TAKEN[-1]}. Or unset the variable"
         )
     return parts
 

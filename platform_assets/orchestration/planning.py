@@ -447,7 +447,7 @@ def limit_refusal(declaration: TopicDeclaration, now: datetime) -> str | None:
     span = (now - declaration.first_edge) * (WINDOW_LIMIT / 2 / number)
     later = (now - span).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return (
-        f"start: {number:,} windows from there to today, but Dagster's UI supports up to {WINDOW_LIMIT:,}. Take a "
+        f"start: there are {number:,} windows from this time to today, but Dagster's UI supports up to {WINDOW_LIMIT:,}. Choose a "
         f"later start, such as {later:%Y-%m-%dT%H:%MZ} (older records are in the first window), or a longer `window`"
     )
 
@@ -458,6 +458,6 @@ def limit_warning(declaration: TopicDeclaration, now: datetime) -> str | None:
     if number < NEAR_LIMIT * WINDOW_LIMIT:
         return None
     return (
-        f"{number:,} windows since its start, but Dagster's pages get slow beyond {WINDOW_LIMIT:,}: loading continues; "
-        "a longer `window` lets them grow more slowly"
+        f"it has had {number:,} windows since its start, but Dagster's pages get slow beyond {WINDOW_LIMIT:,}. Loading continues; "
+        "with a longer `window`, the number grows more slowly"
     )

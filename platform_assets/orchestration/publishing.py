@@ -89,8 +89,9 @@ class Publisher:
         except PlatformError as e:
             self._failed = True
             self.warn(
-                f"the position of {table} was not published to consumer group {group_of(table)}, so lag monitors show an older one; "
-                f"nothing else depends on it: {e}"
+                f"the position of {table} was not published to consumer group {group_of(table)}, so lag "
+                "monitors show an older position; "
+                f"nothing else is affected: {e}"
             )
             # A refused commit is retried with the next position or in ten minutes; a missed one at the next tick.
             return None if isinstance(e, Retryable) else reached

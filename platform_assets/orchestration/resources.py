@@ -48,7 +48,7 @@ class KafkaResource(_FixedResource):
     config."""
 
     bootstrap_servers: str = Field(description="host:port[,host:port…]")
-    timeout_seconds: float = Field(default=10.0, gt=0, description="Bound of one call to the brokers.")
+    timeout_seconds: float = Field(default=10.0, gt=0, description="Maximum duration of one call to the brokers.")
 
     def settings(self) -> ClientSettings:
         """Return the settings for every client. Raises ConfigurationError."""

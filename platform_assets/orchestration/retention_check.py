@@ -23,7 +23,7 @@ RETENTION_IS_FAR: Final = "retention_is_far"
 
 _DESCRIPTION: Final = (
     "Kafka's retention leaves enough time for unloaded records: more than a quarter of `retention.ms`, and of "
-    "`retention.bytes` at today's rate. It only warns, and blocks nothing."
+    "`retention.bytes` at today's rate. This check only warns; it blocks nothing."
 )
 _LONG: Final = timedelta(minutes=1)
 """Default transaction timeout of producers. Transactions that have been open longer than this are listed."""
@@ -86,7 +86,7 @@ def problems(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -
     for partition, forecast in near[:_NAMED]:
         yield _overtaken(partition, forecast)
     if len(near) > _NAMED:
-        yield f"in {len(near) - _NAMED} more partitions retention is close"
+        yield f"{len(near) - _NAMED} more partitions are close to their retention limit"
 
 
 def warnings(table_forecast: RetentionForecast, bootstrap: str, now: datetime) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _transaction_text(
         else f"It should have been aborted at {_iso(known.ends_at)}, but is still {known.state}."
     )
     return text + (
-        f"{why} If its producer no longer runs, abort it: `kafka-transactions.sh --bootstrap-server {bootstrap} "
+        f"{why} If its producer is no longer running, abort the transaction: `kafka-transactions.sh --bootstrap-server {bootstrap} "
         f"abort --topic {table_forecast.topic} --partition {t.partition} --start-offset {t.start}`"
     )
 
@@ -134,14 +134,15 @@ def _overtaken(partition: PartitionForecast, forecast: Forecast) -> str:
     where = f"partition {partition.partition}"
     if forecast.lost:
         return (
-            f"retention has removed {forecast.lost:,} offsets of {where} from {partition.loaded} on that were not "
-            "loaded: load their window to see them and the next step"
+            f"retention has removed {forecast.lost:,} offsets of {where}, from {partition.loaded} on, that were not "
+            "loaded: load their window to see which offsets are lost and what to do next"
         )
     bound = "retention.ms" if forecast.hours == forecast.by_time else "retention.bytes"
     when = "at any moment" if not forecast.hours else f"in {hours_text(forecast.hours)} at the earliest"
     return (
-        f"retention removes offset {partition.loaded} of {where}, which is not loaded, {when} ({bound}; "
-        f"{forecast.share or 0:.0%} of it is left). See above why windows are not loaded, or increase the topic's "
+        f"retention will remove offset {partition.loaded} of {where}, which is not loaded, {when} ({bound}: "
+        f"{forecast.share or 0:.0%} of the limit is left). See `platform-assets status` for why windows are not "
+        "loaded, or increase the topic's "
         "retention"
     )
 
@@ -158,12 +159,14 @@ def hours_text(hours: float) -> str:
 _COLUMNS: Final = (
     dg.TableColumn("partition", "int", description="Kafka partition"),
     dg.TableColumn("loaded_to", "int", description="exclusive end of the offsets that are loaded without a gap"),
-    dg.TableColumn("lag", "int", description="offsets from there to the last stable offset"),
+    dg.TableColumn("lag", "int", description="offsets from `loaded_to` to the last stable offset"),
     dg.TableColumn("held_back", "int", description="offsets that wait for an open transaction to end"),
     dg.TableColumn(
         "hours_by_time", "string", description="time until retention.ms may remove the first unloaded offset"
     ),
-    dg.TableColumn("hours_by_size", "string", description="time until retention.bytes may remove it, at today's rate"),
+    dg.TableColumn(
+        "hours_by_size", "string", description="time until retention.bytes may remove that offset, at today's rate"
+    ),
 )
 
 

@@ -292,14 +292,14 @@ def _unerased(
     table: str, unfinished: Mapping[str, decisions.UnfinishedErasure], replays: Sequence[str]
 ) -> Iterator[str]:
     """Yield what to do about an interrupted erasure, in case it is not running again."""
-    continued = f'if it is not running, run `platform-assets erase {table} --reason "…"`, which continues it'
+    continued = f'if it is no longer running, continue it with `platform-assets erase {table} --reason "…"`'
     if unfinished:
         by = next(iter(unfinished.values())).decision.decided_by
         yield f"an erasure requested by {by} is not complete in {len(unfinished):,} windows: {continued}"
     if replays:
         named = ", ".join(f"replays/{name}" for name in replays[:3])
         more = f" and {len(replays) - 3:,} more" if len(replays) > 3 else ""
-        yield f"an erasure is not complete in {named}{more}: {continued}, or names what has to be done first"
+        yield f"an erasure is not complete in {named}{more}: {continued}, which also reports anything that has to be done first"
 
 
 def _decoded(
@@ -333,8 +333,8 @@ def _not_begun(declaration: TopicDeclaration, sensor: SensorStatus | None, now: 
     if sensor is not None or not sealing.pending_edges(declaration, None, now, 2)[1:]:
         return None
     return (
-        f"no window was ever sealed, and its sensor {name} has never ticked: it ticks within a minute after "
-        f"`platform-assets up`; if not, start it in the UI under Automation"
+        f"no window has been sealed yet, and its sensor {name} has never ticked. It should tick within a minute after "
+        f"`platform-assets up`; if it does not, start it in the UI under Automation"
     )
 
 

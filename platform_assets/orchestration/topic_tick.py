@@ -252,9 +252,9 @@ class TopicTick:
     def _why_waiting(self, left: Unloaded, undecoded: Mapping[str, Window]) -> str:
         if not left.windows:
             first = next(iter(undecoded))
-            return f"topic {self.declaration.topic}: {len(undecoded)} windows wait to be decoded, the first is {first}"
+            return f"topic {self.declaration.topic}: {len(undecoded)} windows are waiting to be decoded, the first is {first}"
         first = next(iter(left.windows))
-        return f"topic {self.declaration.topic}: {len(left.windows)} sealed windows wait to be loaded, the first is {first}"
+        return f"topic {self.declaration.topic}: {len(left.windows)} sealed windows are waiting to be loaded, the first is {first}"
 
     def _why_nothing(self, newest: datetime | None) -> str:
         d = self.declaration

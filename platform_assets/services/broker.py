@@ -241,12 +241,12 @@ def format_storage(home: Home, member: Member) -> None:
                 umask=PRIVATE,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ServiceStartError(member.service, f"its storage was not formatted: {error}", str(log)) from error
+            raise ServiceStartError(member.service, f"its storage could not be formatted: {error}", str(log)) from error
         finally:
             if member.security is not None:
                 member.security.forget_format_arguments()
     if done.returncode != 0:
-        raise ServiceStartError(member.service, f"its storage was not formatted:\n{log_tail(log)}\n", str(log))
+        raise ServiceStartError(member.service, f"its storage could not be formatted:\n{log_tail(log)}\n", str(log))
 
 
 def _escaped(value: str) -> str:

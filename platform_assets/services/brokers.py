@@ -57,8 +57,8 @@ def of_home(home: Home, asked: int | None) -> tuple[BrokerService, ...]:
         return ALL if asked == len(ALL) else (FIRST,)
     if asked is not None and asked != len(there):
         raise ConfigurationError(
-            f"--brokers {asked}: Kafka's storage in {home.root} was formatted for {len(there)}, which cannot be changed. "
-            "Omit --brokers to start these, or set PLATFORM_HOME to another folder for a new cluster."
+            f"--brokers {asked}: the number of brokers is fixed: Kafka's storage in {home.root} was formatted for {len(there)}. "
+            "Omit --brokers to start the existing brokers, or set PLATFORM_HOME to another folder for a new cluster."
         )
     return there
 
@@ -132,8 +132,8 @@ class Brokers:
         for service in self._wanted:
             if service not in self._services:
                 raise ConfigurationError(
-                    f"{service}: the home {self._home.root} has one broker, which is called {FIRST}. "
-                    "`platform-assets up --brokers 3` makes three of them in a new home."
+                    f"{service}: there is no such broker. The home {self._home.root} has one broker, {FIRST}. "
+                    "For three brokers, set PLATFORM_HOME to a new folder and run `platform-assets up --brokers 3`."
                 )
         if self._wanted and len({*self._running(), *self._wanted}) < min(_QUORUM, len(self._services)):
             raise ConfigurationError(
@@ -190,10 +190,10 @@ class Brokers:
             return
         there = security_of(self._home)
         if there is None or there.kind != asked:
-            has = "plain text and no login" if there is None else f"--secure={there.kind}"
+            has = "plain text without login" if there is None else f"--secure={there.kind}"
             raise ConfigurationError(
-                f"--secure={asked}: Kafka's storage in {self._home.root} was formatted for {has}, which cannot be changed. "
-                "Omit --secure to start it as it is, or set PLATFORM_HOME to another folder for a new cluster."
+                f"--secure={asked}: security cannot be changed: Kafka's storage in {self._home.root} was formatted for {has}. "
+                "Omit --secure to start the brokers as they are, or set PLATFORM_HOME to another folder for a new cluster."
             )
 
     def _running(self) -> dict[BrokerService, ProcessRecord]:
@@ -227,8 +227,8 @@ class Brokers:
             known = former[service][1]
             if running and known and controller != known:
                 raise ConfigurationError(
-                    f"{service} must listen on port {known}, by which the running brokers know it, but another process "
-                    "has that port. End that process; or end all brokers with `platform-assets down`, and `up` chooses new ports."
+                    f"{service} must listen on port {known}, where the running brokers expect it, but another process "
+                    "is using that port. End that process, or run `platform-assets down` and `platform-assets up` to choose new ports."
                 )
             found[service] = (client, controller)
         for service in starting:

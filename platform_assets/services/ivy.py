@@ -121,7 +121,9 @@ def ivy_jar() -> Path:
     """
     found = sorted(pyspark_jars().glob("ivy-*.jar"))
     if not found:
-        raise ConfigurationError(f"no Ivy among pyspark's jars in {pyspark_jars()}: install pyspark from its wheel.")
+        raise ConfigurationError(
+            f"pyspark's jars in {pyspark_jars()} do not include Ivy: install pyspark from its wheel."
+        )
     return found[-1]
 
 
@@ -164,5 +166,5 @@ def _reason(log: Path) -> str:
         return f"not found in the repository: {', '.join(dict.fromkeys(missing))}"
     refused = [line.strip() for line in lines if re.search(r"timed out|refused|Unknown ?Host|unreachable", line)]
     if refused:
-        return f"the package repository was not reached ({refused[0]})"
-    return "Ivy ended with\n" + "\n".join(lines[-10:]) + "\n"
+        return f"the package repository could not be reached ({refused[0]})"
+    return "Ivy failed. The last lines of its log:\n" + "\n".join(lines[-10:]) + "\n"

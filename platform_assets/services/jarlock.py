@@ -52,7 +52,7 @@ def read_lock(path: Path = LOCK_FILE) -> tuple[Jar, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"the lock of the jars cannot be read: {error}") from error
+        raise ConfigurationError(f"the jar lock file cannot be read: {error}") from error
     jars: list[Jar] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -60,7 +60,7 @@ def read_lock(path: Path = LOCK_FILE) -> tuple[Jar, ...]:
         fields = line.split()
         if len(fields) != 5 or fields[0] not in JAR_SETS or len(fields[4]) != 64:
             raise ConfigurationError(
-                f"{path}:{number} is not a line of a lock: {line!r}. Run `python -m platform_assets.services.jars lock`."
+                f"{path}:{number} is not a valid line of the lock file: {line!r}. Run `python -m platform_assets.services.jars lock`."
             )
         jars += [Jar(jar_set, *fields[1:]) for jar_set in JAR_SETS if jar_set == fields[0]]
     return tuple(jars)

@@ -66,7 +66,7 @@ def metadata(host: str, port: int) -> tuple[frozenset[int], str | None]:
         connection.sendall(struct.pack(">i", len(body)) + body)
         size = struct.unpack(">i", _read(connection, 4))[0]
         if not 0 < size <= _LIMIT_BYTES:
-            raise ValueError(f"an answer of {size} bytes")
+            raise ValueError(f"invalid response size: {size} bytes")
         answer = _read(connection, size)
     brokers = struct.unpack_from(">i", answer, 8)[0]
     position = 12

@@ -175,7 +175,7 @@ def up(
         theirs = given(place, environ=env)
         for service in chosen.services:
             if service in theirs:
-                report(f"{service}: given by {_GIVEN_BY[service]}, not started")
+                report(f"{service}: not started, because {_GIVEN_BY[service]} is set")
         wanted = [service for service in chosen.services if service not in theirs]
         if brokers.FIRST in wanted:
             all_brokers = brokers.of_home(place, chosen.broker.brokers)
@@ -492,7 +492,9 @@ def _launch(home: Home, service: Service, options: UpOptions, env: Mapping[str, 
         )
     workspace = options.workspace or project.workspace_file(env)
     if not workspace.is_file():
-        raise ConfigurationError(f"there is no Dagster workspace file {workspace}: name one that exists.")
+        raise ConfigurationError(
+            f"the Dagster workspace file {workspace} does not exist: give the path of an existing file."
+        )
 
     def changed(record: ProcessRecord) -> str:
         # Dagster receives the engines' addresses when it starts. It cannot reach an engine that has moved since.

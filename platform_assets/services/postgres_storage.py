@@ -46,7 +46,7 @@ def _address() -> str:
     found = secret(os.environ, POSTGRES_VARIABLE)
     if found is None:
         raise ConfigurationError(
-            f"dagster.yaml names PostgreSQL as Dagster's storage, and neither {POSTGRES_VARIABLE} nor "
+            f"dagster.yaml sets PostgreSQL as Dagster's storage, but neither {POSTGRES_VARIABLE} nor "
             f"{POSTGRES_VARIABLE}{SUFFIX} is set. Set one of them."
         )
     return found

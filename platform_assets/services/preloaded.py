@@ -47,7 +47,7 @@ def load(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(name)
         except Exception as e:  # noqa: BLE001 - half-edited code may raise anything, and must not end the fork server
-            _log.warning("%s", printable(f"{name} is not loaded ahead of runs: {type(e).__name__}: {e}"))
+            _log.warning("%s", printable(f"{name} could not be loaded before runs start: {type(e).__name__}: {e}"))
 
 
 def is_as_loaded(packages: Iterable[str], files: Mapping[str, Stamp | None]) -> bool:

@@ -290,7 +290,7 @@ def environment_of(spec: ServiceSpec, mark: str) -> dict[str, str]:
 
 def _tail_text(log: Path) -> str:
     tail = log_tail(log)
-    return f"; its last lines:\n{tail}\n" if tail else ""
+    return f"; the last lines of its log:\n{tail}\n" if tail else ""
 
 
 def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:

@@ -75,7 +75,7 @@ process."""
 _MOVED: Final = (ImportError, AttributeError, TypeError)
 """Errors that show that a name no longer exists, or that a call now takes other arguments."""
 _REMEDY: Final = (
-    "Install the version of Dagster that requirements.lock names, or correct platform_assets/services/run_launcher.py."
+    "Install the version of Dagster that requirements.lock pins, or adapt platform_assets/services/run_launcher.py."
 )
 
 
@@ -158,7 +158,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         if PROCESS_TAG not in run.tags or _of_run(run) is not None:
             return _health(alive=True)
         named = run.tags[PROCESS_TAG]
-        return _health(alive=False, message=f"process {named.split('@')[0]} ended and recorded no reason")
+        return _health(alive=False, message=f"process {named.split('@')[0]} ended without recording a reason")
 
     def _shares_environment(self, run: DagsterRun) -> bool:
         """Return True if the code of a run was loaded with this process's environment."""
@@ -185,7 +185,7 @@ class PreloadedRunLauncher(DefaultRunLauncher):
                 return None
             return serialize_value(ExecuteRunArgs(origin, run.run_id, self._instance.get_ref()))
         except _MOVED as moved:
-            text = f"run {run.run_id} is left to Dagster's own launcher, which is slower: {moved}. {_REMEDY}"
+            text = f"run {run.run_id} is started by Dagster's own launcher, which is slower: {moved}. {_REMEDY}"
             _log.warning("%s", printable(text))
             return None
 

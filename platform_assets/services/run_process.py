@@ -46,6 +46,6 @@ def execute(arguments: str, launcher: Connection) -> None:
             launcher.recv_bytes()
         except EOFError:
             sys.exit(
-                "the launcher ended, or could not write on the run which process it has: the run is requested again"
+                "the launcher ended, or could not record this process on the run. The run will be requested again."
             )
     execute_run_command.main([arguments], prog_name="dagster api execute_run", standalone_mode=False)

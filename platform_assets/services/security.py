@@ -66,7 +66,7 @@ class Security:
         except FileNotFoundError:
             return None
         if kind not in get_args(Secure):
-            raise _damaged(folder, f"the kind {kind!r}")
+            raise _damaged(folder, f"unknown kind {kind!r}")
         return cls(folder, kind)
 
     @classmethod
@@ -290,6 +290,6 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def _damaged(folder: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{_file(folder)} is damaged ({why}): put it back from a copy, or set PLATFORM_HOME to another folder for a "
+        f"{_file(folder)} is damaged ({why}): restore it from a backup, or set PLATFORM_HOME to another folder for a "
         "new cluster."
     )

@@ -93,7 +93,7 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
     if not environ.get(TOKEN_VARIABLE):
         raise ConfigurationError(
             f"{TOKEN_VARIABLE} is not set: without a token, anyone who can reach the Connect server can run code on its cluster. "
-            "Set it to a long random text, and SPARK_REMOTE to the same one."
+            "Set it to a long random string, and use the same token in SPARK_REMOTE."
         )
     secret = environ.get(AUTH_VARIABLE)
     return {
@@ -162,20 +162,26 @@ def parser() -> argparse.ArgumentParser:
     )
     nodes = made.add_subparsers(dest="node", required=True)
     master = nodes.add_parser("master", help="the cluster's master")
-    master.add_argument("--recovery", metavar="FOLDER", help="where the master keeps its state for a restart")
+    master.add_argument(
+        "--recovery", metavar="FOLDER", help="folder for the state that the master needs after a restart"
+    )
     worker = nodes.add_parser("worker", help="a worker, which starts executors")
     worker.add_argument("--cores", type=int, required=True)
-    worker.add_argument("--memory", required=True, help="memory for its executors' heaps, such as 2g")
-    connect = nodes.add_parser("connect", help="a Connect server, on loopback, whose tasks the cluster runs")
+    worker.add_argument("--memory", required=True, help="memory for the heaps of the worker's executors, such as 2g")
+    connect = nodes.add_parser("connect", help="a Connect server on loopback, which runs its tasks on the cluster")
     connect.add_argument("--heap", default="3g")
     connect.add_argument(
-        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting; it must not be a secret"
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a Spark setting, which must not contain a secret",
     )
     for node, port in ((master, MASTER_PORT), (worker, WORKER_PORT), (connect, CONNECT_PORT)):
-        node.add_argument("--host", required=True, help="this machine's address, at which the others reach it")
+        node.add_argument("--host", required=True, help="address at which the other machines reach this machine")
         node.add_argument("--port", type=int, default=port)
         if node is not connect:
-            node.add_argument("--web-port", type=int, default=0, help="port of its web page; by default any free port")
+            node.add_argument("--web-port", type=int, default=0, help="port of the web page; default: any free port")
         if node is not master:
             node.add_argument("--master", required=True, metavar="spark://HOST:PORT")
     return made

@@ -40,8 +40,8 @@ def read_records(home: Home) -> dict[str, ProcessRecord]:
         return {str(name): ProcessRecord.from_json(record) for name, record in value["services"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(
-            f"the run state {home.state_file} is damaged ({error}). Processes in it may still be running: read the logs "
-            f"in {home.logs}, end them by pid, then delete the file."
+            f"the run state {home.state_file} is damaged ({error}). Processes listed in it may still be running: read the logs "
+            f"in {home.logs}, end these processes by pid, then delete the run state."
         ) from error
 
 

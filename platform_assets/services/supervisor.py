@@ -167,7 +167,7 @@ def _ensure(home: Home, launch: Launch, report: Reporter, cancel: threading.Even
                 if changed
                 else "it does not answer"
                 if whole
-                else "an earlier start left it half-started"
+                else "an earlier start did not complete"
             )
             report(f"{launch.service}: {why}; ending it (pid {known.pid}) and starting it again")
         end(home, known, lambda _: None, grace=10.0)

@@ -75,7 +75,7 @@ class AllowedHosts:
             if match is None:
                 raise ConfigurationError(
                     f"{HOSTS_VARIABLE}: {_shown(entry)} is not `host` or `host:port`; URLs and wildcards are not "
-                    "supported. Name each host as it stands in the browser's address bar, separated by commas."
+                    "supported. List the hosts as they appear in the browser's address bar, separated by commas."
                 )
         return cls(LOOPBACK_NAMES | {match["name"] for _, match in matches if match}, frozenset(entries))
 
@@ -99,7 +99,7 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
     """
     if _CONTROL.search(path):
         # Starlette's routes end in `$`, which also matches before a line feed.
-        return Refusal(400, "Refused: the address has a control character. Remove it.")
+        return Refusal(400, "Refused: the address contains a control character. Remove that character.")
     found: dict[bytes, list[str]] = {}
     for name, value in headers:
         found.setdefault(name, []).append(value.decode("latin-1").strip())
@@ -109,8 +109,8 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
     if match is None or match["name"] not in allowed.names:
         return Refusal(
             403,
-            f"Refused: the UI is not known as {_shown(', '.join(hosts))} (header Host), so the request may come "
-            f"from a page of another site (DNS rebinding). If it is a name of the UI, add it to {HOSTS_VARIABLE} "
+            f"Refused: the header Host contains {_shown(', '.join(hosts))}, not a known name of the UI. The request may come "
+            f"from a page of another site (DNS rebinding). If this is a name of the UI, add the name to {HOSTS_VARIABLE} "
             "and restart the web server.",
         )
     if method in _READING:
@@ -119,13 +119,14 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
         if not _is_own(origin, host, allowed):
             return Refusal(
                 403,
-                f"Refused: a page of {_shown(origin)} sent this to {host}, and only pages of the UI may. If the UI "
-                f"has that address behind a proxy, add its `host` or `host:port` to {HOSTS_VARIABLE} and restart the "
+                f"Refused: a page of {_shown(origin)} sent this request to {host}, but only pages of the UI may do so. If a "
+                f"proxy serves the UI at that origin, add its `host` or `host:port` to {HOSTS_VARIABLE} and restart the "
                 "web server.",
             )
     if any(site not in ("same-origin", "none") for site in found.get(b"sec-fetch-site", [])):
         return Refusal(
-            403, "Refused: a page of another site sent this (header Sec-Fetch-Site). Only pages of the UI may."
+            403,
+            "Refused: a page of another site sent this request (header Sec-Fetch-Site). Only pages of the UI may send requests.",
         )
     if method == "WEBSOCKET":
         return None
@@ -133,7 +134,7 @@ def refusal(method: str, path: str, headers: Headers, allowed: AllowedHosts) -> 
     if len(types) != 1 or types[0] not in CONTENT_TYPES:
         return Refusal(
             415,
-            f"Refused: Content-Type is {_shown(', '.join(types))}, and pages of other sites can send most types. "
+            f"Refused: the Content-Type is {_shown(', '.join(types))}. Most types are refused, as other sites can send them. "
             "Send Content-Type: application/json.",
         )
     return None
@@ -183,14 +184,14 @@ def _refused_read(method: str, path: str, found: dict[bytes, list[str]]) -> Refu
     if foreign and found.get(b"sec-fetch-mode") != ["navigate"] and not _STATIC.fullmatch(path):
         return Refusal(
             403,
-            "Refused: a page of another site loads this (headers Sec-Fetch-Site, Sec-Fetch-Mode). Other sites may link "
-            "to the UI; open the address itself.",
+            "Refused: another site tried to load this address (headers Sec-Fetch-Site, Sec-Fetch-Mode). Other sites may only link "
+            "to the UI. Open the address directly.",
         )
     accepted = found.get(b"accept", [])
     if method == "GET" and _is_graphql(path) and not any("text/html" in value for value in accepted):
         return Refusal(
             405,
-            "Refused: GraphQL does not run from an address alone, because any page can link to one. Send the query "
+            "Refused: a GraphQL query in an address is not executed, because any page can link to it. Send the query "
             "by POST as application/json.",
         )
     return None

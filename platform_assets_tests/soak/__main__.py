@@ -69,7 +69,7 @@ class Report:
             yield
         except Exception:  # noqa: BLE001 - one that does not heal must not hide what the others find
             self.failed += 1
-            print(f"{what}: not healed by itself\n{traceback.format_exc()}", flush=True)
+            print(f"{what}: did not recover without help\n{traceback.format_exc()}", flush=True)
 
     def print(self) -> None:
         """Print all tables."""
@@ -200,22 +200,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a scenario, then print its actions and findings."""
     parser = argparse.ArgumentParser(prog="make soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenario", choices=(*SCENARIOS, "all"), default="all")
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds to run, beginning with --seed")
     parser.add_argument(
-        "--seeds", type=int, default=3, help="how many storms, matrices, days, logs and restarts of all parts"
-    )
-    parser.add_argument("--seconds", type=float, default=120, help="how long each of them lasts")
-    parser.add_argument("--minutes", type=float, default=3, help="how long each outage and streaming reader lasts")
-    parser.add_argument("--rounds", type=int, default=10, help="how many races of upkeep against each rival")
-    parser.add_argument(
-        "--cell", default="", help="of the matrix, those alone that have this in their name: 'columnar: mid-read'"
+        "--seconds", type=float, default=120, help="duration in seconds of each seed in scenarios with a time limit"
     )
     parser.add_argument(
-        "--bound", type=float, default=restarts.BOUND, help="seconds from a part's restart until all is whole again"
+        "--minutes", type=float, default=3, help="duration of each outage and of each streaming reader, in minutes"
     )
-    parser.add_argument("--part", default="", help="of restarts, those alone that have this in their name: 'kafka'")
-    parser.add_argument("--case", type=int, help="of a fuzz scenario, this case of each seed alone")
-    parser.add_argument("--folder", type=Path, help="where data and logs stay; a temporary one by default")
+    parser.add_argument("--rounds", type=int, default=10, help="number of races between upkeep and each rival")
+    parser.add_argument(
+        "--cell",
+        default="",
+        help="run only the matrix cells whose names contain this text, such as 'columnar: mid-read'",
+    )
+    parser.add_argument(
+        "--bound",
+        type=float,
+        default=restarts.BOUND,
+        help="time limit in seconds for the recovery after the restart of a part",
+    )
+    parser.add_argument(
+        "--part", default="", help="restart only the parts whose names contain this text, such as 'kafka'"
+    )
+    parser.add_argument("--case", type=int, help="in a fuzz scenario, run only this case of each seed")
+    parser.add_argument("--folder", type=Path, help="folder for data and logs; default: a temporary folder")
     chosen = parser.parse_args(arguments)
     report = Report()
     root = chosen.folder or Path(tempfile.mkdtemp(prefix="soak-"))

@@ -421,7 +421,7 @@ class Day:
         }
         for arguments in (("check",), ("status",), ("load", f"raw/{_TOPIC}", key)):
             self.command(*arguments, changed=login)
-        assert broker.logins, "nobody logged in at the hostile broker"
+        assert broker.logins, "no client logged in to the hostile broker"
 
     def _mistakes_in_yaml(self) -> None:
         for field_name, value in (

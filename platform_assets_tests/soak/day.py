@@ -88,7 +88,7 @@ class Outcome:
 
 
 HEADER: Final = (
-    "| seed | engine | what happened | commands given | records acknowledged | of them in no table | windows | seconds | anomalies |\n"
+    "| seed | engine | what happened | commands given | records acknowledged | records in no table | windows | seconds | anomalies |\n"
     "|--:|---|---|---|--:|--:|--:|--:|---|"
 )
 
@@ -201,7 +201,7 @@ class _Day:
         self.platform.kill("spark")
         try:
             newest = self._newest()
-            self._wait("a window is sealed and not loaded", lambda: self._newest() > newest)
+            self._wait("a window is sealed but not loaded", lambda: self._newest() > newest)
             window = self.platform.ledger.windows(self.topic)[-1]
             partition, cut = next((p, r) for p, r in window.ranges.by_partition.items() if r.size > 1)
             upto = cut.start + self.rng.randrange(1, cut.size)
@@ -215,7 +215,7 @@ class _Day:
         """Let the log cleaner remove records that are replaced by newer records with the same key."""
         before = self._cleaned()
         self._configure(_COMPACT)
-        self._wait("the cleaner has been there", lambda: self._cleaned() > before)
+        self._wait("the log cleaner has run", lambda: self._cleaned() > before)
         self._configure(_KEEP)
 
     def created_again(self) -> None:
@@ -235,7 +235,7 @@ class _Day:
                     return False
                 return True
 
-            self._wait("the topic may be created again", created)
+            self._wait("the topic can be created again", created)
             self._wait("the new topic is known", lambda: self._topic_id() not in (None, former))
             self.writer.logs.append({})
 
@@ -243,7 +243,9 @@ class _Day:
         """Lose the end of a partition's log, as in an unclean leader election, so that other records get the lost
         offsets."""
         partition = self.rng.randrange(self.writer.partitions)
-        self._wait("enough of it is sealed", lambda: self._sealed(partition) - self._start(partition) > 2 * _CUT_OFF)
+        self._wait(
+            "enough of the partition is sealed", lambda: self._sealed(partition) - self._start(partition) > 2 * _CUT_OFF
+        )
         with self.writer.held():
             sealed = self._sealed(partition)
             (folder,) = self.platform.home.kafka.glob(f"{self.topic}-{partition}")
@@ -261,7 +263,7 @@ class _Day:
             more = self.writer.partitions + 1
             admin = self.admin
             admin.create_partitions([NewPartitions(self.topic, more)])[self.topic].result(30)
-            self._wait("it is led", lambda: len(self._ends()) == more)
+            self._wait("the new partition has a leader", lambda: len(self._ends()) == more)
             self.writer.partitions = more
 
     def transaction(self) -> None:
@@ -327,7 +329,7 @@ class _Day:
                 assert given.code == 0, f"{words}: {given.text}"
                 self.commands.append(words[0])
             if time.monotonic() > deadline:
-                raise AssertionError(f"not complete after {_BOUND:g} s; status exits {code}: {text}")
+                raise AssertionError(f"not complete after {_BOUND:g} s; `status` exited with code {code}: {text}")
             time.sleep(1)
 
     # --- state --------------------------------------------------------------------------------------------------
@@ -415,7 +417,7 @@ def _anomalies(platform: Embedded, topic: str, logs: Sequence[Log], aborted: set
     counted = Counter(row.value for row in proof.rows(platform, topic))
     sent = {value for log in logs for value in log}
     found = [f"{value!r} is in {number} rows" for value, number in counted.items() if number > 1]
-    found += [f"{value!r} was aborted and is in the table" for value in sorted(aborted & counted.keys())]
+    found += [f"{value!r} was aborted but is in the table" for value in sorted(aborted & counted.keys())]
     receipts = platform.ledger.receipts(TableRef.raw(topic))
     covered: set[bytes] = set()
     for window in platform.ledger.windows(topic):
@@ -427,12 +429,12 @@ def _anomalies(platform: Embedded, topic: str, logs: Sequence[Log], aborted: set
         accepted = (receipts[window.key].holes or {}).get(ACCEPTED_LOSS, 0)
         if len(missing) > accepted:
             found.append(
-                f"window {window.key}: {len(missing)} records are in no row, of which {accepted} were given up"
+                f"window {window.key}: {len(missing)} records have no row, and {accepted} of them were accepted as lost"
             )
     found += [f"{value!r} is in no window" for value in sorted(logs[-1].keys() - covered)[:10]]
     audit = platform.command("audit", f"raw/{topic}", "--deep")
     if audit.code:
-        found.append(f"audit --deep exits {audit.code}: {audit.text}")
+        found.append(f"`audit --deep` exited with code {audit.code}: {audit.text}")
     return found + proof.leftovers(platform, topic), len(sent - counted.keys())
 
 

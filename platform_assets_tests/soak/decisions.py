@@ -13,7 +13,7 @@ from platform_assets_tests.support import decision_machine
 
 STEPS: Final = 18
 """Number of steps in a history, after its first loads."""
-HEADER: Final = "| seed | histories | steps | commands, by what they ended in | findings |\n|---|---|---|---|---|"
+HEADER: Final = "| seed | histories | steps | commands by outcome | findings |\n|---|---|---|---|---|"
 
 
 @dataclass

@@ -81,14 +81,14 @@ class SeedResult:
 def summary(done: Sequence[SeedResult]) -> str:
     """Summarize `done` in one sentence."""
     if not done:
-        return "no history came to its end"
+        return "no history was completed"
     seeds = ", ".join(str(found.seed) for found in done)
     different = sum(bool(found.anomalies) for found in done)
     return (
         f"{len(done)} histories, of seeds {seeds}: {sum(f.sent for f in done):,} records sent, {sum(f.rows for f in done):,} of them "
-        f"there and committed at the end, in {sum(f.windows for f in done)} windows; each loaded by the engines "
+        f"committed and still present at the end, in {sum(f.windows for f in done)} windows; each loaded by the engines "
         f"{' and '.join(_ENGINES)}, {sum(f.compared for f in done):,} rows compared between {', '.join(_READERS)}; "
-        f"{different or 'no'} histories in which something differs"
+        f"{different or 'no'} histories with differences"
     )
 
 
@@ -336,7 +336,7 @@ def _compare_digests(lakes: Sequence[TopicLake], keys: Sequence[str], found: See
         ]
     # Readers cannot select windows without offsets.
     wrong = {r.engine for r in first.values() if r.engine} - {lakes[0].engine_name}
-    found.anomalies += [f"{lakes[0].engine_name} was asked for, and {wrong} loaded"] if wrong else []
+    found.anomalies += [f"{lakes[0].engine_name} was requested, but {wrong} loaded"] if wrong else []
 
 
 def _compare_evidence(lk: TopicLake, found: SeedResult) -> None:
@@ -369,7 +369,7 @@ def _compare_rows(lakes: Sequence[TopicLake], found: SeedResult, *, headers: boo
         held = rows if headers else [replace(r, headers=None) for r in rows]
         found.compared += len(held)
         if records(held) != records(expected):
-            found.anomalies.append(f"rows of {lk.engine_name} are not what a consumer reads")
+            found.anomalies.append(f"rows loaded by {lk.engine_name} differ from those that a consumer reads")
         for name, read in readers(lk.spark()).items():
             by_offset = in_order(read(str(lk.table), lk.version()))
             found.compared += len(by_offset)

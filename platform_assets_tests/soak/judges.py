@@ -95,7 +95,7 @@ def files(root: Path, secrets: Sequence[Secret], private: Sequence[Path], inputs
         if path.parent not in private:
             found += [f"{shown} holds {name}" for name in secrets_in(content, secrets)]
         elif path.stat().st_mode & 0o077:
-            found.append(f"{shown} can be read by others")
+            found.append(f"{shown} can be read by other users")
         is_input = inputs is not None and inputs in path.parents
         if is_text(path) and not is_input and (acts := acts_in(content.decode("utf-8", "surrogateescape"))) is not None:
             found.append(f"{shown} holds {acts}")

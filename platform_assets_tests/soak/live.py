@@ -135,7 +135,7 @@ class TransactionalProducer:
                 values.append((value, partition))
                 producer.produce(self._topic, value, None, partition, on_delivery=delivered)
             if producer.flush(30) or len(offsets) < len(values):
-                raise KafkaException("not all was delivered")
+                raise KafkaException("not all records were delivered")
             if wanted == "ok":
                 producer.commit_transaction(30)
             else:

@@ -78,7 +78,7 @@ class CellOutcome:
 
 
 HEADER: Final = (
-    "| engine | where | fault | records | strikes | whole after, s | versions read | orphan files | anomalies |\n"
+    "| engine | where | fault | records | strikes | recovery, s | versions read | orphan files | anomalies |\n"
     "|---|---|---|--:|--:|--:|--:|--:|---|"
 )
 
@@ -120,7 +120,7 @@ def run(
             if time.monotonic() > until:
                 break
             if cell.fault == "disk full" and disk is None:
-                say(f"{cell}: left out, since no tmpfs can be mounted here")
+                say(f"{cell}: skipped, because no tmpfs can be mounted here")
                 continue
             yield matrix.outcome(cell, topic, start)
 
@@ -211,7 +211,7 @@ class _Matrix:
                     return None
                 look = time.monotonic() + _LOOK
             time.sleep(0.02)
-        raise AssertionError(f"nobody came to the point of {name} within {_BOUND:g} s")
+        raise AssertionError(f"no process reached the point of {name} within {_BOUND:g} s")
 
     @contextmanager
     def _in_the_middle(self, cell: Cell, topic: str, name: str) -> Iterator[None]:

@@ -65,8 +65,8 @@ class Outage:
         """Return a readable report: the outage, the output of `status`, and the findings."""
         lines = [
             f"## {self.name}: {self.minutes:g} minutes, engine {self.engine}", "",
-            f"{self.records:,} records in {self.windows} windows; all loaded {self.healed_after:.0f} s after it ended; "
-            f"{'; '.join(self.anomalies) or 'history, deep audit and leftovers: nothing amiss'}.",
+            f"{self.records:,} records in {self.windows} windows; all loaded {self.healed_after:.0f} s after the outage ended; "
+            f"{'; '.join(self.anomalies) or 'no findings in history, deep audit and leftovers'}.",
         ]  # fmt: skip
         for seen in self.observed:
             lines += ["", f"### {seen.at}: exit code {seen.answer.code}", "", "```", seen.answer.text.rstrip(), "```"]
@@ -74,7 +74,7 @@ class Outage:
 
 
 HEADER: Final = (
-    "| gone | engine | minutes | records | windows | status exits | whole after, s | anomalies |\n"
+    "| outage | engine | minutes | records | windows | exit codes of status | recovery, s | anomalies |\n"
     "|---|---|--:|--:|--:|---|--:|---|"
 )
 
@@ -96,7 +96,7 @@ def run(
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(root / "disk", _DISK_MEGABYTES)) if name == "disk" else None
         if name == "disk" and disk is None:
-            raise RuntimeError("no tmpfs can be mounted here, so no disk can be full: run this as root")
+            raise RuntimeError("the disk cannot be filled, because no tmpfs can be mounted here: run this as root")
         platform = Embedded(root / "platform", (disk.path if disk else root) / "lake")
         topic = f"outage-{name}"
         platform.declare(topic, datetime.now(UTC) - timedelta(minutes=1), engine, sensor_interval_seconds=10)
@@ -107,7 +107,7 @@ def run(
 
         def look(at: str) -> None:
             observed.append(Observed(at, platform.command("status")))
-            say(f"{datetime.now(UTC):%H:%M:%S} {name}: {at}: status exits {observed[-1].answer.code}")
+            say(f"{datetime.now(UTC):%H:%M:%S} {name}: {at}: `status` exited with code {observed[-1].answer.code}")
 
         with LiveProducer(platform.bootstrap, topic, 2).sending() as producer:
             time.sleep(before * 60)
@@ -125,7 +125,7 @@ def run(
         look("healed")
         found = proof.anomalies(platform, topic, producer.sends)
         if observed[-1].answer.code:
-            found.append(f"status exits {observed[-1].answer.code} although all is loaded")
+            found.append(f"`status` exited with code {observed[-1].answer.code} although everything is loaded")
         windows = len(platform.ledger.windows(topic))
         return Outage(name, engine, minutes, producer.sent, windows, took, tuple(observed), tuple(found))
 

@@ -63,7 +63,7 @@ def crawl(chromium: str, address: str, first: Sequence[str], most: int) -> Crawl
             crawled.requests += 1
             url = request.url
             if url.startswith(("http", "ws")) and (urlsplit(url).netloc != host or MARK in unquote(url)):
-                crawled.found.append(f"{current} asked for {url[:200]}")
+                crawled.found.append(f"{current} requested {url[:200]}")
 
         def dialog(shown: Any) -> None:
             crawled.found.append(f"{current} opened a dialog: {shown.message[:200]}")
@@ -109,7 +109,7 @@ def _text(page: Page, path: str, crawled: Crawled) -> None:
     """Note the text that the page shows."""
     text = "".join(page.inner_text("body").split())
     raw = {each for each in _CONTROLS if each in text}
-    crawled.found += [f"{path} shows {each!a} as it is" for each in sorted(raw)]
+    crawled.found += [f"{path} shows {each!a} unescaped" for each in sorted(raw)]
     crawled.shown |= {each for each in (*MARKUP, *CONTROLS) if any(form in text for form in _forms(each))}
 
 

@@ -83,7 +83,7 @@ def healed(
         if time.monotonic() - began > seconds:
             status = platform.command("status")
             raise AssertionError(
-                f"not healed after {seconds:g} s, nobody having acted: {progress(platform, topics)}\n{status.text}"
+                f"no recovery without intervention after {seconds:g} s: {progress(platform, topics)}\n{status.text}"
             )
         time.sleep(_PAUSE)
     return time.monotonic() - began
@@ -106,7 +106,7 @@ def anomalies(platform: Embedded, topic: str, sends: Sequence[Send]) -> list[str
     found = [str(a) for a in check_history(sends, rows(platform, topic), [w.ranges for w in windows])]
     audit = platform.command("audit", f"raw/{topic}", "--deep")
     if audit.code:
-        found.append(f"audit --deep exits {audit.code}: {audit.text}")
+        found.append(f"`audit --deep` exited with code {audit.code}: {audit.text}")
     return found + leftovers(platform, topic)
 
 
@@ -133,7 +133,7 @@ def leftovers(platform: Embedded, topic: str) -> list[str]:
     """Return leftovers of crashes that are never needed again: runs that never end, the processes of these runs, and
     folders of writes."""
     found = [f"run {run} never ends" for run in platform.unfinished_runs()]
-    found += [f"process {pid} of a run is left" for pid in platform.run_processes()]
+    found += [f"process {pid} of a run is still running" for pid in platform.run_processes()]
     folder = Lake.at(platform.home.lake).table(TableRef.raw(topic))
     if folder.is_in_store:
         # An object store has no folders: the directory markers that Spark's s3a leaves are empty.

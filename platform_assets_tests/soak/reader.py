@@ -53,7 +53,7 @@ class Reader:
         """Return those sights of windows that were neither empty nor complete. `whole` has the number of rows of each
         complete window."""
         return [
-            f"a reader saw {s.rows} rows with {s.offsets} offsets in window {s.window} of {whole.get(s.window, 0)} records"
+            f"a reader saw {s.rows} rows with {s.offsets} offsets in window {s.window}, which has {whole.get(s.window, 0)} records"
             for s in sorted(self.sights)
             if not s.rows == s.offsets == whole.get(s.window, 0)
         ]

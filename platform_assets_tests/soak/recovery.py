@@ -14,7 +14,7 @@ from platform_assets.errors import PlatformError
 from platform_assets_tests.support.recovery import a_history
 from testbed.layouts import new_tables_are
 
-HEADER: Final = "| seed | histories | loads judged, by what they ended in | differences |\n|---|---|---|---|"
+HEADER: Final = "| seed | histories | loads judged, by outcome | differences |\n|---|---|---|---|"
 
 
 @dataclass

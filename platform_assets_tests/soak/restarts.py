@@ -57,10 +57,10 @@ class Restart:
 
 
 HEADER_OF_PARTS: Final = (
-    "| part | seconds down | seconds until whole | windows closed | runs | of these failed |\n|---|--:|--:|--:|--:|--:|"
+    "| part | seconds down | seconds to recovery | windows closed | runs | failed runs |\n|---|--:|--:|--:|--:|--:|"
 )
 HEADER: Final = (
-    "| seed | engine | restarts | longest, s | records | windows | runs | ended by themselves | orphan files | anomalies |\n"
+    "| seed | engine | restarts | longest, s | records | windows | runs | processes that died | orphan files | anomalies |\n"
     "|--:|---|--:|--:|--:|--:|--:|---|--:|---|"
 )
 
@@ -129,7 +129,7 @@ def run(
         found = proof.anomalies(platform, _TOPIC, sends)
         status = platform.command("status")
         if status.code:
-            found.append(f"status exits {status.code} although all is loaded: {status.text}")
+            found.append(f"`status` exited with code {status.code} although everything is loaded: {status.text}")
         with platform.instance() as instance:
             runs = instance.get_runs_count()
         return Outcome(
@@ -140,7 +140,7 @@ def run(
 
 def _restart(platform: Production, part: Part, rng: random.Random, bound: float, say: Callable[[str], None]) -> Restart:
     # Windows are a minute long, so one begins soon unless something is wrong.
-    wait_until("a run is under way", lambda: bool(_runs(platform, [dg.DagsterRunStatus.STARTED])), bound)
+    wait_until("a run is in progress", lambda: bool(_runs(platform, [dg.DagsterRunStatus.STARTED])), bound)
     time.sleep(rng.uniform(0, 1.5))
     before, began = _windows(platform), datetime.now(UTC)
     platform.take(part)
@@ -156,7 +156,7 @@ def _restart(platform: Production, part: Part, rng: random.Random, bound: float,
             before_this = amiss
         if time.monotonic() - started > bound:
             status = platform.command("status")
-            raise AssertionError(f"{part}: not whole after {bound:g} s, nobody having acted: {amiss}\n{status.text}")
+            raise AssertionError(f"{part}: no recovery without intervention after {bound:g} s: {amiss}\n{status.text}")
         time.sleep(_PAUSE)
     after = time.monotonic() - started
     with platform.instance() as instance:
@@ -180,15 +180,15 @@ def _amiss(platform: Production, at: datetime) -> str | None:
     if unreported := set(keys) - reported:
         return f"{sorted(unreported)} are not reported"
     if left := _runs(platform, _UNFINISHED, at):
-        return f"runs of before are under way: {left}"
+        return f"earlier runs are still in progress: {left}"
     if not platform.ui_has_the_code():
-        return "the UI does not have the code location"
+        return "the UI has not loaded the code location"
     status = platform.command("status", "--json")
     if status.code:
-        return f"status exits {status.code}: {status.text[-2000:]}"
+        return f"`status` exited with code {status.code}: {status.text[-2000:]}"
     tables: list[dict[str, Any]] = json.loads(status.text)["tables"]
     red = [f"{t['table']}: {c['name']}" for t in tables for c in t["checks"] if c["passed"] is not True]
-    return f"not green: {red}" if red else None
+    return f"checks that have not passed: {red}" if red else None
 
 
 def _runs(platform: Production, statuses: list[dg.DagsterRunStatus], before: datetime | None = None) -> list[str]:

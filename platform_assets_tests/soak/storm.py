@@ -62,7 +62,7 @@ class Outcome:
 
 
 HEADER: Final = (
-    "| seed | engine | seconds | done | records sent | windows | runs | whole after, s | versions read | orphan files | anomalies |\n"
+    "| seed | engine | seconds | done | records sent | windows | runs | recovery, s | versions read | orphan files | anomalies |\n"
     "|--:|---|--:|---|---|--:|--:|--:|--:|--:|---|"
 )
 

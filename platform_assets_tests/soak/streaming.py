@@ -349,7 +349,7 @@ class _World:
         is_raw = table == self.place("raw")
         outcome = self._load(key) if is_raw else self._decode(key)
         if outcome != "healed":
-            self.tally.finding(f"window {key} of {table.parent.name} had lost a row, and its load was {outcome}")
+            self.tally.finding(f"window {key} of {table.parent.name} had lost a row, but the repair ended as {outcome}")
 
     def _restarts(self) -> float:
         """Watch the reader, and stop and restart it from time to time."""

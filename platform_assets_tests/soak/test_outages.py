@@ -18,7 +18,7 @@ from platform_assets_tests.soak.outages import OUTAGES, OutageName
 @pytest.mark.parametrize("name", OUTAGES)
 def test_an_outage_needs_nobody(name: OutageName, tmp_path: Path) -> None:
     if name == "disk" and os.geteuid() != 0:
-        pytest.skip("only root may mount the small disk that is to be full")
+        pytest.skip("only root can mount the small disk to be filled")
     found = outages.run(name, 1.5, tmp_path)
     assert found.anomalies == ()
     # A user who looked during the outage would have seen it.
@@ -28,7 +28,7 @@ def test_an_outage_needs_nobody(name: OutageName, tmp_path: Path) -> None:
 def test_a_disk_is_full_and_then_is_not(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4) as disk:
         if disk is None:
-            pytest.skip("only root may mount a disk")
+            pytest.skip("only root can mount a disk")
         file = disk.path / "file"
         with disk.full(), pytest.raises(OSError, match="No space left"):
             file.write_bytes(b"1234" * 1024)

@@ -57,7 +57,7 @@ class Upkeeps:
         """Run the command once more when all services are back. It must succeed."""
         code, text = self._once()
         if code:
-            self.anomalies.append(f"upkeep exits {code} although everything is back: {text[-500:]}")
+            self.anomalies.append(f"`upkeep` exited with code {code} although all services are back: {text[-500:]}")
 
     def _work(self, stop: threading.Event) -> None:
         while not stop.wait(_PAUSE * random.random()):
@@ -75,5 +75,5 @@ class Upkeeps:
         code = self._running.returncode
         self.outcomes[_ENDED.get(code, "gave up with an error")] += 1
         if "Traceback" in text:
-            self.anomalies.append(f"upkeep ended with an error that is not the platform's: {text[-1000:]}")
+            self.anomalies.append(f"`upkeep` ended in a traceback: {text[-1000:]}")
         return code, text

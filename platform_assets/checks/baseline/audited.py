@@ -96,7 +96,9 @@ def recall(lake: Lake, table: TableRef) -> Audited | None:
     try:
         document: Any = json.loads(content)
     except json.JSONDecodeError as e:
-        _log.warning("%s/%s cannot be read (%s): the next deep audit replaces it", lake.audits, _name(table), e)
+        _log.warning(
+            "%s/%s cannot be read (%s); the next deep audit will replace this file", lake.audits, _name(table), e
+        )
         return None
     if document["version"] != _VERSION:
         return None

@@ -255,7 +255,7 @@ def _read(folder: Folder, name: str, checks: AbstractSet[str]) -> Baseline | Non
         document: Any = json.loads(content)
     except json.JSONDecodeError as e:
         _log.warning(
-            "%s cannot be read (%s): every window is evaluated, and the snapshot is written again",
+            "snapshot %s cannot be read (%s): evaluating every window and writing a new snapshot",
             f"{folder}/{name}",
             e,
         )

@@ -140,10 +140,10 @@ class Heatmap:
     def sentence(self) -> str:
         """The heatmap as text."""
         if not self.windows:
-            return f"{self.table}: no window is sealed yet"
+            return f"{self.table}: no window has been sealed yet"
         span = self.first if self.windows == 1 else f"{self.first} to {self.last}"
         counts = ", ".join(f"{n:,} {state.label}" for state, n in self.counts.items())
-        before = f"; {self.older:,} older windows are in order" if self.older else ""
+        before = f"; {self.older:,} older windows have no findings" if self.older else ""
         return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}{before}"
 
     def lines(self) -> list[str]:
@@ -343,7 +343,7 @@ def _axis(heatmap: Heatmap, width: int, y: int) -> Iterator[str]:
     if not heatmap.windows:
         yield f"<text x='0' y='{y}'>{html(heatmap.sentence)}</text>"
         return
-    each = f", {heatmap.windows_per_column:,} windows a column" if heatmap.windows_per_column > 1 else ""
+    each = f", {heatmap.windows_per_column:,} windows per column" if heatmap.windows_per_column > 1 else ""
     first, last = html(heatmap.first), html(heatmap.last)
     if heatmap.windows == 1:
         yield f"<text x='{_GUTTER}' y='{y}'>window {first}</text>"

@@ -63,9 +63,11 @@ def as_event(found: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 
 
 _COLUMNS: Final = (
-    dg.TableColumn("window", "string", description="key of the window, which is the partition of the asset"),
+    dg.TableColumn("window", "string", description="window key, which is also the asset's partition key"),
     dg.TableColumn("found", "string", description="the problem, and what was observed"),
-    dg.TableColumn("where", "string", description="Kafka partitions, and ranges of offsets, end exclusive"),
+    dg.TableColumn(
+        "where", "string", description="Kafka partitions and offset ranges; the end of a range is exclusive"
+    ),
     dg.TableColumn("offsets", "int", description="number of affected offsets; 0 if no offset is listed"),
 )
 

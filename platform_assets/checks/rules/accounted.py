@@ -74,7 +74,7 @@ def check_result(facts: Facts, findings: Iterable[Finding]) -> CheckResult:
     if alarming:
         headline = f"{counted(len({f.window for f in alarming}), 'window')} not accounted for."
     elif found:
-        headline = f"Could not tell for {counted(len({f.window for f in found}), 'window')}."
+        headline = f"The result is unknown for {counted(len({f.window for f in found}), 'window')}."
     else:
         headline = f"Every offset accounted for: {rows:,} rows" + (f" + {explained}" if explained else "")
         headline += f" = {offsets:,} offsets in {counted(facts.older.windows + len(facts.recorded), 'window')}."
@@ -97,7 +97,7 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
                 "could not tell", facts.topic, key, None, (),
                 f"{counted(number, 'offset')} without a row fell below the log start before the broker was queried "
                 "about them",
-                "The cause can no longer be determined. To record it as a known loss, accept it: `platform-assets "
+                "The cause can no longer be determined. To record these offsets as a known loss, run `platform-assets "
                 f'accept-loss {facts.table} {key} --reason "…"`.',
             )  # fmt: skip
 
@@ -112,7 +112,8 @@ def _edited(facts: Facts) -> Iterator[Finding]:
         if dense_digest(r.ranges) != r.offsets:
             yield Finding(
                 "ledger edited", facts.topic, key, None, (),
-                f"the receipt has a row for each of {r.ranges.size:,} offsets, but its digest does not match them",
+                f"the receipt counts a row for each of its {r.ranges.size:,} offsets, but "
+                "the digest in the receipt does not match these offsets",
                 REPAIR_LEDGER,
             )  # fmt: skip
 
@@ -122,7 +123,7 @@ def _unbalanced(facts: Facts) -> Iterator[Finding]:
         if r.holes is not None and r.total_rows + sum(r.holes.values()) != r.ranges.size and key in facts.windows:
             yield Finding(
                 "offsets not accounted for", facts.topic, key, None, (),
-                f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes are not {r.ranges.size:,} "
+                f"{r.total_rows:,} rows and {sum(r.holes.values()):,} explained holes do not add up to {r.ranges.size:,} "
                 "offsets",
                 REPAIR_LEDGER,
             )  # fmt: skip
@@ -130,7 +131,7 @@ def _unbalanced(facts: Facts) -> Iterator[Finding]:
 
 CHECK = Check(
     NAME,
-    "Rows + explained holes = end - start for every window, as its load's digest or the brokers' evidence shows.",
+    "For every window, rows plus explained holes equal end minus start, as shown by the load's digest or the brokers' evidence.",
     evaluate,
     may_count,
 )

@@ -114,7 +114,7 @@ def check_result(a: Accounts) -> CheckResult:
         by = "table log, ledger and orchestrator" if a.reported is not None else "table log and ledger"
         headline = f"Agreed: {by} agree on {counted(len(a.receipts), 'window')}"
         older = a.facts.older.windows
-        headline += f"; {older:,} older windows have not changed since then." if older else "."
+        headline += f"; {older:,} older windows have not changed since they were last checked." if older else "."
     return CheckResult(NAME, a.facts.table, findings, headline, figures)
 
 
@@ -130,9 +130,10 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
         ):
             yield _finding(
                 a, "ledger behind", key,
-                f"the table's version {commit.version} has load {commit.metadata.load_id[:8]}, but the ledger has "
+                f"version {commit.version} of the table contains load {commit.metadata.load_id[:8]}, but the ledger has "
                 + ("no receipt for the window" if receipt is None else f"version {receipt.table_version}"),
-                "A run ended between the two steps: materialize partition {key} of {table}, which records the load "
+                "A run ended after the commit but before it recorded the load in the ledger. Materialize partition "
+                "{key} of {table}: the run records the load "
                 "from its commit.",
             )  # fmt: skip
         elif receipt.load_id == commit.metadata.load_id and receipt.ranges != commit.metadata.ranges:
@@ -168,7 +169,7 @@ def _orchestrator(a: Accounts) -> Iterator[Finding]:
         if a.is_idle(key) and key not in a.being_reported:
             yield _finding(
                 a, "orchestrator behind", key,
-                f"the ledger has {a.receipts[key].rows:,} rows, but Dagster has no materialization of the partition",
+                f"the ledger records a load of {a.receipts[key].rows:,} rows, but Dagster has no materialization of the partition",
                 "A run ended before it could report the load: materialize partition {key} of {table}; nothing is "
                 "written twice.",
             )  # fmt: skip

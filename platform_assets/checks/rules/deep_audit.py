@@ -64,9 +64,9 @@ def check_result(
     if alarming:
         headline = f"{counted(len({f.window for f in alarming}), 'window')} damaged."
     elif proved.findings:
-        headline = f"Could not tell for {counted(len({f.window for f in proved.findings}), 'window')}."
+        headline = f"The result is unknown for {counted(len({f.window for f in proved.findings}), 'window')}."
     else:
-        headline = f"{counted(audited, 'window')} with {rows:,} rows read again: all as committed"
+        headline = f"{counted(audited, 'window')} with {rows:,} rows read again, all unchanged since the load"
         headline += f"; {counted(left, 'window')} left for the next audit" if left else ""
         headline += _confirmed(confirmed) + _compared(compared) + "."
     return CheckResult(NAME, facts.table, proved.findings, headline, figures)
@@ -76,15 +76,19 @@ def _confirmed(confirmed: Confirmed) -> str:
     """Describe how many windows of each engine the other engine has confirmed, and why no more windows were confirmed."""
     pairs = Counter((r.confirmed_by, r.engine) for r in confirmed.receipts)
     text = "".join(
-        f"; {counted(n, 'window')} confirmed by the {other_engine} engine, loaded by the {engine} engine"
+        f"; {counted(n, 'window')} confirmed by the {other_engine} engine after a load by the {engine} engine"
         for (other_engine, engine), n in sorted(pairs.items())
     )
-    return text + "".join(f"; not confirmed: {reason.rstrip('.')}" for reason in confirmed.not_read[:1])
+    return text + "".join(f"; no further windows confirmed: {reason.rstrip('.')}" for reason in confirmed.not_read[:1])
 
 
 def _compared(compared: Compared) -> str:
-    text = f"; {counted(compared.rows, 'row')} compared with a plain consumer" if compared.rows else ""
-    return text + "".join(f"; not compared: {reason.rstrip('.')}" for reason in compared.not_read[:1])
+    text = (
+        f"; {counted(compared.rows, 'row')} compared with the records that a plain consumer returned"
+        if compared.rows
+        else ""
+    )
+    return text + "".join(f"; no further rows compared: {reason.rstrip('.')}" for reason in compared.not_read[:1])
 
 
 def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
@@ -112,7 +116,7 @@ def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: M
     if damaged:
         headline = f"{counted(len(damaged), 'window')} still damaged: the files have not changed since the audit."
     elif findings:
-        headline = f"Could not tell for {counted(len({f.window for f in findings}), 'window')}."
+        headline = f"The result is unknown for {counted(len({f.window for f in findings}), 'window')}."
     else:
         headline = (
             f"No finding of earlier audits remains; {audit} read "
@@ -120,7 +124,7 @@ def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: M
             else f"This report read no files; {audit} read "
         )
         headline += f"{counted(known.windows, 'window')} with {counted(known.rows, 'row')}"
-        headline += "." if known.found else ": all as committed."
+        headline += "." if known.found else ", all unchanged since the load."
     return CheckResult(NAME, facts.table, findings, headline, figures)
 
 
@@ -139,15 +143,15 @@ def _standing(known: Audited, files: Mapping[str, str], receipts: Mapping[str, s
                 detail=f"its files have changed since the audit of {found.at:%Y-%m-%d %H:%M}Z found them damaged: "
                 f"{found.finding.detail}",
                 remedy=(
-                    f"Materialize partition {window} of raw/{found.finding.topic}: the run reads the range again "
-                    "and proves that the rows are equal."
+                    f"Materialize partition {window} of raw/{found.finding.topic}: the run reads the range from Kafka again "
+                    "and verifies that the rows are those that were loaded before."
                 ),
             )
 
 
 CHECK = Check(
     NAME,
-    "Reads table files again, oldest proof first, and recomputes both digests: finds damage that occurred after "
+    "Reads table files again, starting with the oldest proof, and recomputes both digests, to find damage that occurred after "
     "the load.",
     evaluate,
     blocking=False,

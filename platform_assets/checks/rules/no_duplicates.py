@@ -37,7 +37,7 @@ def check_result(facts: Facts) -> CheckResult:
         headline = f"{counted(doubled, 'offset')} more than once in the table."
     else:
         by_reading = len(facts.changed) + len(facts.rewritten)
-        read = f", {counted(by_reading, 'window')} of them by reading their files" if by_reading else ""
+        read = f", including {counted(by_reading, 'window')} whose files were read" if by_reading else ""
         headline = f"No duplicates: {counted(facts.older.windows + len(facts.recorded), 'window')} checked{read}."
     return CheckResult(NAME, facts.table, findings, headline, figures)
 
@@ -58,7 +58,7 @@ def _within(facts: Facts) -> Iterator[Finding]:
             if held.repeated:
                 yield Finding(
                     "duplicate in a window", facts.topic, key, partition, held.repeated,
-                    f"{counted(size_of(held.repeated), 'offset')} in {held.rows:,} rows", _remedy(facts, key),
+                    f"{counted(size_of(held.repeated), 'offset')} repeated among {held.rows:,} rows", _remedy(facts, key),
                 )  # fmt: skip
 
 

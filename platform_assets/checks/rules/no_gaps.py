@@ -93,10 +93,11 @@ def _findings(facts: Facts) -> Iterator[Finding]:
             yield from _changed_since_load(facts, facts.recorded[key], found)
     for key, why in facts.unreadable.items():
         yield Finding(
-            "files lost", topic, key, None, (), f"a data file that the table's log names cannot be read: {why}",
+            "files lost", topic, key, None, (), f"a data file listed in the table's log cannot be read: {why}",
             of_another_writer(key)
             if key in facts.unknown
-            else f"Materialize partition {key} of {facts.table}: the run writes the window again and proves that the rows are equal.",
+            else f"Materialize partition {key} of {facts.table}: the run writes the window again "
+            "and verifies that the rows are those that were loaded before.",
         )  # fmt: skip
     for key in sorted(facts.not_held):
         yield Finding(
@@ -109,7 +110,7 @@ def _findings(facts: Facts) -> Iterator[Finding]:
         for partition, held in facts.changed.get(key, {}).items():
             yield Finding(
                 "unknown window", topic, key, partition, held.ranges,
-                "the table has rows in a window that the ledger never sealed" if key else "the table has rows without a window",
+                "the table has rows in a window that was never sealed" if key else "the table has rows without a window",
                 of_another_writer(key),
             )  # fmt: skip
 
@@ -126,8 +127,8 @@ def _not_loaded(facts: Facts, key: str, ranges: TopicRanges) -> Iterator[Finding
         for partition, r in ranges.non_empty().items():
             yield Finding(
                 "window parked", facts.topic, key, partition, (r,),
-                "an operator has parked the window, so it is not requested, and its records are in no table",
-                f"`platform-assets unpark {facts.table} {key}` once it can be loaded.",
+                "an operator has parked the window, so the sensor does not request it, and its records are not in any table",
+                f"Run `platform-assets unpark {facts.table} {key}` once the window can be loaded.",
             )  # fmt: skip
         return
     unasked = key in facts.unasked
@@ -159,8 +160,8 @@ def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, He
     """Return findings about a window whose files differ from those of the load. The rows show whether OPTIMIZE or
     damage changed the files."""
     heal = (
-        f"Materialize partition {recorded.key} of {facts.table}: the run reads the range again and proves that the "
-        "rows are equal."
+        f"Materialize partition {recorded.key} of {facts.table}: the run reads the range from Kafka again and verifies that the "
+        "rows are those that were loaded before."
     )
     for partition, r in recorded.ranges.items():
         ranges = found[partition].ranges if partition in found else ()
@@ -171,7 +172,7 @@ def _changed_since_load(facts: Facts, recorded: Recorded, found: Mapping[int, He
             yield Finding(
                 "rows missing", facts.topic, recorded.key, partition, r.minus(inside) if dense else (),
                 f"{size_of(inside):,} of {recorded.rows[partition]:,} loaded rows are left"
-                + ("" if dense else "; the check every_offset_accounted_for lists the others"), heal,
+                + ("" if dense else "; the check every_offset_accounted_for lists the missing rows"), heal,
             )  # fmt: skip
         if outside:
             yield Finding(

@@ -31,7 +31,7 @@ def decoder(spec: FormatSpec) -> AvroDecoder:
         assert made.plan
     except BadSchema as error:
         raise ConfigurationError(
-            f"option 'writer_schema' of format 'avro' cannot be read by 'schema': {error}"
+            f"format 'avro': data written with 'writer_schema' cannot be read with 'schema': {error}"
         ) from error
     return made
 
@@ -46,6 +46,4 @@ def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
             document = json.loads(document)
         return parsed(document, writes=name == "writer_schema", map_columns=name == "schema" and options.map_columns())
     except (BadSchema, ValueError, RecursionError) as error:
-        raise ConfigurationError(
-            f"option {name!r} of format 'avro' is not a schema that can be read: {error}"
-        ) from error
+        raise ConfigurationError(f"option {name!r} of format 'avro' is not a valid Avro schema: {error}") from error

@@ -109,7 +109,10 @@ class _Columns:
         for field in record.fields:
             other = names.setdefault(field.name.lower(), field.name)
             if other != field.name:
-                raise BadSchema(place, f"{other!r} and {field.name!r} are the same name in a table; rename one of them")
+                raise BadSchema(
+                    place,
+                    f"fields {other!r} and {field.name!r} would have the same column name in a table; rename one of them",
+                )
         return [self.field(field.name, field.type, f"{place}.{field.name}") for field in record.fields]
 
     def _type(self, schema: AvroType, place: str) -> pa.DataType:

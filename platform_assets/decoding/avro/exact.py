@@ -162,7 +162,7 @@ class _Reader:
         if wire == "boolean":
             byte = self._take(1, "a boolean")[0]
             if byte > 1:
-                raise self._malformed(f"a boolean of {byte}")
+                raise self._malformed(f"a boolean of {byte}, which is neither 0 nor 1")
             return bool(byte)
         if wire in ("float", "double"):
             form = _FLOAT if wire == "float" else _DOUBLE
@@ -181,7 +181,7 @@ class _Reader:
 
     def _number(self, value: int, node: Leaf) -> Any:
         if node.wire == "int" and not -(1 << 31) <= value < 1 << 31:
-            raise self._malformed(f"an int of {value}")
+            raise self._malformed(f"an int of {value}, which does not fit into 32 bits")
         if node.column == "float":
             return float(np.int64(value).astype(np.float32))
         if node.column == "double":
@@ -201,7 +201,8 @@ class _Reader:
         unscaled = int.from_bytes(content, "big", signed=True)
         if abs(unscaled) >= 10**kind.precision:
             raise DecodeFault(
-                "out_of_range", f"a decimal of {len(content)} bytes, but its column has {kind.precision} digits"
+                "out_of_range",
+                f"a decimal of {len(content)} bytes with more than the {kind.precision} digits of its column",
             )
         return Decimal(unscaled).scaleb(-kind.scale, _WIDE)
 
@@ -209,7 +210,7 @@ class _Reader:
         """Read a symbol of an enum."""
         index = self._long("an enum")
         if not 0 <= index < len(node.symbols):
-            raise self._malformed(f"symbol {index} of enum {node.name}, which has {len(node.symbols)}")
+            raise self._malformed(f"symbol {index} of enum {node.name}, which has only {len(node.symbols)} symbols")
         symbol = node.read_as[index]
         if symbol is None:
             raise DecodeFault(
@@ -271,7 +272,7 @@ class _Reader:
     def _branch(self, count: int) -> int:
         index = self._long("a union")
         if not 0 <= index < count:
-            raise self._malformed(f"branch {index} of a union of {count}")
+            raise self._malformed(f"branch {index} of a union with {count} branches")
         return index
 
     def repeated(self, node: Repeated) -> list[Any]:
@@ -316,7 +317,7 @@ class _Reader:
     def _block(self) -> tuple[int, int | None]:
         """Return the number of items that follow (0 at the end), and the position after these items if the block states
         it."""
-        count = self._long("the items of a block")
+        count = self._long("the item count of a block")
         if count >= 0:
             return count, None
         size = self._size("a block")

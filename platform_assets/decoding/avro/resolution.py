@@ -173,7 +173,9 @@ class _Resolver:
                 continue
             if found is not None and made.type != found.type:
                 branches.append(
-                    Refused("bad_schema", f"{described(writer)} has two branches that are read as one column")
+                    Refused(
+                        "bad_schema", f"{described(writer)} has two branches with different types for the same column"
+                    )
                 )
                 continue
             found = found or made
@@ -196,7 +198,7 @@ class _Resolver:
         parts = [("key", _KEY), ("value", value)]
         key = Output(pa.field("key", pa.string(), nullable=False), 0, None)
         if value.type is None:
-            raise BadSchema("$", "values of a map that take no bytes cannot become a column")
+            raise BadSchema("$", "map values that take no bytes cannot become a column")
         return Struct(tuple(parts), struct_type(parts), (key, Output(field, 1, None)))
 
     def _struct(self, writer: Record, reader: Record, place: str) -> Node:
@@ -213,7 +215,7 @@ class _Resolver:
             elif not field.has_default:
                 raise BadSchema(
                     f"{place}.{field.name}",
-                    "the writer's schema lacks it, and the reader's schema has no default for it",
+                    "the writer's schema lacks this field, and the reader's schema has no default for it",
                 )
         parts: list[tuple[str, Node]] = []
         child_of: dict[int, int] = {}
@@ -352,6 +354,6 @@ def _unqualified(name: str) -> str:
 
 def _other_record(writer: Record, reader: Record) -> str:
     return (
-        f"the written record is {writer.name}, but the declared one is {reader.name}; if both mean the same, add "
-        f"{_unqualified(writer.name)!r} to the aliases of the declared one"
+        f"the written record is {writer.name}, but the declared record is {reader.name}; if both mean the same, add "
+        f"{_unqualified(writer.name)!r} to the aliases of the declared record"
     )

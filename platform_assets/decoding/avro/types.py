@@ -227,7 +227,7 @@ class _Parser:
                 raise BadSchema(place, f"{_short(each)} is not a record field")
             at = f"{place}.{own}"
             if own in fields:
-                raise BadSchema(at, f"record {name} has two fields of this name")
+                raise BadSchema(at, f"record {name} has two fields with this name")
             kind = self.parsed(each["type"], space, at, level + 1)
             fields[own] = Field(own, _texts(each, "aliases", at), kind, "default" in each, each.get("default"))
         made = Record(name, aliases, tuple(fields.values()))
@@ -238,7 +238,7 @@ class _Parser:
         name, aliases, _ = self._names(document, space, place)
         symbols, default = _texts(document, "symbols", place), document.get("default")
         if not symbols or len(set(symbols)) < len(symbols):
-            raise BadSchema(place, f"enum {name} has no symbols, or a symbol twice")
+            raise BadSchema(place, f"enum {name} lists no symbols, or lists a symbol twice")
         if default is not None and default not in symbols:
             raise BadSchema(place, f"enum {name} has the default {_short(default)}, which is not one of its symbols")
         made = Enum(name, aliases, symbols, default)
@@ -249,7 +249,7 @@ class _Parser:
         name, aliases, _ = self._names(document, space, place)
         size: Any = document.get("size")
         if not _is_number(size) or not 0 <= size <= _LARGEST_FIXED:
-            raise BadSchema(place, f"fixed {name} has the size {_short(size)}")
+            raise BadSchema(place, f"fixed {name} has an invalid size: {_short(size)}")
         made = Fixed(name, aliases, size, _logical(document, "fixed", size))
         self._named[name] = made
         return made

@@ -80,13 +80,13 @@ def _renamed(options: Options, given: Mapping[str, Any]) -> tuple[pa.Schema, tup
     if not isinstance(names, Mapping) or not all(isinstance(n, str) and n for pair in names.items() for n in pair):
         raise options.wrong("columns", "a mapping of columns to fields of the value, such as {order_key: key}")
     if len(set(names.values())) < len(names):
-        raise options.wrong("columns", "a mapping in which each field of the value becomes one column")
+        raise options.wrong("columns", "a mapping that gives each field of the value to only one column")
     if "schema" in given:
         declared = schema_of_ddl(given["schema"])
         _check_declared(declared.names, names, "`schema` declares no such column")
         fields = pa.schema([field.with_name(names.get(field.name, field.name)) for field in declared])
         if len(set(fields.names)) < len(fields.names):
-            raise options.wrong("columns", "a mapping whose fields are not columns of `schema` themselves")
+            raise options.wrong("columns", "a mapping in which no field has the name of another column of `schema`")
         return fields, tuple((field, column) for column, field in names.items())
     columns = {field: column for column, field in names.items()}
     fields = schema_of_json_schema(given["json_schema"], columns)
@@ -97,4 +97,4 @@ def _renamed(options: Options, given: Mapping[str, Any]) -> tuple[pa.Schema, tup
 def _check_declared(known: list[str], names: Mapping[str, str], why: str) -> None:
     for name in names:
         if name not in known:
-            raise ConfigurationError(f"columns: {name!r}: {why}; there are: {', '.join(known)[:200]}")
+            raise ConfigurationError(f"columns: {name!r}: {why}; available: {', '.join(known)[:200]}")

@@ -187,8 +187,7 @@ def _of_a_registry(value: bytes) -> str:
     if value[:1] != b"\0" or value[5:6] not in (b"{", b" ", b"\n", b"\t", b"\r"):
         return ""
     return (
-        f"; it begins with the prefix of schema {int.from_bytes(value[1:5], 'big')} of a registry: declare "
-        "`registry: true`"
+        f"; it begins with a registry's prefix for schema {int.from_bytes(value[1:5], 'big')}: declare `registry: true`"
     )
 
 
@@ -211,7 +210,7 @@ def _judge_depth(text: str, most: int) -> None:
                 if error.pos <= at:
                     return  # malformed, which the parser finds before this depth
             raise DecodeFault(
-                "too_deep", f"an object or array at character {at} is at level {depth}, where max_depth is {most}"
+                "too_deep", f"an object or array at character {at} is at level {depth}, but max_depth is {most}"
             )
 
 

@@ -46,5 +46,7 @@ def brief(value: object) -> str:
         return json.dumps(value)
     if type(value) is str:
         return "the text " + json.dumps(value if len(value) <= _BRIEF else value[:_BRIEF] + "…")
-    text = str(value) if not isinstance(value, int) or abs(value) < 10**_BRIEF else f"of {value.bit_length()} bits"
+    text = (
+        str(value) if not isinstance(value, int) or abs(value) < 10**_BRIEF else f"that has {value.bit_length()} bits"
+    )
     return "the number " + (text if len(text) <= _BRIEF else text[:_BRIEF] + "…")

@@ -168,7 +168,7 @@ def _text(value: object) -> str:
     if type(value) is not str:
         raise _wrong(value, "STRING", "text")
     if not value.isascii() and _has_surrogate(value):
-        raise Fault("malformed", f"{brief(value)} has half of a surrogate pair, which is not a character")
+        raise Fault("malformed", f"{brief(value)} contains half of a surrogate pair, which is not a character")
     return value
 
 
@@ -210,7 +210,7 @@ def _timestamp(value: object, name: str, form: Form) -> int:
     fraction = found[7] or ""
     if fraction[6:].strip("0") and not lenient:
         out = _out(value, name, "is more precise than the microseconds of")
-        out.detail += "; `timestamps: iso8601_lenient` drops the rest"
+        out.detail += "; `timestamps: iso8601_lenient` drops the extra digits"
         raise out
     hours, minutes = int(found[9] or 0), int(found[10] or 0)
     if hours > 23 or minutes > 59:
@@ -236,6 +236,6 @@ def _wrong_time(value: object, name: str, form: Form) -> Fault:
     elif form != "lenient" and type(value) is str:
         for option, pattern in (("iso8601_or_utc", _TIMESTAMP), ("iso8601_lenient", _LENIENT)):
             if pattern.fullmatch(value):
-                wrong.detail += f"; `timestamps: {option}` reads it"
+                wrong.detail += f"; `timestamps: {option}` accepts it"
                 break
     return wrong

@@ -121,7 +121,7 @@ def _run(sources: Path, made: Path) -> bytes:
             f"platform's dependencies for {sys.executable}"
         )
     if done.returncode == _REFUSED:
-        raise BadSchema("$", said[0] if said else "protoc refuses it without an error message")
+        raise BadSchema("$", said[0] if said else "protoc rejected the schema without an error message")
     if done.returncode < 0 and done.returncode not in _KILLED:
-        raise BadSchema("$", f"protoc was ended by signal {-done.returncode}")
+        raise BadSchema("$", f"protoc was terminated by signal {-done.returncode}")
     raise SchemaCompilerError(f"exit code {done.returncode}" + (f", {said[-1][:200]}" if said else ""))

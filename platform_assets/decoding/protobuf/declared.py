@@ -130,7 +130,7 @@ class DeclaredDecoder:
         try:
             return class_of(self._files, self.message)
         except TypeError as error:
-            raise BadSchema("$", f"its descriptors do not fit together: {error}") from error
+            raise BadSchema("$", f"its descriptors are inconsistent: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
         # Message classes cannot be pickled.
@@ -164,7 +164,7 @@ class DeclaredDecoder:
         try:
             message.MergeFromString(value[begin:])
         except DecodeError as error:
-            raise DecodeFault("malformed", f"no message of {self.message}: {error}") from error
+            raise DecodeFault("malformed", f"not a valid {self.message} message: {error}") from error
         if missing := message.FindInitializationErrors():
             raise DecodeFault("missing", f"required: {', '.join(missing)[:100]}", f".{missing[0]}")
         row = self.read(message)

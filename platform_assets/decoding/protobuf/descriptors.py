@@ -62,12 +62,12 @@ def decoder(spec: FormatSpec) -> ProtobufDecoder:
         assert made.kind is not None
     except (binascii.Error, DecodeError) as error:
         raise ConfigurationError(
-            "option 'descriptor_set' of format 'protobuf' is not a set of descriptors in base64; make it with "
+            "option 'descriptor_set' of format 'protobuf' is not a descriptor set in base64; create one with "
             "`protoc --include_imports --descriptor_set_out=/dev/stdout FILE | base64 -w0`"
         ) from error
     except TypeError as error:
         raise ConfigurationError(
-            f"option 'descriptor_set' of format 'protobuf' is incomplete ({error}): give protoc --include_imports"
+            f"option 'descriptor_set' of format 'protobuf' is incomplete ({error}): run protoc with --include_imports"
         ) from error
     except KeyError as error:
         raise ConfigurationError(
@@ -119,7 +119,7 @@ class ProtobufDecoder:
         try:
             message.MergeFromString(value)
         except DecodeError as error:
-            raise DecodeFault("malformed", f"no message of {self.message}: {error}") from error
+            raise DecodeFault("malformed", f"not a valid {self.message} message: {error}") from error
         if missing := message.FindInitializationErrors():
             raise DecodeFault("missing", f"required: {', '.join(missing)[:100]}", f"$.{missing[0]}")
         row = _row(message, "$", self.map_columns)
@@ -222,7 +222,7 @@ def symbol_of(field: FieldDescriptor, number: int) -> str:
     """Return the name of an enum value. Raises DecodeFault if the value has no name."""
     symbol = field.enum_type.values_by_number.get(number)
     if symbol is None:
-        raise DecodeFault("wrong_type", f"{number} is not a number of enum {field.enum_type.full_name}")
+        raise DecodeFault("wrong_type", f"{number} is not among the values of enum {field.enum_type.full_name}")
     return str(symbol.name)
 
 

@@ -29,7 +29,7 @@ def decoder(spec: FormatSpec) -> RegistryDecoder:
     """Return the decoder. Raises ConfigurationError."""
     if spec.options[OPTION] is not True:
         raise Options(spec, spec.options).wrong(
-            OPTION, "true, or left out; SCHEMA_REGISTRY_URL has the registry's address"
+            OPTION, "true, or left out; SCHEMA_REGISTRY_URL sets the registry's address"
         )
     id_from = spec.options.get(ID_OPTION, "prefix")
     if id_from not in get_args(IdFrom):

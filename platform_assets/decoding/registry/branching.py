@@ -40,7 +40,7 @@ def check(documents: Mapping[str, Any]) -> None:
         if done:
             counts[id(node)] = 1 + _counted(node, index, bases, counts)
             if counts[id(node)] > MOST:
-                raise BadSchema("$", f"it applies more than {MOST:,} rules to one part of a value, by its references")
+                raise BadSchema("$", f"its references make it apply more than {MOST:,} rules to one part of a value")
         elif id(node) not in begun:
             begun.add(id(node))
             waiting.append((node, True))

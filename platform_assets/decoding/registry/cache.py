@@ -183,7 +183,9 @@ def forget(schemas: Schemas, numbers: Iterable[int | str], dry_run: bool = False
             found = _read(schemas, folder, number)
             if found is None:
                 continue
-            lines.append(f"{found.kind} {number}, fingerprint {found.fingerprint}, of {_origin(schemas, folder)}")
+            lines.append(
+                f"{found.kind} schema {number}, fingerprint {found.fingerprint}, from {_origin(schemas, folder)}"
+            )
             if not dry_run:
                 with _named(folder):
                     schemas(folder).remove_files([name])

@@ -106,8 +106,8 @@ class RegistryClient:
         base, replaced = _CONFLUENT.subn("/apis/registry/v3", self._settings.url)
         if not replaced:
             raise ConfigurationError(
-                f"{URL_VARIABLE} is {self._settings.url}, but `id: apicurio` uses Apicurio's own API, which it "
-                "finds next to /apis/ccompat/v7: use an address with that path"
+                f"{URL_VARIABLE} is {self._settings.url}, but `id: apicurio` uses Apicurio's own API, which the "
+                "platform looks for next to /apis/ccompat/v7: use an address that contains this path"
             )
         place = f"{base}/ids/{of}s/{number}"
         text = self._tried(lambda: self._content_of(place, key))
@@ -122,7 +122,7 @@ class RegistryClient:
             listed = json.loads(found)
             pairs = [(each["name"], [each[part] for part in ("groupId", "artifactId", "version")]) for each in listed]
         except (ValueError, RecursionError, TypeError, KeyError) as error:
-            raise self._refused("a reference has no name, group, artifact and version") from error
+            raise self._refused("a reference lacks a name, a group, an artifact or a version") from error
         for name, (group, artifact, version) in pairs:
             if not isinstance(name, str) or name in references:
                 continue
@@ -154,13 +154,13 @@ class RegistryClient:
         """Add the references of `found`, in dependency order."""
         listed = found.get("references") or []
         if not isinstance(listed, list):
-            raise self._refused("its references are not a list")
+            raise self._refused("the references in its answer are not a list")
         for each in listed:
             name, subject, version = (
                 (each.get(part) for part in ("name", "subject", "version")) if isinstance(each, dict) else [None] * 3
             )
             if not isinstance(name, str) or not isinstance(subject, str) or not isinstance(version, int) or version < 1:
-                raise self._refused("a reference has no name, subject and version")
+                raise self._refused("a reference lacks a name, a subject or a version")
             if name in references:
                 continue
             asked[0] += 1
@@ -262,7 +262,7 @@ def _in_path(part: str, name: str) -> str:
     lead to another path."""
     if part in ("", ".", ".."):
         raise BadReferences(
-            f"its reference {name[:60]!r} names {part!r}, which would request another path of the registry"
+            f"its reference {name[:60]!r} contains {part!r}, which would lead to another path of the registry"
         )
     try:
         return quote(part, safe="")

@@ -219,7 +219,7 @@ class _Asking:
             return kept
         if len(self._unknown) >= MOST_UNKNOWN:
             raise UnknownId(
-                number, f"it was not looked up, because the registry already lacked {MOST_UNKNOWN} other ids"
+                number, f"it was not looked up, because {MOST_UNKNOWN} other ids were already missing from the registry"
             )
         try:
             found = self._client.schema(number, self._kind)
@@ -256,8 +256,8 @@ class _Asking:
 
 
 def _no_id(number: int) -> str:
-    text = f"{number} is not a schema id; those are 1 to {LARGEST_ID}"
-    return text + ("; Apicurio's ids of 8 bytes begin like this: declare `id: apicurio`" if number == 0 else "")
+    text = f"{number} is not a schema id; schema ids are 1 to {LARGEST_ID}"
+    return text + ("; Apicurio's 8-byte ids begin like this: declare `id: apicurio`" if number == 0 else "")
 
 
 def _hint(foreign: npt.NDArray[np.bool_], row: int) -> str:

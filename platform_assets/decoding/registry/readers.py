@@ -75,7 +75,7 @@ class AdmittedDecoder:
                 base_uri=None if base else NOWHERE,
                 validate_formats=False,
                 pattern_options=jsonschema_rs.RegexOptions(),
-                mask="what is there",
+                mask="the value",
             )
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
             said = getattr(error, "message", None) or str(error)
@@ -121,7 +121,7 @@ class AdmittedDecoder:
             return None
         place = "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
         rule = "/".join(map(str, error.schema_path))
-        return place, f"the writer's schema does not allow it: {error.message} (#/{rule})"
+        return place, f"the writer's schema does not allow this value: {error.message} (#/{rule})"
 
     def _judged(self, values: pa.BinaryArray, found: Decoded, refused: list[int]) -> Decoded:
         if not refused:

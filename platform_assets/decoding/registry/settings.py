@@ -49,7 +49,7 @@ class RegistrySettings:
             raise ConfigurationError(f"set {USER_VARIABLE} and {PASSWORD_VARIABLE}, or {TOKEN_VARIABLE}, and not both")
         if token is not None and not _TOKEN.fullmatch(token):
             raise ConfigurationError(
-                f"{TOKEN_VARIABLE} cannot be sent: a token has neither spaces, line ends nor characters outside "
+                f"{TOKEN_VARIABLE} cannot be sent: a token must not contain spaces, line ends or characters outside "
                 f"ASCII. Set {TOKEN_VARIABLE}, or the file that {TOKEN_VARIABLE}_FILE names, to only the token."
             )
         parts = urlsplit(url)

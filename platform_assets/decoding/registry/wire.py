@@ -129,7 +129,7 @@ def data_of(values: pa.BinaryArray, key: Key) -> pa.BinaryArray:
 def fault_of(value: bytes) -> str:
     """Return the reason why a value has no head."""
     if len(value) < SIZE:
-        return f"{len(value)} bytes, but a schema id takes {SIZE}"
+        return f"{len(value)} bytes, but the prefix with a schema id takes {SIZE}"
     return f"it begins with the byte 0x{value[0]:02x}, but a schema id begins with 0x00"
 
 
@@ -166,7 +166,7 @@ def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: I
     odd = pc.and_(pc.and_(given.is_valid(), pc.invert(whole)), values.is_valid())
     lengths = sizes.to_pylist() if pc.any(odd).as_py() else []
     faults = {
-        **dict.fromkeys(_rows(missing), f"the record has no header {text}, where `id: header` looks for its schema"),
+        **dict.fromkeys(_rows(missing), f"the record has no header {text}, where `id: header` looks for the schema id"),
         **{
             row: f"header {text} has {lengths[row]} bytes, but should be 0x00 and a 4-byte id, or 0x01 and a 16-byte GUID"
             for row in _rows(odd)

@@ -93,7 +93,7 @@ def _types(batches: Batches, markers: Longs) -> npt.NDArray[np.int32]:
     if packed.any():
         unreadable = int(packed.argmax())
     if unreadable >= 0:
-        raise Damage(int(heads["base_offset"][unreadable]), "a control record without a type")
+        raise Damage(int(heads["base_offset"][unreadable]), "it contains a control record without a type")
     return types
 
 

@@ -173,14 +173,16 @@ class ColumnarEngine:
                         renewed = True
                         continue
                     if lost.no_python is not None:
-                        reason = f"Spark's workers have no Python that can run it ({lost.no_python.strip()})"
+                        reason = f"Spark's workers have no Python that can run the platform's code ({lost.no_python.strip()})"
                         failed[todo[0].load_id] = UnsupportedError(reason)
                         continue
                     index, error = self._blamed(lost, plan, [o for o in left if o.load_id not in failed])
                     alone = lost.task is not None and len(plan.of_task(lost.task)) == 1
                     if apart or alone or isinstance(error, SparkUnreachableError | UnknownOutcome):
                         failed[plan.orders[index].load_id] = error
-                    _log.warning("a job to load %d windows of %s ended: %s", len(todo), _tables_of(todo), error)
+                    _log.warning(
+                        "a Spark job that was loading %d windows of %s failed: %s", len(todo), _tables_of(todo), error
+                    )
                     apart = True
                     if self.shared is not None and isinstance(error, UnknownOutcome):
                         self.shared.forget()
@@ -220,7 +222,7 @@ class ColumnarEngine:
         for index in range(given, len(plan.orders)):
             if plan.of_order(index):
                 raise JobLost(
-                    LoadError(f"Spark's job ended without a report of window {plan.orders[index].records.window}")
+                    LoadError(f"Spark's job ended without a report on window {plan.orders[index].records.window}")
                 )
             yield plan.orders[index], self._written(plan.orders[index], [])
 

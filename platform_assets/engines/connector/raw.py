@@ -131,7 +131,9 @@ def write_files(frame: DataFrame, folder: str) -> Measured:
     writer.mode("error").parquet(folder)
     observed = observation.get
     if "rows" not in observed:
-        _log.info("Spark reported no digests for the rows it wrote to %s: reading the files", folder)
+        _log.info(
+            "Spark reported no digests for the rows that it wrote to %s; computing them from the files instead", folder
+        )
         return measure(frame.sparkSession.read.schema(frame.schema).parquet(folder))
     return _measured(observed)
 

@@ -255,7 +255,7 @@ class DecodeEngine:
         for index in range(given, len(plan.orders)):
             order = plan.orders[index]
             if index in plan.owners:
-                raise JobLost(LoadError(f"Spark's job ended without all reports of window {order.window}"))
+                raise JobLost(LoadError(f"Spark's job ended before it had sent every report on window {order.window}"))
             yield order, self._outcome(order, [])
 
     def _outcome(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles | PlatformError:
@@ -347,14 +347,19 @@ class DecodeEngine:
 
     def _log_end(self, left: Sequence[DecodeOrder], error: PlatformError) -> None:
         _log.warning(
-            "a job to decode windows of %s ended; %d are decoded one by one: %s", left[0].topic, len(left), error
+            "a Spark job that was decoding windows of %s failed; decoding the remaining %d one by one: %s",
+            left[0].topic,
+            len(left),
+            error,
         )
 
     def _blamed(self, lost: JobLost, order: DecodeOrder) -> PlatformError:
         table = TableRef("decoded", order.topic)
         if lost.no_python is not None:
             return DecodingUnsupportedError(
-                table.name, order.window, f"they have no Python that can run it: {lost.no_python.strip()}"
+                table.name,
+                order.window,
+                f"they have no Python that can run the platform's code: {lost.no_python.strip()}",
             )
         if lost.worker is not None:
             return WorkerLostError(order.topic, order.window, order.ranges.triples(), lost.worker)

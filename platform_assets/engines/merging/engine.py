@@ -60,14 +60,16 @@ class MergeEngine:
                     raise lost.cause from lost
                 raise MergingLostError(work.name, lost.text) from lost
             _log.warning(
-                "files of %s are merged in this process: Spark's workers have no Python (%s)", work.name, lost.no_python
+                "merging files of %s in this process instead, because Spark's workers have no Python (%s)",
+                work.name,
+                lost.no_python,
             )
             yield from _in_process(work, done)
 
     def _or_in_process(self, work: Work, report: Report) -> Report:
         if not isinstance(report.error, UnsupportedError):
             return report
-        _log.warning("files of %s are merged in this process: %s", work.name, report.error.reason)
+        _log.warning("merging files of %s in this process instead of in Spark: %s", work.name, report.error.reason)
         return next(_in_process(work, report.share))
 
     def _reports(self, work: Work, first: int) -> Generator[Report, None, None]:

@@ -68,9 +68,9 @@ def to_platform_error(error: Exception, table: TableRef, window: str, root: str)
     if any(sign in text for sign in _UNWRITABLE):
         return LakeNotWritableError(root, first_line)
     if any(sign in text for sign in _BROKER):
-        return BrokerUnreachableError(f"Spark read window {window} of topic {topic!r}", 60, first_line)
+        return BrokerUnreachableError(f"Spark was reading window {window} of topic {topic!r}", 60, first_line)
     if any(sign in text for sign in _LOST):
         return CommitOutcomeUnknownError(table.name, window, first_line)
     return LoadError(
-        f"Spark could not load window {window} of topic {topic!r}; the table was not changed: {first_line}"
+        f"Spark could not load window {window} of topic {topic!r}: {first_line}. The table was not changed."
     )

@@ -116,9 +116,12 @@ def _mapped(work: Shared, task: str) -> Callable[[Iterator[pa.RecordBatch]], Ite
 
             reports = import_module(task).reports
         except (ImportError, OSError) as error:  # OSError: a compiled library of a package cannot be loaded
-            return None, f"Spark's workers cannot import it ({error})"
+            return None, f"Spark's workers cannot import the platform's code ({error})"
         if own != code:
-            return None, f"Spark's workers have version {own} of its code, but this process has {code}"
+            return (
+                None,
+                f"Spark's workers have version {own} of the platform's code, but this process has version {code}",
+            )
         from platform_assets.engines.shared.worker import begin_task
 
         begin_task()

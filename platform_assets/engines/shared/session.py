@@ -138,12 +138,12 @@ def _redact(spark: SparkSession) -> None:
         except PySparkException as e:
             raise ConfigurationError(
                 f"the Spark Connect server does not let a session set {name}, so Kafka's password could be visible "
-                f"in its UI and event log. Nothing was sent to it. Start the server with {name}={pattern}"
+                f"in the server's UI and event log. Nothing was sent to it. Start the server with {name}={pattern}"
             ) from e
     of_server = spark.conf.get(_REDACTED_BY_SERVER, None)
     if of_server is not None and not _matches(of_server, "spark.executorEnv.KAFKA_SASL_PASSWORD"):
         _log.warning(
-            "the Spark Connect server shows passwords in its settings, such as spark.executorEnv.KAFKA_SASL_PASSWORD: "
+            "the Spark Connect server displays settings that contain passwords, such as spark.executorEnv.KAFKA_SASL_PASSWORD: "
             "start it with %s=(?i)%s",
             _REDACTED_BY_SERVER,
             SECRET_NAMES,

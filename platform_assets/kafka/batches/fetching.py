@@ -319,7 +319,7 @@ class Brokers:
                     self._judge(error, f"looking up offsets of topic {self.topic!r}")
                 found[partition] = offset
         if set(found) != set(partitions):
-            raise Transient("a broker left out requested partitions")
+            raise Transient("a broker's answer left out requested partitions")
         return found
 
     def _leader(self, partition: int) -> _Leader:
@@ -327,7 +327,7 @@ class Brokers:
             self._look_up_leaders()
         if partition not in self._leaders:
             raise ConfigurationError(
-                f"topic {self.topic!r} has partitions 0 to {len(self._leaders) - 1}, but not {partition}"
+                f"topic {self.topic!r} has only partitions 0 to {len(self._leaders) - 1}; partition {partition} does not exist"
             )
         leader = self._leaders[partition]
         if leader is None:

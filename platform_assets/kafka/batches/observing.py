@@ -117,7 +117,7 @@ class ObservingBrokers(Brokers):
     def sizes(self, partitions: Sequence[int]) -> dict[int, int]:
         """Return the size in bytes of each log on its leader's disk. Raises whatever `persist` raises, and
         BrokerRefusedError."""
-        doing = f"looking up how large the logs of topic {self.topic!r} are"
+        doing = f"looking up the log sizes of topic {self.topic!r}"
         return self.persist(doing, lambda: self._sizes(partitions, doing))
 
     def newest_timestamp(self, partition: int, offset: int) -> int | None:

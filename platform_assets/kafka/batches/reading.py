@@ -249,7 +249,9 @@ class PartitionReading:
         if found.answer.error or (moved and found.answer.log_start < self._from):
             # Only the log start in an answer to a fetch counts, because a fetch names the topic id.
             skipped, self._from = self._from, sink.position
-            raise Transient(f"offset {skipped} is the log start according to one request only")
+            raise Transient(
+                f"the broker reported offset {skipped} as the log start, but the next fetch did not confirm this"
+            )
         return found
 
     def _take(self, answer: FetchedPartition, batches: Batches, *, whole: bool) -> None:

@@ -123,7 +123,7 @@ class Batch:
         found = []
         for offset, _, key in self._walk():
             if len(key) < 4:
-                raise Damage(self.base_offset, "a control record without a type")
+                raise Damage(self.base_offset, "it contains a control record without a type")
             found.append((offset, int(_control_key(key)[1])))
         return found
 
@@ -266,7 +266,9 @@ class Batches:
         if (impossible | behind).any():
             index = int((impossible | behind).argmax())
             number = index if impossible[index] else index - 1
-            damage = Damage(int(bases[index]), "its header's offsets are impossible after the previous batch")
+            damage = Damage(
+                int(bases[index]), "the offsets in its header are invalid, or do not follow those of the previous batch"
+            )
         starts = self.positions[:number].tolist()
         ends = (self.positions + self.headers["length"] + _LOG_OVERHEAD)[:number].tolist()
         data, check, covers = self.data, crc32c, _CRC_COVERS_FROM
@@ -321,7 +323,7 @@ def _wanted_behind(data: memoryview, at: int, until: int) -> str | None:
     end = len(data)
     while at + _SMALLEST <= end and data[at + _MAGIC_AT] == 2:
         if _base_at(data, at)[0] < until:
-            return "its header's offsets are impossible before the next batch"
+            return "the offsets in its header do not precede those of the next batch"
         size = _LOG_OVERHEAD + _length_at(data, at + 8)[0]
         if size < _SMALLEST:
             return None

@@ -69,7 +69,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
     """Request a new token; return the token and its validity in seconds."""
-    doing = "asking the token endpoint of KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL for a token"
+    doing = "requesting a token from the endpoint at KAFKA_SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL"
     fields = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
     headers = {**basic_login(client, secret), "Accept": "application/json"}
     try:
@@ -89,7 +89,8 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
     if answer.status in _REFUSALS and answer.status not in _BUSY:
         raise BrokerRefusedError(
             doing,
-            f"it answers HTTP {answer.status}: check KAFKA_SASL_OAUTHBEARER_CLIENT_ID, _CLIENT_SECRET and _SCOPE",
+            f"the token endpoint answered with HTTP {answer.status}: check "
+            "KAFKA_SASL_OAUTHBEARER_CLIENT_ID, _CLIENT_SECRET and _SCOPE",
         )
     if answer.status != 200:
         raise ConnectionError(f"{doing} failed (HTTP {answer.status})")
@@ -100,7 +101,7 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
     found = document if isinstance(document, dict) else {}
     token, seconds = found.get("access_token"), found.get("expires_in")
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise BrokerRefusedError(doing, "its answer has no access token: check the address")
+        raise BrokerRefusedError(doing, "the token endpoint's answer contains no access token: check the address")
     # NaN is in no range, and true is not a number of seconds.
     if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < _ENDLESS_SECONDS:
         return token, float(seconds)

@@ -102,7 +102,7 @@ def unpacked(codec: int, packed: memoryview, offset: int, limit: int) -> bytes |
         return _guarded(lambda: _gunzip(packed, offset, limit), offset)
     if codec == 2:
         return _guarded(lambda: _unsnap(bytes(packed), offset, limit), offset)
-    raise Damage(offset, f"its compression {codec} is unknown")
+    raise Damage(offset, f"its compression codec {codec} is unknown")
 
 
 def _too_large(offset: int, limit: int) -> TooLarge:

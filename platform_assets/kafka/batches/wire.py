@@ -176,7 +176,7 @@ class Connection:
             self.close()
             if "ALERT" not in (error.reason or ""):
                 raise
-            reason = f"it ended the exchange ({error.reason})"  # for example because it requires a client certificate
+            reason = f"the broker ended the TLS handshake ({error.reason})"  # for example because it requires a client certificate
             raise BrokerRefusedError(f"setting up TLS with {self._name}", reason) from None
         except BaseException:
             self.close()
@@ -202,9 +202,7 @@ class Connection:
         try:
             return read(answers.decode(frame[1:] if flexible else frame))
         except _NO_ANSWER as error:
-            raise ConnectionError(
-                f"{self._name} sent something that is not an answer ({type(error).__name__})"
-            ) from None
+            raise ConnectionError(f"{self._name} sent a malformed answer ({type(error).__name__})") from None
 
     def send(self, request: Any) -> None:
         """Send a request whose version is set. Receive its answer before the answer to the next request."""
@@ -272,7 +270,8 @@ class Connection:
         if error or lacking:
             raise BrokerRefusedError(
                 f"negotiating protocol versions with {self._name}",
-                f"it lacks {lacking or 'the version of ApiVersions'}; reading evidence needs Kafka 3.1 or later",
+                f"the broker does not support the required version of {lacking or 'ApiVersions'}; "
+                "reading evidence needs Kafka 3.1 or later",
             )
 
     def _authenticate(self, security: Security, host: str) -> None:
@@ -299,4 +298,4 @@ class Connection:
         except _NO_ANSWER as error:
             raise BrokerRefusedError(doing, f"the exchange failed ({type(error).__name__})") from None
         if not exchange.is_authenticated():
-            raise BrokerRefusedError(doing, "it did not accept the login")
+            raise BrokerRefusedError(doing, "the broker did not accept the login")

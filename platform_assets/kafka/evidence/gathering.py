@@ -123,7 +123,7 @@ def gather_evidence(
     """
     checked_topic(topic)
     if readers < 1 or fetch_bytes < 1 or listed < 0:
-        raise ConfigurationError("readers and fetch_bytes have to be positive, listed at least 0")
+        raise ConfigurationError("readers and fetch_bytes must be positive, and listed must be at least 0")
     gathering = _Gathering(settings, topic, topic_id, deadline, fetch_bytes, patience)
     tallies = {
         p: PartitionTally(p, r, compacted=compacted, without=without.get(p, ()), listed=listed)

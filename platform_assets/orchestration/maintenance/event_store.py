@@ -84,7 +84,8 @@ class EventStore:
         storage = instance.event_log_storage
         if not isinstance(storage, SqlEventLogStorage):
             raise ConfigurationError(
-                f"events are in a {type(storage).__name__}: only runs in Dagster's SQLite and PostgreSQL storage can be deleted"
+                f"Dagster keeps its events in a {type(storage).__name__}, but runs can be deleted only from its "
+                "SQLite and PostgreSQL storage"
             )
         return cls(storage)
 

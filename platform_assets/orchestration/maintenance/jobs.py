@@ -37,7 +37,7 @@ class PruneConfig(dg.Config):
     seconds: float = Field(
         default=DEFAULT_SECONDS,
         ge=0,
-        description="Start no further run after this many seconds; the next job run continues.",
+        description="Do not begin to delete another run after this many seconds; the next run of this job continues.",
     )
     location: str | None = Field(default=None, description="Code location of the runs; by default that of this job.")
     dry_run: bool = Field(default=False, description="Only report what would be deleted.")
@@ -88,8 +88,8 @@ def _prune(keep_days: float | None) -> dg.Definitions:
     @dg.job(
         name="prune_runs",
         description=(
-            "Deletes old runs of this code location from Dagster's store, and keeps the state that it shows of "
-            "partitions, assets and checks: `platform-assets prune-runs` as a run."
+            "Deletes old runs of this code location from Dagster's store, but keeps the state that Dagster shows for "
+            "partitions, assets and checks (as `platform-assets prune-runs` does)."
         ),
     )
     def prune_runs() -> None:
@@ -132,15 +132,15 @@ def _vacuum() -> dg.Definitions:
         if failed:
             raise dg.Failure(
                 line(
-                    f"{counted(len(failed), 'table')} could not be cleaned up: {', '.join(failed)}. The others "
-                    f"were. For each, this run's log states the error and the fix."
+                    f"{counted(len(failed), 'table')} could not be cleaned up: {', '.join(failed)}. The other tables "
+                    f"were cleaned up. For each failed table, this run's log states the error and the fix."
                 )
             )
 
     @dg.job(
         name="vacuum_tables",
-        description="Deletes files that no table refers to any longer: those of loads that died, and those of past "
-        "versions older than the table's retention, which then can no longer restore a window.",
+        description="Deletes files that no table refers to any longer: files of interrupted loads, and files of past "
+        "versions older than the table's retention. Windows can then no longer be restored from these versions.",
     )
     def vacuum_tables() -> None:
         vacuum_each_table()

@@ -86,7 +86,7 @@ class Pruned:
         did = "would delete" if self.dry_run else "deleted"
         lines = [
             f"{did} {counted(self.runs, 'run')}, {counted(self.deleted.events, 'event')}, {self.deleted.bytes:,} bytes; "
-            f"{counted(self.left, 'finished run')} stay",
+            f"{counted(self.left, 'finished run')} kept",
             *(f"{counted(number, 'run')} spared: {why}" for why, number in self.spared.items()),
         ]
         return "\n".join([*lines, *([] if self.complete else ["time ran out; run it again to continue"])])

@@ -49,7 +49,7 @@ class UpkeepConfig(dg.Config):
         description="Skip windows that ended less than this many hours ago.",
     )
     budget_bytes: int = Field(
-        default=BUDGET_BYTES, ge=1, description="Merge files of about this size per table; the next run continues."
+        default=BUDGET_BYTES, ge=1, description="Merge about this amount of data per table; the next run continues."
     )
     dry_run: bool = Field(default=False, description="Only report what would be merged.")
 
@@ -91,8 +91,8 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
         if failed:
             raise dg.Failure(
                 line(
-                    f"upkeep of {counted(len(failed), 'table')} needs attention: {', '.join(failed)}. The others "
-                    "are done. For each, this run's log states the problem and the fix."
+                    f"upkeep of {counted(len(failed), 'table')} needs attention: {', '.join(failed)}. The other tables "
+                    "are done. For each failed table, this run's log states the problem and the fix."
                 )
             )
 
@@ -100,8 +100,8 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
         name="upkeep",
         description=(
             "Merges small files of tables that are not partitioned by windows, once the windows have not changed "
-            "for a while, and deletes files that no version of the last week names: `platform-assets upkeep` as a "
-            "run."
+            "for a while, and deletes files that no version of the last week refers to (as `platform-assets upkeep` "
+            "does)."
         ),
     )
     def upkeep_tables() -> None:

@@ -56,7 +56,7 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
     known = _known(sealed, ledger)
     if known is None:
         return []
-    former = _losses(sealed, generations.beyond_log(ledger, sealed), known, "of a log that the topic had before")
+    former = _losses(sealed, generations.beyond_log(ledger, sealed), known, "from an earlier log of the topic")
     inside = generations.within_log(ledger, sealed)
     if not any(r.size for r in inside.values()):
         return former
@@ -73,7 +73,7 @@ def find_losses(sealed: SealedWindow, ledger: Ledger, cluster: Cluster, settings
     if receipt.holes is not None:
         return []
     unexplained = _unexplained(sealed, left, cluster, settings)
-    return _losses(sealed, unexplained, known, "no record, and no known reason")
+    return _losses(sealed, unexplained, known, "without a record, for an unknown reason")
 
 
 def _refused(

@@ -112,7 +112,7 @@ def _reason(decision: Decision) -> str:
     who, to = f"{decision.decided_by}: {decision.reason}", decision.details["to"]
     if decision.kind == "generation":
         return f"the topic was {decision.details['change']}, accepted by {who}"
-    return f"in the first window of generation {to['generation']}, from another cluster: {who}"
+    return f"moved to the first window of generation {to['generation']}, on another cluster; accepted by {who}"
 
 
 def _empty(window: SealedWindow, ledger: Ledger) -> None:

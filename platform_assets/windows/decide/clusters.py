@@ -114,7 +114,7 @@ def accept(found: Continuation, author: Author, ledger: Ledger) -> None:
         ledger.lake, Decision(topic, "cluster", tuple(found.keys), author.name, author.reason, found.details())
     )
     if not ledger.record_cuts([found.first], found.newest.edge):
-        raise LedgerConflictError(_refused(topic, "another process recorded cuts of it first"))
+        raise LedgerConflictError(_refused(topic, "another process recorded cuts of this topic first"))
     carrying_out.carry_out(ledger, topic)
 
 
@@ -149,10 +149,10 @@ def _waiting(ledger: Ledger, newest: RecordedCut) -> tuple[SealedWindow, ...]:
     loaded = [w.key for w in windows if w.key not in waiting and w.ranges.size]
     if loaded or len(windows) < len(waiting):
         raise ConfigurationError(
-            f"window {key_of(since)} of {table} is not loaded, and its offsets cannot come with another window, "
+            f"window {key_of(since)} of {table} is not loaded, and its offsets cannot become part of another window, "
             f"because later windows are loaded ({_named(loaded)}) or it belongs to an earlier generation. Load it "
             "from the previous cluster first, with that cluster's KAFKA_BOOTSTRAP_SERVERS: `platform-assets load "
-            f"{table} {key_of(since)}`. If that cluster is gone, run `platform-assets accept-generation {topic} "
+            f"{table} {key_of(since)}`. If that cluster no longer exists, run `platform-assets accept-generation {topic} "
             '--reason "…"` instead'
         )
     return tuple(windows)

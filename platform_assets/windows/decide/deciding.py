@@ -37,8 +37,8 @@ from platform_assets.windows.recover import accept_partial
 from platform_assets.windows.recover.accept_partial import Remains
 
 _RULE: Final = (
-    "later loads leave out records with these keys in windows that are sealed by now and, in later generations, if "
-    "they were sent before now"
+    "later loads leave out each record with one of these keys if its window is already sealed or, in later generations, if "
+    "the record was sent before now"
 )
 
 
@@ -90,7 +90,7 @@ class Deciding:
             acceptance.accept(sealed, losses, self.author, self.ledger)
             self.report(
                 f"accepted; now run `platform-assets load {table} {window}`, or let the topic's sensor do it. If "
-                "that load names more offsets that it cannot load, run this again"
+                "that load reports more offsets that it cannot load, accept their loss too"
             )
         if losses:
             return
@@ -101,10 +101,10 @@ class Deciding:
         elif self.author is None:
             what = "it is loaded" if receipt is not None else "the table has it, but the ledger has no receipt for it"
             number = held.rows if receipt is None else receipt.rows
-            rows = "" if number is None else f", with {number:,} rows"
+            rows = "" if number is None else f" ({number:,} rows)"
             self.report(
-                f"{table} {window}: {what}{rows}. It would be loaded again, which repairs it if it is damaged; the "
-                "loss would be accepted only of rows that no longer exist anywhere"
+                f"{table} {window}: {what}{rows}. It would be loaded again, which repairs it if it is damaged; only "
+                "the loss of rows that no longer exist anywhere would be accepted"
             )
         else:
             self._remains(sealed, self.author)
@@ -117,7 +117,9 @@ class Deciding:
         """
         found = generations.find(self.declaration.topic, self.ledger, self.cluster())
         if found is None:
-            self.report(f"topic {self.declaration.topic} has the log that the ledger knows; nothing was accepted")
+            self.report(
+                f"topic {self.declaration.topic} still has the log that the ledger records, so nothing was accepted"
+            )
             return None
         self._report_generation(found)
         if self.author is not None:
@@ -137,18 +139,21 @@ class Deciding:
         topic = self.declaration.topic
         found = clusters.find(topic, self.ledger, self.cluster())
         if found is None:
-            self.report(f"topic {topic} is on the cluster that the ledger knows; nothing was accepted")
+            self.report(f"topic {topic} is still on the cluster that the ledger records, so nothing was accepted")
             return None
         self.report(
-            f"topic {topic}: from cluster {found.newest.cluster_id} to {found.first.cluster_id}; its generation "
+            f"topic {topic} would continue on cluster {found.first.cluster_id} instead of {found.newest.cluster_id}; its generation "
             f"{found.first.generation} would start with"
         )
         for partition, offset in found.first.cut.offsets.items():
             self.report(f"  partition {partition} at offset {offset}")
         if found.moved:
-            self.report(f"  waiting windows whose offsets become part of its first window: {', '.join(found.keys)}")
+            self.report(
+                f"  waiting windows whose offsets would become part of the first window of that "
+                f"generation: {', '.join(found.keys)}"
+            )
         if self.author is not None:
-            self.confirm("Does each offset stand for the same record there?")
+            self.confirm("Does each offset stand for the same record on the new cluster?")
             clusters.accept(found, self.author, self.ledger)
             if found.first.topic_id == found.newest.topic_id:
                 self.report(
@@ -156,7 +161,7 @@ class Deciding:
                 )
             else:
                 self.report(
-                    "accepted; the topic has another id there, so windows that are already loaded are not compared "
+                    "accepted; the topic has another id on the new cluster, so windows that are already loaded are not compared "
                     "with the new log, and cannot be loaded from it"
                 )
         return found
@@ -192,7 +197,7 @@ class Deciding:
         for name, some in of_replays.items():
             self.report(f"replays/{name}/{table}: {sum(each.offsets for each in some):,} records")
         for name, replay in unread.items():
-            self.report(f"replays/{name}: not all rows can be compared: {replay.cause}")
+            self.report(f"replays/{name}: not all rows can be compared with the keys: {replay.cause}")
         unfinished, replays_left = erasure.unfinished(), erasure.replays_left()
         for name in replays_left:
             self.report(f"replays/{name}: may still hold records of an earlier erasure")
@@ -208,7 +213,8 @@ class Deciding:
         damaged = erasure.damaged(unreadable) if keys else []
         if damaged:
             self.report(
-                f"{table}: {len(damaged):,} windows are damaged, so not all rows could be compared: {_few(damaged)}"
+                f"{table}: {len(damaged):,} windows are damaged, so not all of their rows could be compared with "
+                f"the keys: {_few(damaged)}"
             )
         found: dict[str, Any] = {
             "windows": [each.to_fields() for each in selected],
@@ -227,7 +233,7 @@ class Deciding:
         self.confirm(
             f"{table} has no such records. Record the keys, so that {_RULE}?"
             if nothing
-            else "Erase these permanently, and the older files of these windows?"
+            else "Erase these records permanently, and delete the older files of their windows?"
         )
         unsearched: dict[str, UnerasedReplay] = {}
         if keys:
@@ -241,23 +247,24 @@ class Deciding:
             erasure.record(selected, self.author)
         done, left = erasure.proceed(self.author)
         for name, rows in done.rows.items():
-            self.report(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes written again")
-        incomparable = dict.fromkeys(damaged, "they are damaged, and rows that they lack may have a key.")
+            self.report(f"{name}: {rows:,} rows erased, {done.bytes[name]:,} bytes rewritten")
+        incomparable = dict.fromkeys(damaged, "these windows are damaged, and missing rows may have one of the keys.")
         left = Left(left.windows or incomparable, {**unsearched, **left.replays})
         left.check(table.name, keys_forgotten=forget_keys)
         if nothing and not done.windows:
             self.report(
-                f"{table} has no such records; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records are "
+                f"{table} has no such records; nothing was erased. {_RULE[0].upper()}{_RULE[1:]}. Newer records "
+                f"with these keys are still "
                 "loaded"
             )
         else:
             self.report(
-                f"erased; {done.windows:,} windows no longer hold any of the records, and no load brings them back"
+                f"erased; {done.windows:,} windows no longer hold any of the records, and no later load restores these records"
             )
         if keeps_versions:
             self.report(
-                "the bucket keeps the deleted files as past versions: the records are gone once its lifecycle rule has "
-                "deleted those"
+                "the bucket keeps the deleted files as past versions: the records are gone only after its lifecycle rule has "
+                "deleted these versions"
             )
         return {**found, "done": done.to_fields(), "past_versions": keeps_versions}
 
@@ -276,11 +283,15 @@ class Deciding:
         if keeps_versions and not past_versions_expire:
             raise PastVersionsKeptError(str(self.ledger.lake))
         table, erasure = self.declaration.raw_table, Erasure(self.declaration, self.ledger)
-        self.confirm(f"Erase from {table} what was erased by key from topic {other}, now and in later loads?")
+        self.confirm(
+            f"Erase from {table}, now and in later loads, the records with the keys that were erased from topic {other}?"
+        )
         rules = erasure.adopt(other, self.author)
         done = erasure.run(self.author)
         rows = done.rows.get(table.name, 0)
-        self.report(f"{table}: {rules:,} more erasures by key of topic {other} apply; {rows:,} rows were erased")
+        self.report(
+            f"{table}: {rules:,} more erasures by key, adopted from topic {other}, now apply; {rows:,} rows were erased"
+        )
         return {"adopted": rules, "done": done.to_fields(), "past_versions": keeps_versions}
 
     def park(self, windows: Sequence[str], table: TableRef | None = None) -> None:
@@ -329,7 +340,7 @@ class Deciding:
                 f"{left.from_kafka:,} rows were read from Kafka again, and {left.from_files:,} come from data files "
                 "of the table"
             )
-            self.confirm("Accept that the others are lost, and that the window holds only these?")
+            self.confirm("Accept that the other rows are lost, and that the window holds only these rows?")
         receipt = left.accept(author)
         self.report(f"accepted; the window holds {receipt.rows:,} rows, table version {receipt.table_version}")
 
@@ -348,10 +359,14 @@ class Deciding:
             self.report(f"  partition {partition} at offset {offset} (the previous log was sealed up to {sealed})")
         for lost in found.lost:
             what = (
-                "has no row for them, and it is not known if there were records" if lost.loaded else "was never loaded"
+                "has offsets without a row, and it is not known whether these had records"
+                if lost.loaded
+                else "was never loaded"
             )
             self.report(f"  window {lost.window.key} {what}: {lost.offsets:,} offsets: {_named(lost.ranges)}")
-        self.report("  records of the previous log after those offsets were in no window; their number is not known")
+        self.report(
+            "  records that the previous log had after its last sealed offsets are in no window; their number is not known"
+        )
 
 
 def _few(keys: Sequence[str]) -> str:

@@ -129,7 +129,8 @@ def find(topic: str, ledger: Ledger, cluster: Cluster) -> NewGeneration | None:
     if not newest.cut.regressions(reached):
         if moved:
             raise ConfigurationError(
-                f"topic {topic!r} has kept its id on another cluster and has all offsets that were cut: it is the "
+                f"topic {topic!r} has the same id on the new cluster, and its log there reaches all offsets that "
+                f"were cut, so it is the "
                 "same log. Run "
                 f'`platform-assets accept-cluster {topic} --reason "…"`'
             )
@@ -152,7 +153,7 @@ def accept(found: NewGeneration, author: Author, ledger: Ledger) -> None:
     )
     if not ledger.record_cuts([found.first], found.newest.edge):
         raise LedgerConflictError(
-            f"nothing was accepted for topic {found.topic!r}: another process recorded cuts of it first. "
+            f"nothing was accepted for topic {found.topic!r}: another process recorded cuts of this topic first. "
             f'Run `platform-assets accept-generation {found.topic} --reason "…"` again'
         )
     carrying_out.carry_out(ledger, found.topic)

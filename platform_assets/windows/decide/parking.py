@@ -29,7 +29,7 @@ def park(table: TableRef, keys: Sequence[str], author: Author, ledger: Ledger) -
     loaded = sorted(ledger.receipts(table, list(keys)))
     if loaded:
         raise ConfigurationError(
-            f"{', '.join(loaded)} of {table}: already loaded, so it cannot be parked; nothing was parked"
+            f"{', '.join(loaded)} of {table}: already loaded, and loaded windows cannot be parked; nothing was parked"
         )
     _record("park", table, keys, author, ledger)
 

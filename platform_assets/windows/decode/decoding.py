@@ -146,7 +146,7 @@ class WindowDecoder:
             except ConcurrentLoadError as e:
                 if attempt == _RACES - 1 or self.lost_to_another(key, digest, before):
                     raise
-                _log.info("%s Comparing with it now.", e)
+                _log.info("%s Doing that now, in this run.", e)
         raise AssertionError("unreachable")
 
     def lost_to_another(self, key: str, digest: str, before: Receipts) -> bool:
@@ -273,7 +273,7 @@ class WindowDecoder:
         if not matches and not self._is_recognised(raw, version):
             replacer = WindowReplacer(raw.table, self.ledger, self.engine, self.run_id)
             if replacer.proved(raw) is None:
-                raise FilesLostError(raw.table.name, key, "the table's rows are not those that its load committed")
+                raise FilesLostError(raw.table.name, key, "the table's rows differ from those that the load committed")
         return version
 
     def _is_recognised(self, raw: Receipt, version: int) -> bool:
@@ -435,8 +435,8 @@ class WindowDecoder:
         both = written.decoded.measured.offsets + written.dead_letters.measured.offsets
         if both != raw.offsets:
             detail = (
-                f"its files gave {written.decoded.measured.rows:,} decoded rows and {written.dead_letters.measured.rows:,} dead "
-                f"letters, but the receipt of load {raw.load_id} has {raw.rows:,} rows"
+                f"the files gave {written.decoded.measured.rows:,} decoded rows and {written.dead_letters.measured.rows:,} dead "
+                f"letters, but the receipt of load {raw.load_id} records {raw.rows:,} rows"
                 + ("" if both.rows != raw.rows else " with other offsets")
             )
             raise FilesLostError(raw.table.name, raw.window.key, detail)
@@ -471,9 +471,9 @@ def _rows_proof(raw: Receipt, written: DecodedFiles) -> Proof:
 
 def _difference(receipt: Receipt, now: StagedFiles) -> str:
     if now.measured.rows != receipt.rows:
-        return f"{now.measured.rows:,} rows instead of the {receipt.rows:,} of load {receipt.load_id}"
-    what = "the same offsets but different content" if now.measured.offsets == receipt.offsets else "different offsets"
-    return f"{now.measured.rows:,} rows, as many as load {receipt.load_id}, with {what}"
+        return f"{now.measured.rows:,} rows instead of the {receipt.rows:,} that load {receipt.load_id} wrote"
+    what = "different content at the same offsets" if now.measured.offsets == receipt.offsets else "different offsets"
+    return f"{now.measured.rows:,} rows, the same number as load {receipt.load_id}, but with {what}"
 
 
 def _spread(keys: Sequence[str], most: int) -> list[str]:

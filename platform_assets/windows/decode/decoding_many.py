@@ -135,7 +135,7 @@ def _after(conflict: ConcurrentLoadError, decoder: WindowDecoder, window: Prepar
             return conflict
     except PlatformError as e:
         return e
-    _log.info("%s Comparing with it now.", conflict)
+    _log.info("%s Doing that now, in this run.", conflict)
     return None
 
 
@@ -219,7 +219,11 @@ def _prepared(decoder: WindowDecoder, keys: Sequence[str]) -> dict[str, Prepared
             if commit.is_flat:
                 separate(ledger.lake.table(table), new, measure_of(table.kind))
     except PlatformError as e:
-        _log.info("windows of %s are replaced in the files that they share: %s", d.topic, e)
+        _log.info(
+            "could not move windows of %s out of shared files first, so they are replaced in the shared files: %s",
+            d.topic,
+            e,
+        )
     return {key: found[key] for key in keys if key in found}
 
 

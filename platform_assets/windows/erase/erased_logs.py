@@ -109,7 +109,9 @@ def _clean_receipts(ledger: Ledger, table: TableRef, windows: Mapping[str, Range
             continue  # another process committed first
         break
     else:
-        raise LedgerConflictError(f"others kept writing to {folder.name}: run the erasure again, which continues")
+        raise LedgerConflictError(
+            f"other processes kept writing to {folder.name}. Run the erasure again to continue it"
+        )
     # Otherwise, files that were folded or updated stay on disk. Readers of the ledger follow its log at each call.
     folder.erase(replaced_files(folder, lambda partition: partition.get("table") == table.ledger_name))
     redact(folder, lambda partition, known: _of_ledger(table, partition, known))

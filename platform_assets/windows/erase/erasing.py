@@ -195,7 +195,9 @@ class _Window:
             self._fence(commit)
             return None
         if self._is_changed():
-            return FilesLostError(self.table.name, self.key, "its rows are not those that its load committed")
+            return FilesLostError(
+                self.table.name, self.key, "the window's rows differ from those that its load committed"
+            )
         try:
             if not self._holds_rows():
                 known = self._of_commit(began)
@@ -212,7 +214,7 @@ class _Window:
             kept, figures, damaged = StagedFiles(load_folder(self.key, metadata.load_id), (), NO_ROWS, None), None, True
             error = lost
         else:
-            error = FilesLostError(self.table.name, self.key, "its rows are not those of its receipt")
+            error = FilesLostError(self.table.name, self.key, "the window's rows do not match its receipt")
         if damaged:
             (self.folder / kept.folder).delete()
             if self.table.kind == "raw":

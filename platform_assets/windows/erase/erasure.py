@@ -114,8 +114,8 @@ class Erasure:
                 passed.add(path)
         if "" in found:
             raise RowsWithoutWindowError(
-                f"{self.declaration.raw_table} has rows with such a key but without a window, which another writer added",
-                "Delete the rows whose `window` is null, and their files with `platform-assets vacuum`; then erase again",
+                f"{self.declaration.raw_table} has rows with one of these keys that another writer added without a window",
+                "Delete the rows whose `window` is null, use `platform-assets vacuum` to delete their files, then erase again",
             )
         sealed = {w.key: w for w in self.ledger.windows(self.topic) if w.key in found}
         if unknown := sorted(set(found) - set(sealed)):
@@ -243,8 +243,8 @@ class Erasure:
         theirs = erasure_rules.of(self.ledger, other).keys
         if not theirs:
             raise ConfigurationError(
-                f"topic {other!r} has no erasure by key in this lake whose keys were kept, so nothing was changed. Check "
-                "the name; if keys were forgotten, run `platform-assets erase` with each key"
+                f"topic {other!r} has no erasure with stored keys in this lake, so nothing was changed. Check "
+                "the name. If the keys were not stored, run `platform-assets erase` with each key"
             )
         known = {(rule.salt, rule.digests) for rule in erasure_rules.of(self.ledger, self.topic).keys}
         new = [rule for rule in theirs if (rule.salt, rule.digests) not in known]
@@ -383,7 +383,7 @@ class Erasure:
                 for outcome in eraser.erase(table, windows, sealed):
                     if isinstance(outcome, ErasedWindow):
                         done += 1
-                        self.progress(f"{table} {outcome.window}: {outcome.rows:,} rows erased ({done:,} windows)")
+                        self.progress(f"{table} {outcome.window}: {outcome.rows:,} rows erased ({done:,} windows done)")
                         yield outcome
                     elif isinstance(outcome, PlatformError):
                         failed[getattr(outcome, "window", "")] = outcome

@@ -99,7 +99,9 @@ def _search(replay: Erasure) -> set[str]:
     windows = {w.key: w for w in replay.ledger.windows(replay.topic)}
     for key in files:
         if key not in windows:
-            raise RowsWithoutWindowError(f"it has rows of window {key!r}, which is not in its ledger", "")
+            raise RowsWithoutWindowError(
+                f"the replay has rows of window {key!r}, but its ledger does not list that window", ""
+            )
         try:
             erased_keys.record_found(replay.ledger, folder, files[key].paths, windows[key])
         except FilesLostError:
@@ -134,5 +136,5 @@ def _note_lost(name: str, replay: Erasure, windows: set[str], failed: Failures) 
     if windows:
         keys = tuple(sorted(windows))
         few = ", ".join(keys[:3]) + (f" and {len(keys) - 3:,} more" if len(keys) > 3 else "")
-        cause = f"data files of windows {few} are missing, or do not hold the rows of their receipts"
+        cause = f"data files of windows {few} are missing or do not match the receipts"
         failed[name] = UnerasedReplay(str(replay.ledger.lake), cause, keys)

@@ -73,7 +73,7 @@ def finish(ledger: Ledger, declaration: TopicDeclaration) -> None:
             return
         for done in reapply(lake, left[topic], _AUTHOR, lambda _: declaration, topics=frozenset({topic})):
             _log.warning(
-                "%s: erased again after a restore that ended early: %s%s", topic, dict(done.rows), done.unfinished
+                "%s: rows were erased again after an interrupted restore: %s%s", topic, dict(done.rows), done.unfinished
             )
         del left[topic]
         _keep(lake, [d for decisions_of in left.values() for d in decisions_of])

@@ -144,7 +144,7 @@ def _outcome(
             try:
                 return _Unrecorded(loader, key, _committed(loader, window, written))
             except ConcurrentLoadError as e:
-                _log.info("%s Comparing with it now.", e)
+                _log.info("%s Doing that now, in this run.", e)
         elif window is not None:
             return window
         return loader.load(key)

@@ -29,8 +29,8 @@ class ClockAheadError(Retryable):
     def __init__(self, topic: str, clock: str, seconds: int, edge: str) -> None:
         self.topic, self.clock, self.seconds, self.edge = topic, clock, seconds, edge
         super().__init__(
-            f"the clock of this machine is {seconds:,} s ahead of that of {clock}. By that clock, window boundary "
-            f"{edge} of topic {topic!r} has not passed yet, so it was not cut. Correct either clock; cutting then "
+            f"this machine's clock is {seconds:,} s ahead of the clock of {clock}. By the other clock, window boundary "
+            f"{edge} of topic {topic!r} has not passed yet, so no cut was taken. Correct the clock that is wrong; cutting then "
             "continues by itself."
         )
 

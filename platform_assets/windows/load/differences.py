@@ -26,9 +26,9 @@ def explain(receipt: Receipt, now: Measured, held: Measured | None, *, gone: str
 def _seen(receipt: Receipt, now: Measured) -> str:
     if now.rows != receipt.rows:
         than = "fewer" if now.rows < receipt.rows else "more"
-        return f"Kafka has {now.rows:,} rows, {than} than the {receipt.rows:,} of the receipt"
-    same = "the same offsets but different content" if now.offsets == receipt.offsets else "different offsets"
-    return f"Kafka has {now.rows:,} rows, as many as the receipt, with {same}"
+        return f"Kafka has {now.rows:,} rows, {than} than the {receipt.rows:,} in the receipt"
+    same = "different content at the same offsets" if now.offsets == receipt.offsets else "different offsets"
+    return f"Kafka has {now.rows:,} rows, the same number as in the receipt, but with {same}"
 
 
 def _cause(receipt: Receipt, now: Measured) -> str:
@@ -39,7 +39,8 @@ def _cause(receipt: Receipt, now: Measured) -> str:
         )
     if now.rows > receipt.rows:
         return (
-            "Records are never added to a range that was stable: the log was rewritten after an unclean leader election, or on a "
+            "Kafka never adds records to a stable range, so the log must have been rewritten after an unclean "
+            "leader election, or on a "
             "broker restored from a copy."
         )
     where = "these" if now.offsets == receipt.offsets else "this range of"
@@ -52,12 +53,12 @@ def _cause(receipt: Receipt, now: Measured) -> str:
 def _table(receipt: Receipt, held: Measured | None) -> str:
     if held is None:
         return (
-            "The table's files are not those of the receipt either, so the table was changed too, or the ledger was edited: "
-            f"compare with version {receipt.table_version} of {receipt.table}, and with a backup."
+            "The table's files do not match the receipt either, so the table was also changed, or the ledger was edited. "
+            f"Compare the window with version {receipt.table_version} of {receipt.table}, and with a backup."
         )
     if (held.offsets, held.content) != (receipt.offsets, receipt.content):
         return (
-            "The table's rows are neither those of the receipt nor those in Kafka: files were damaged, or the ledger was "
-            "edited. Compare both with a backup."
+            "The table's rows match neither the receipt nor Kafka: files were damaged, or the ledger was "
+            "edited. Compare the table and the ledger with a backup."
         )
     return "The table keeps what was loaded first; no action is needed unless the topic itself has to be repaired."

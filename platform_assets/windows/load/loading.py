@@ -111,7 +111,7 @@ class Loader:
             except ConcurrentLoadError as e:
                 if attempt == _RACES - 1:
                     raise
-                _log.info("%s Comparing with it now.", e)
+                _log.info("%s Doing that now, in this run.", e)
         raise AssertionError("unreachable")
 
     def _load(self, sealed: SealedWindow) -> Loaded:
@@ -181,7 +181,7 @@ class Loader:
     ) -> Loaded:
         if receipt.ranges != sealed.ranges:
             raise ReloadDiffersError(
-                sealed.topic, sealed.key, f"the receipt has {receipt.ranges.triples()}, but the cuts of the window are "
+                sealed.topic, sealed.key, f"the receipt covers offsets {receipt.ranges.triples()}, but the cuts of the window cover "
                 f"{sealed.ranges.triples()}. The ledger contradicts itself; restore it from a backup"
             )  # fmt: skip
         began, metadata = time.monotonic(), replace(metadata, found=receipt.is_found)
@@ -300,7 +300,7 @@ class Loader:
                 raise cause
             return Loaded(intact, "kept")
         gone = str(cause) if expired is None else f"it no longer holds {ranges_text(expired)}"
-        kafka = f"cannot be asked: {cause}" if expired is None else f"no longer holds {ranges_text(expired)}"
+        kafka = f"cannot be used: {cause}" if expired is None else f"no longer holds {ranges_text(expired)}"
         return self.replacer.restore(commit, receipt, metadata, gone, kafka=kafka)
 
     def decided(self) -> int | None:
@@ -380,8 +380,8 @@ class Loader:
 
     def _expired(self, sealed: SealedWindow, lost: list[tuple[int, int, int]], why: str = "") -> OffsetsExpiredError:
         remedy = (
-            f'To accept the loss, run `platform-assets accept-loss {self.declaration.raw_table} {sealed.key} --reason "…"`; the '
-            "window then loads what is left, and the loss is recorded in the ledger."
+            f'To accept the loss, run `platform-assets accept-loss {self.declaration.raw_table} {sealed.key} --reason "…"`; the next '
+            "load then reads the remaining records, and the loss is recorded in the ledger."
         )
         return OffsetsExpiredError(sealed.topic, sealed.key, lost, remedy, why)
 

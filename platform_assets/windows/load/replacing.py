@@ -210,7 +210,10 @@ class WindowReplacer:
         key = metadata.window.key
         if not rows.readable_offsets(self.folder, key, commit.files_of(key).paths)[0]:
             _log.warning(
-                "no file of window %s of %s can be read; its offsets come with a later window", key, self.table
+                "no file of window %s of %s can be read, so its files are removed; its offsets belong to a later "
+                "window",
+                key,
+                self.table,
             )
             self.commit(commit, metadata, StagedFiles(load_folder(key, metadata.load_id), (), NO_ROWS, None))
 

@@ -144,7 +144,10 @@ def _logs(
     if retention.size is not None and waiting:
         sizes = _attempt(unknown, "log sizes", lambda: brokers.sizes(waiting)) or {}
         if not sizes:
-            unknown.append("log sizes: the brokers report none, as when this client may not describe the cluster")
+            unknown.append(
+                "log sizes: the brokers report none, for example because this client has no "
+                "permission to describe the cluster"
+            )
     stamps: dict[int, datetime] = {}
     if retention.time is not None:
         stamps = _attempt(unknown, "age of records", lambda: _stamps(brokers, waiting, loaded)) or {}

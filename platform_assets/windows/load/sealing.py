@@ -50,7 +50,7 @@ class StartMovedError(ConfigurationError):
     def __init__(self, topic: str, start: str, first: str) -> None:
         self.topic, self.start, self.first = topic, start, first
         super().__init__(
-            f"start {start} of topic {topic!r} is before its first window, which begins at {first} and contains all "
+            f"start {start} of topic {topic!r} is before the topic's first window, which begins at {first} and contains all "
             "older records, so there is nothing to load before it. No window is sealed until you set `start` in "
             "its defs.yaml to "
             f'"{first}" or later.'
@@ -116,7 +116,7 @@ def seal(
         if ledger.record_cuts(plan.cuts, plan.before.edge if plan.before else None):
             return Sealing(plan.cuts, plan.more, plan.before)
     raise LedgerConflictError(
-        f"{_RACES} times, another process recorded window boundaries of topic {topic!r} first. Run it again"
+        f"in each of {_RACES} attempts, another process recorded window boundaries of topic {topic!r} first. Run it again"
     )
 
 

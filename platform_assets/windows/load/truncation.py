@@ -29,7 +29,7 @@ class EndMovedBackError(Retryable):
     def __init__(self, topic: str, partition: int, recorded: int, found: int) -> None:
         self.topic, self.partition, self.recorded, self.found = topic, partition, recorded, found
         super().__init__(
-            f"topic {topic!r} partition {partition} is reported to end at offset {found}, before offset {recorded} that a cut "
+            f"topic {topic!r} partition {partition} is reported to end at offset {found}, before offset {recorded}, which a cut "
             "recorded. Right after a leader change, this is temporary. Nothing was changed, so run it again."
         )
 

@@ -192,8 +192,8 @@ class Upkeep:
                 damaged = self._damaged(group, receipts)
                 if not damaged and self._names(group) and not self._pending(differing, receipts):
                     raise LoadError(
-                        f"{len(group.files)} files of {self.table} were not merged: the rows would not have stayed the same in "
-                        "their new file. Nothing was committed. Run it again; if this persists, check the disk."
+                        f"{len(group.files)} files of {self.table} were not merged: the rows in the new file differ from the rows in "
+                        "the old files. Nothing was committed. Run it again; if this persists, check the disk."
                     )
                 self._discard(report)
                 return MergedFiles(group, None, damaged=damaged)

@@ -155,7 +155,7 @@ class TableUpkeep:
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
         except CommitFailedError as e:
-            _log.info("%s keeps its property %s for now: %s", self.table, _STATISTICS, e)
+            _log.info("%s: the property %s was not updated this time: %s", self.table, _STATISTICS, e)
 
     def _fold_log(self) -> None:
         """Write a checkpoint, so that readers do not have to read the commits, and delete log files that are past

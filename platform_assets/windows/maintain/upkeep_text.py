@@ -27,11 +27,11 @@ def plan_text(plan: Plan) -> str:
     text = (
         f"would merge {counted(number, 'file')} ({size_text(size)}) into {len(plan.groups):,}"
         if number
-        else "would merge no file"
+        else "would merge no files"
     )
     later = sum(group.bytes for group in plan.left)
-    return f"{text}; it has {files_text(plan.files, plan.bytes)}" + (
-        f"; {size_text(later)} are left for later runs" if later else ""
+    return f"{text}; the table has {files_text(plan.files, plan.bytes)}" + (
+        f"; {size_text(later)} left for later runs" if later else ""
     )
 
 
@@ -41,16 +41,16 @@ def done_text(done: LastUpkeep) -> str:
         f"merged {counted(done.merged_files, 'file')} ({size_text(done.merged_bytes)}) into {done.new_files:,} "
         f"({size_text(done.new_bytes)})"
         if done.merged_files
-        else "merged no file"
+        else "merged no files"
     )
-    later = f"; {size_text(done.left_bytes)} are left for later runs" if done.left_bytes else ""
+    later = f"; {size_text(done.left_bytes)} left for later runs" if done.left_bytes else ""
     deleted = (
         f"; deleted {counted(done.deleted_files, 'old file')} ({size_text(done.deleted_bytes)})"
         if done.deleted_files
         else ""
     )
     kept = f"; {kept_text(done)}" if done.unproved else ""
-    return f"{merged}; it has {files_text(done.files, done.bytes)}{later}{deleted}{kept}"
+    return f"{merged}; the table has {files_text(done.files, done.bytes)}{later}{deleted}{kept}"
 
 
 def kept_text(done: LastUpkeep) -> str:
@@ -59,8 +59,8 @@ def kept_text(done: LastUpkeep) -> str:
     number = f"{MOST_DAMAGED} or more" if len(done.unproved) >= MOST_DAMAGED else f"{len(done.unproved)}"
     noun = "window" if number == "1" else "windows"
     return (
-        f"kept all old files, because {number} {noun} ({some}{more}) may need them: the files in the table are not known to hold "
-        "the rows that were loaded. Run the table's checks, and load the windows that they name"
+        f"kept all old files, because {number} {noun} ({some}{more}) may need them: it is not certain that the current files hold "
+        "the rows that were loaded. Run the table's checks, and load the windows that the checks report"
     )
 
 
@@ -81,6 +81,7 @@ def damage_texts(table: str, damaged: Sequence[str]) -> Iterator[str]:
         number = f"{MOST_DAMAGED} or more" if len(damaged) >= MOST_DAMAGED else f"{len(damaged)}"
         noun = "window" if number == "1" else "windows"
         yield (
-            f"{number} {noun} of {table} cannot be merged, because the rows are not those that were loaded: {some}. Repair them with "
+            f"{number} {noun} of {table} cannot be merged, because their rows differ from those that were "
+            f"loaded: {some}. Repair them with "
             f"`platform-assets load {table} {some}`."
         )

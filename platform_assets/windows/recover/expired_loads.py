@@ -141,8 +141,8 @@ def _logs_of(
         ids = {key: topic_id for key, topic_id in readable if topic_id is not None}
     if not ids and not known:
         raise LoadError(
-            f"the ledger of {'/'.join(table.uri.rsplit('/', 2)[-2:])} cannot be rebuilt: none of its data files can be "
-            "read, and its log no longer has any load, so nothing shows which offsets the table had. Nothing was "
+            f"the ledger of {'/'.join(table.uri.rsplit('/', 2)[-2:])} cannot be rebuilt: none of the table's data files can be "
+            "read, and the table's log no longer lists any load, so nothing shows which offsets the table had. Nothing was "
             "changed. Restore the table from a backup, then run `platform-assets rebuild-ledger`. Without a backup, move "
             "the table's folder away, and the sensor loads what Kafka still has."
         )

@@ -73,7 +73,7 @@ def rebuild(
     cuts, merged = cuts_of(declaration, loads, newest)
     if cuts and not ledger.record_cuts(cuts, newest.edge if newest is not None else None):
         raise LedgerConflictError(
-            f"another process is recording cuts of topic {declaration.topic!r}: stop its sensor, then rebuild again"
+            f"another process is recording cuts of topic {declaration.topic!r}: stop the topic's sensor, then rebuild again"
         )
     _restore_erasures(declaration.topic, ledger, loads)
     known = ledger.receipts(declaration.raw_table)
@@ -194,7 +194,7 @@ def _check_agree(topic: str, ledger: Ledger, loads: Sequence[LoadCommit]) -> Non
         if m.window.key in windows and windows[m.window.key] != m.ranges:
             raise LedgerCorruptError(
                 f"window {m.window} of topic {topic!r}: the ledger has {windows[m.window.key].triples()}, but the "
-                f"table's commit {load.version} has {m.ranges.triples()}. Move _ledger away and rebuild from the "
+                f"table's commit {load.version} has {m.ranges.triples()}. Move _ledger away and rebuild it from the "
                 "tables alone."
             )
 

@@ -206,17 +206,18 @@ def _problem(
 ) -> str:
     """Describe a fault other than differing rows. `held` is None if not all rows of the live table were measured."""
     if fresh is None or stray or not same(made, fresh):
-        return "the fresh table differs from what was loaded into it, because somebody changed it: delete it and replay again"
+        return "the fresh table was changed after it was loaded: delete that table and replay again"
     if live is None:
-        return f"the live table has not loaded it: run `platform-assets load {TableRef.raw(sealed.topic)} {sealed.key}`"
+        return f"this window is not loaded into the live table: run `platform-assets load {TableRef.raw(sealed.topic)} {sealed.key}`"
     if (live.topic_id, live.ranges) != (sealed.topic_id, sealed.ranges):
         return (
-            f"the live table's receipt has topic id {live.topic_id} and {live.ranges.triples()}, but its cuts have "
-            f"{sealed.topic_id} and {sealed.ranges.triples()}"
+            f"the live table's receipt records topic id {live.topic_id} and offsets {live.ranges.triples()}, but "
+            f"the window's cuts have "
+            f"topic id {sealed.topic_id} and offsets {sealed.ranges.triples()}"
         )
     if held is not None and held == made and not same(held, live):
         return (
-            "both tables are the same, but the live table's receipt describes other rows: "
+            "both tables have the same rows, but the live table's receipt describes different rows: "
             f"`platform-assets audit {live.table} --deep --windows {sealed.key}` shows the next step"
         )
     return ""

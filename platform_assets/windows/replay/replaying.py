@@ -190,11 +190,13 @@ def _named(name: str, topic: str, ledger: Ledger) -> Sequence[SealedWindow]:
         try:
             span = Span.parse(name)
         except ValueError as e:
-            raise UnknownWindowError(topic, name, "a range of windows is A..B, with keys YYYY-MM-DD-HH:MM") from e
+            raise UnknownWindowError(
+                topic, name, "a range of windows has the form A..B, where A and B are keys of the form YYYY-MM-DD-HH:MM"
+            ) from e
         start = None if span.first is None else edge_of(span.first)
         windows = [w for w in ledger.windows(topic, start) if w.key in span]
         if not windows:
-            raise UnknownWindowError(topic, name, "the ledger has no sealed window from the first key to the last")
+            raise UnknownWindowError(topic, name, "the ledger has no sealed window in this range")
         return windows
     try:
         window = ledger.window(topic, name)
@@ -214,10 +216,12 @@ def _with_offsets(selection: ByOffsets, topic: str, ledger: Ledger) -> Touched:
     asked = ranges_text([(partition, wanted.start, wanted.end)])
     if not touched:
         known = (
-            ranges_text([(partition, *_bounds(list(held.values())))]) if held else f"nothing of partition {partition}"
+            ranges_text([(partition, *_bounds(list(held.values())))])
+            if held
+            else f"no offsets of partition {partition}"
         )
         raise ConfigurationError(
-            f"{asked} of topic {topic!r} are in no sealed window: the windows of its newest generation hold {known}"
+            f"{asked} of topic {topic!r} are in no sealed window: the sealed windows of its newest generation hold {known}"
         )
     outside = wanted.minus(held[w.key] for w in touched)
     named = ranges_text((partition, r.start, r.end) for r in outside)
@@ -281,7 +285,8 @@ class Replay:
         if any(p.gone for p in planned) and not any(p.held for p in planned):
             raise ConfigurationError(
                 f"Kafka no longer has any of these offsets of topic {topic!r}, so nothing can be loaded into a "
-                f"separate table. Without --into, the rows of {live.declaration.raw_table} are proved by their receipts."
+                f"separate table. Replay without --into instead, which proves the rows of "
+                f"{live.declaration.raw_table} by their receipts."
             )
         fresh.ledger.create()
         have = fresh.ledger.cuts(topic)
@@ -290,7 +295,7 @@ class Replay:
         if [_place(c) for c in have] != [_place(c) for c in cuts[: len(have)]] or (have and have[0].edge > start):
             raise ConfigurationError(
                 f"{fresh.ledger.lake} holds a replay of another range of topic {topic!r}. Choose another name, or delete that "
-                "folder, which has none of the lake's tables"
+                "folder, which contains none of the lake's own tables"
             )
         newest = have[-1].edge if have else None
         if cuts[len(have) :] and not fresh.ledger.record_cuts(cuts[len(have) :], newest):
