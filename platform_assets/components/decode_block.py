@@ -87,7 +87,7 @@ def _columns(kind: ExpectationKind, given: Mapping[str, Any], columns: pa.Schema
             raise ConfigurationError(f"column: missing: name the column to which {kind!r} applies, as in {_FORM}")
         if kind in ("not_null", "unique") and given[kind] is not True:
             other = ", or a list of columns if there is no `column` field" if kind == "unique" else ""
-            raise ConfigurationError(f"{kind}: must be true{other}, not {given[kind]!r}")
+            raise ConfigurationError(f"{kind}: must be true{other}; got {given[kind]!r}")
     for name in wanted:
         if name not in columns.names:
             key = "; for the Kafka key, declare `key:` under `decode:` first" if name == "key" else ""

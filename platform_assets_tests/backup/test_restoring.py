@@ -306,7 +306,7 @@ def test_a_manifest_without_the_version_of_a_table_is_refused(platform: BackedUp
     if version is not None:
         fields["tables"]["raw/orders"] = version
     file.write_text(json.dumps(fields))
-    with pytest.raises(BackupDamagedError, match="it has no version of table 'raw/orders'"):
+    with pytest.raises(BackupDamagedError, match="it does not record the version of table 'raw/orders'"):
         platform.restore("orders", force=True)
 
 

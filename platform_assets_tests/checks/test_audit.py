@@ -118,7 +118,7 @@ def test_span_leaves_what_lies_outside_alone(lake: Callable[[str], Path]) -> Non
 def test_span_without_a_window_has_no_result(lake: Callable[[str], Path]) -> None:
     found = audit(evaluation(lake("sound"), span=Span.parse("2031-01-01-00:00..")), NOW)
 
-    assert (found.outcome, found.reasons) == ("undecided", ("the ledger has no sealed window there",))
+    assert (found.outcome, found.reasons) == ("undecided", ("the ledger contains no sealed window to audit",))
 
 
 def test_lake_without_a_ledger_has_no_result(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_what_engine_loaded_how_many_windows_is_told(lake: Callable[[str], Path]
     earlier = audit(evaluation(root), NOW)
     loaded = tables.WINDOWS - tables.WAITING
     assert earlier.to_json()["windows"]["by_engine"] == {"not recorded": loaded}
-    assert "engine that loaded" not in printed(earlier)
+    assert "; loaded: " not in printed(earlier)
 
     ledger = Ledger(Lake.at(root))
     known = ledger.receipts(TableRef.raw(TOPIC), [key(n) for n in range(3)]).values()
@@ -186,7 +186,7 @@ def test_what_engine_loaded_how_many_windows_is_told(lake: Callable[[str], Path]
     ledger.record_receipts([replace(r, kind="proof", engine=e) for r, e in zip(known, engines, strict=True)])
     now = audit(evaluation(root), NOW)
     assert now.to_json()["windows"]["by_engine"] == {"columnar": 2, "connector": 1, "not recorded": loaded - 3}
-    assert f"; engine that loaded: 2 by columnar, 1 by connector, {loaded - 3} not recorded" in printed(now)
+    assert f"; loaded: 2 by columnar, 1 by connector, {loaded - 3} not recorded" in printed(now)
 
 
 # --- terminal -------------------------------------------------------------------------------------------------------

@@ -62,9 +62,9 @@ def test_each_engine_confirms_what_the_other_loaded_once(lake: LakeMaker, broker
     assert found.passed
     assert dict(found.figures)["windows_confirmed"] == 3
     assert dict(found.figures)["rows_compared"] == 27
-    assert "27 rows compared with a plain consumer" in found.headline
-    assert "1 window confirmed by the columnar engine, loaded by the connector engine" in found.headline
-    assert "2 windows confirmed by the connector engine, loaded by the columnar engine" in found.headline
+    assert "27 rows compared with the records that a plain consumer returned" in found.headline
+    assert "1 window confirmed by the columnar engine after a load by the connector engine" in found.headline
+    assert "2 windows confirmed by the connector engine after a load by the columnar engine" in found.headline
     confirmed = {k: (r.engine, r.confirmed_by) for k, r in receipts(lk).items() if r.confirmed_by}
     assert confirmed == {
         keys[1]: ("columnar", "connector"),

@@ -101,14 +101,14 @@ def test_row_that_is_lost_is_found_behind_a_compaction(topic: DecodedTopic) -> N
     table(topic).delete("id = 5")
     (finding,) = conserved(topic).findings
     assert (finding.kind, finding.window) == ("not conserved", topic.windows[0].key)
-    assert "it holds 7 rows, and its load committed 8" in finding.detail
+    assert "the window contains 7 rows, but its load committed 8" in finding.detail
     assert (finding.partition, finding.ranges) == (1, (OffsetRange(2, 3),))
 
 
 def test_value_that_is_altered_by_a_rewrite_is_found(topic: DecodedTopic) -> None:
     table(topic).update(updates={"amount": "1.00"}, predicate="id = 5")
     (finding,) = conserved(topic).findings
-    assert "its 8 rows have content other than its load committed" in finding.detail
+    assert "the content of the window's 8 rows differs from what the load committed" in finding.detail
     topic.decode(topic.windows[0].key)
     assert conserved(topic).passed
 
@@ -116,14 +116,14 @@ def test_value_that_is_altered_by_a_rewrite_is_found(topic: DecodedTopic) -> Non
 def test_row_that_took_the_place_of_another_is_found(topic: DecodedTopic) -> None:
     table(topic).update(updates={"kafka_offset": "77"}, predicate="id = 5")
     (finding,) = conserved(topic).findings
-    assert "have offsets other" in finding.detail
+    assert "the offsets of the window's 8 rows differ from those that the load committed" in finding.detail
 
 
 def test_without_time_to_read_nothing_is_said_of_changed_files(topic: DecodedTopic) -> None:
     compact(topic)
     check_result = conserved(topic, budget=0)
     assert (check_result.passed, check_result.undecided) == (False, True)
-    assert check_result.headline == "Could not tell for 3 windows of 3."
+    assert check_result.headline == "The result is unknown for 3 windows out of 3."
     assert conserved(topic).passed
 
 
@@ -174,8 +174,9 @@ def test_tables_in_order_are_proved_and_left_as_they_are(topic: DecodedTopic) ->
     found = audit(topic)
     assert (found.outcome, found.exit_code) == ("proved", EXIT_CODES["proved"])
     assert outcomes(found) == dict.fromkeys((DECODED, CONSERVATION, DEEP_AUDIT.name), "proved")
-    assert "13 rows and dead letters read again: all as committed; 3 windows decoded again with the same result" in (
-        found.checks[-1].headline
+    assert (
+        "13 rows and dead letters read again, all unchanged since the load; 3 windows decoded again with the same result"
+        in (found.checks[-1].headline)
     )
     assert found.to_json()["windows"]["count"] == 3
     assert {p: p.stat().st_mtime_ns for p in topic.root.rglob("*.parquet") if "_ledger" not in p.parts} == before
@@ -232,7 +233,7 @@ def test_value_that_was_altered_in_place_is_found_by_reading(topic: DecodedTopic
     assert (found.outcome, found.exit_code) == ("anomalies", 1)
     (finding,) = findings(found)
     assert (finding.kind, finding.window) == ("altered value", topic.windows[2].key)
-    assert f"decoded/{TOPIC}: its 1 rows have content other" in finding.detail
+    assert f"decoded/{TOPIC}: the content of the window's 1 rows differs" in finding.detail
     topic.decode(topic.windows[2].key)
     assert audit(topic).outcome == "proved"
 
@@ -241,7 +242,7 @@ def test_dead_letter_that_was_lost_in_place_is_found_by_reading(topic: DecodedTo
     rewrite(topic, lambda rows: rows.slice(0, 0), "dead_letters")
     (finding,) = findings(audit(topic))
     assert (finding.kind, finding.window) == ("not conserved", topic.windows[1].key)
-    assert f"dead_letters/{TOPIC}: it holds 0 rows, and its load committed 1" in finding.detail
+    assert f"dead_letters/{TOPIC}: the window contains 0 rows, but its load committed 1" in finding.detail
 
 
 def test_file_that_is_gone_is_found_by_reading(topic: DecodedTopic) -> None:
@@ -273,8 +274,8 @@ def test_windows_of_another_declaration_are_read_and_not_decoded(topic: DecodedT
     found = audit(topic)
     assert found.outcome == "proved"
     assert (
-        "0 windows decoded again with the same result; 3 skipped, because they have no offsets or another declaration"
-        in found.checks[-1].headline
+        "0 windows decoded again with the same result; 3 skipped, because they have no offsets or were decoded with "
+        "another declaration" in found.checks[-1].headline
     )
 
 
@@ -302,7 +303,7 @@ def test_what_cannot_be_read_is_no_result(topic: DecodedTopic, monkeypatch: pyte
 
 def test_topic_without_windows_has_no_result(tmp_path: Path) -> None:
     topic = DecodedTopic(tmp_path, TOPIC)
-    assert (audit(topic).outcome, audit(topic).reasons) == ("undecided", ("the raw table has no window there",))
+    assert (audit(topic).outcome, audit(topic).reasons) == ("undecided", ("the raw table contains no window to audit",))
 
 
 def test_bounded_audit_says_what_it_left(topic: DecodedTopic) -> None:

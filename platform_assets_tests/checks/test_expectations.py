@@ -85,8 +85,7 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     )
     assert f"Then `platform-assets load decoded/orders {C}`" in text
     assert (
-        f"1 window not measured with this declaration, the newest of which is {D}: `platform-assets load "
-        f"decoded/orders {D}`" in text
+        f"1 window not measured with this declaration (newest: {D}): `platform-assets load decoded/orders {D}`" in text
     )
     metadata = result.metadata or {}
     assert plain(metadata["windows"]) == [

@@ -360,6 +360,6 @@ def test_the_deep_audit_finds_a_value_that_decoding_again_gives_too(
         assert where == ([("decoded otherwise", first, 0, [(1, 2)])] if patched else [])
         assert found.exit_code == (1 if patched else 0)
         if patched:
-            assert "column 'a' holds 0.0, and Python's json reads 18446744073709551616" in findings[0].detail
+            assert "column 'a' contains 0.0, but Python's json reads 18446744073709551616" in findings[0].detail
         else:
-            assert "2 rows of them also decoded by another reader" in found.checks[-1].headline
+            assert "2 rows of these windows also decoded by another reader" in found.checks[-1].headline

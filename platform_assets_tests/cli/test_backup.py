@@ -54,7 +54,7 @@ def test_a_destination_in_an_object_store_is_refused(
     monkeypatch.chdir(tmp_path)
     done = shell.run("backup", "s3://bucket/backups")
     assert done.exit_code == 1
-    assert "'s3://bucket/backups' is an address, but a backup must be a folder on this machine" in done.output
+    assert "'s3://bucket/backups' is a URL, but backups are written only to folders on this machine" in done.output
     assert not (tmp_path / "s3:").exists()
 
 

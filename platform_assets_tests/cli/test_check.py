@@ -50,7 +50,7 @@ def test_a_broken_yaml_is_file_line_and_remedy_in_every_command(shell: Shell, co
     assert result.exit_code == (2 if command == "audit" else 1)
     said = [line for line in (result.stdout + result.stderr).splitlines() if line.startswith(f"{file}:4: window: ")]
     assert len(said) == 1
-    assert "every hour is '0 * * * *'" in said[0]
+    assert "write '0 * * * *' for every hour" in said[0]
     assert len((result.stdout + result.stderr).splitlines()) <= 2
     assert "Traceback" not in result.output
 
@@ -76,7 +76,7 @@ def test_a_start_with_too_many_windows_is_refused_before_the_first_cut(shell: Sh
     ("variables", "says"),
     [
         ({"KAFKA_BOOTSTRAP_SERVERS": "nohost.invalid:9092"}, "cannot resolve the name 'nohost.invalid'"),
-        ({"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, "no service listens at 127.0.0.1:1"),
+        ({"KAFKA_BOOTSTRAP_SERVERS": NOBODY}, "no service is listening at 127.0.0.1:1"),
         ({"SPARK_REMOTE": f"sc://{NOBODY}/;token=canary-1b"}, "cannot connect to 127.0.0.1:1"),
         ({"SPARK_REMOTE": "http://localhost:1"}, "SPARK_REMOTE must have the form"),
     ],
@@ -97,7 +97,7 @@ def test_status_of_a_dead_broker_fails_and_says_why_once(shell: Shell) -> None:
     shell.declare("returns")
     result = shell.run("status", KAFKA_BOOTSTRAP_SERVERS=NOBODY)
     assert result.exit_code == 1
-    assert result.stdout.count("the Kafka brokers do not answer: no service listens at 127.0.0.1:1") == 1
+    assert result.stdout.count("the Kafka brokers do not answer: no service is listening at 127.0.0.1:1") == 1
 
 
 @pytest.mark.broker
@@ -164,7 +164,7 @@ def test_status_names_a_given_spark_that_does_not_answer_and_one_that_died(shell
     assert "Spark" not in shell.run("status").output
     given = shell.run("status", SPARK_REMOTE=f"sc://{NOBODY}/;token=canary-31f7")
     assert given.exit_code == 1
-    assert f"Spark does not answer, so nothing is loaded: cannot connect to {NOBODY}" in given.output
+    assert f"Spark is not answering, so nothing can be loaded: cannot connect to {NOBODY}" in given.output
     assert "canary" not in given.output
     home = Home.from_environment(shell.variables)
     home.prepare()
@@ -175,4 +175,4 @@ def test_status_names_a_given_spark_that_does_not_answer_and_one_that_died(shell
     state.write_record(home, record)
     died = shell.run("status")
     assert died.exit_code == 1
-    assert "Spark has stopped, so nothing is loaded: `platform-assets up` starts it again" in died.output
+    assert "Spark has stopped, so nothing can be loaded: run `platform-assets up` to restart it" in died.output

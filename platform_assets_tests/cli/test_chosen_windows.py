@@ -103,7 +103,7 @@ def test_a_range_names_the_windows_that_can_be_loaded(shell: Shell, topic: Decod
     recorded(other, TOPIC, [{0: 0}, {0: 3}, {0: 5}])
     refused = shell.run("load", TABLE, f"..{keys[1]}", LAKE_ROOT=str(other))
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "raw/orders has no window from the first key to the last, so there is nothing to decode" in refused.stderr
+    assert "raw/orders has no loaded window in this range, so there is nothing to decode" in refused.stderr
     shell.variables["LAKE_ROOT"] = str(other)
     assert planned(shell, TOPIC, f"..{keys[1]}") == keys[:2]
 
@@ -165,7 +165,7 @@ def test_windows_that_failed_in_dagster_are_chosen_until_they_are_loaded(shell: 
         "--failed needs Dagster's records of failed runs, but there is no Dagster instance in DAGSTER_HOME"
         in refused.stderr
     )
-    # The remedy in the message: name the windows instead.
+    # The remedy in the message: give the windows as arguments instead.
     assert loaded(shell, TABLE, keys[1], "--failed") == {keys[1]: "loaded"}
     assert planned(shell, TABLE, "--failed") == []
 

@@ -94,7 +94,7 @@ def test_a_restore_says_which_erased_rows_it_erased_again(shell: Shell, people: 
     assert shell.run("erase", "people", "--key", "ann", *WHY).exit_code == 0
     restored = shell.run("restore", str(copy), "--only", "raw/people", "--force")
     assert restored.exit_code == 0, restored.output
-    assert "raw/people: 1 row that was erased before is erased again" in restored.output.splitlines()
+    assert "raw/people: 1 previously erased row was restored and then erased again" in restored.output.splitlines()
     assert people.values() == [b"2"]
     again = shell.run("restore", str(copy), "--only", "raw/people", "--force", "--json")
-    assert "raw/people: 1 row that was erased before is erased again" in json.loads(again.stdout)["then"]
+    assert "raw/people: 1 previously erased row was restored and then erased again" in json.loads(again.stdout)["then"]

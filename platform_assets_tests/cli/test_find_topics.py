@@ -58,12 +58,12 @@ def test_the_command_adds_what_is_new_and_what_is_declared_already_is_left_alone
     assert not (folder / found_topics.FILE).exists()
     done = shell.run("find-topics")
     assert found_topics.read(folder) == (first,)
-    assert "Reload the code location" in done.stdout
+    assert "reload the code location" in done.stdout
     assert set(declared.declarations()) == {first, other}
     assert shell.run("check").exit_code == 0
     again = shell.run("find-topics")
-    assert "0 new for pattern" in again.stdout
-    assert "Reload" not in again.stdout
+    assert f"pattern {stem}.* matches 0 new topics" in again.stdout
+    assert "reload" not in again.stdout
 
 
 def test_the_sensor_adds_a_new_topic_and_the_next_load_of_the_code_declares_it(

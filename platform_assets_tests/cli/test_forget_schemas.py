@@ -39,7 +39,7 @@ def test_ids_are_listed_and_then_forgotten_of_every_registry(shell: Shell, tmp_p
     assert done.output.splitlines()[:3] == [f"forgot {line}" for line in lines]
     assert (one.read(7), other.read(7), one.read(GUID), one.read(8)) == (None, None, None, SCHEMA)
     again = shell.run("forget-schemas", "7")
-    assert (again.exit_code, again.output) == (0, "Nothing to forget: the lake knows none of these ids.\n")
+    assert (again.exit_code, again.output) == (0, "Nothing to forget: the lake has no stored schema for these ids.\n")
 
 
 @pytest.mark.parametrize(

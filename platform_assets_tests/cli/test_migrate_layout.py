@@ -32,7 +32,7 @@ def test_a_table_is_planned_migrated_and_flat_then(shell: Shell, topic: MadeTopi
     planned = shell.run("migrate-layout", "people", "--dry-run")
     assert planned.exit_code == 0, planned.output
     assert planned.output.startswith("raw/people: would copy ")
-    assert "of 5 files with 5 windows; 0 bytes are copied already" in planned.output
+    assert "from 5 files with 5 windows; 0 bytes have already been copied" in planned.output
     assert DeltaTable(topic.root / "raw" / "people").metadata().partition_columns == ["window"]
 
     done = shell.run("migrate-layout", "raw/people", "--json")
@@ -56,17 +56,17 @@ def test_rows_that_no_receipt_proves_are_named_and_damage_is_refused(shell: Shel
     DeltaTable(topic.root / "raw" / "people").delete(f"kafka_partition = 0 AND kafka_offset = {first}")
     refused = shell.run("migrate-layout", "people")
     assert refused.exit_code == 1
-    assert f"Load them again (`platform-assets load raw/people {window.key}`)" in refused.output
+    assert f"Load these windows again (`platform-assets load raw/people {window.key}`)" in refused.output
     topic.load(window)
     topic.load(topic.ledger.windows(topic.topic)[6])
     topic.ledger.lake.commits.delete()
     done = shell.run("migrate-layout", "people")
     assert done.exit_code == 0, done.output
-    assert "no receipt proves the rows of 6 windows (2026-01-01-00:00, " in done.output
+    assert "the rows of 6 windows (2026-01-01-00:00, " in done.output
 
 
 def test_a_table_that_is_not_there_yet_is_reported(shell: Shell) -> None:
     shell.declare("orders")
     refused = shell.run("migrate-layout", "orders")
     assert refused.exit_code == 1
-    assert "created by its first load" in refused.output
+    assert "raw/orders has no files yet, because nothing has been loaded into it" in refused.output

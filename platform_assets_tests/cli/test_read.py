@@ -72,7 +72,7 @@ def test_a_table_without_a_load_says_so(tmp_path: Path) -> None:
     shell.declare("orders")
     result = shell.run("read", "orders")
     assert result.exit_code == 1
-    assert "raw/orders has no rows yet: it is created by its first load" in result.stderr
+    assert "raw/orders has no rows yet, because nothing has been loaded into it" in result.stderr
 
 
 def test_names_are_ones_that_spark_takes_and_none_stands_for_two_topics() -> None:

@@ -118,7 +118,7 @@ def test_status_shows_the_newest_upkeep_and_the_damage_it_found(shell: Shell, to
     (found,) = upkeep_status.collect(TopicDeclaration(topic.topic, "0 * * * *", samples.START), topic.ledger)
     assert (found.table, found.files, found.merged_files, found.damaged) == ("raw/people", WINDOWS, 0, (of.key,))
     shown = shell.run("status")
-    assert f"raw/people: upkeep of {found.at} merged no file; it has {WINDOWS} files of " in shown.output
+    assert f"raw/people: last upkeep at {found.at}: merged no files; the table has {WINDOWS} files of " in shown.output
     assert f"`platform-assets load raw/people {of.key}`" in shown.output
     (row,) = json.loads(shell.run("status", "--json").stdout)["tables"]
     assert [each["damaged"] for each in row["upkeep"]] == [[of.key]]
@@ -178,7 +178,7 @@ def test_a_table_without_files_is_refused_by_name(shell: Shell) -> None:
     shell.declare("orders")
     refused = shell.run("upkeep", "orders")
     assert refused.exit_code == 1
-    assert "created by its first load" in refused.output
+    assert "raw/orders has no files yet, because nothing has been loaded into it" in refused.output
 
 
 def definitions(topic: MadeTopic, declared: bool = True) -> dg.Definitions:

@@ -58,4 +58,4 @@ def test_what_no_version_names_is_listed_and_then_deleted(shell: Shell) -> None:
 def test_a_table_that_is_not_there_yet_is_said_to_be(shell: Shell) -> None:
     refused = shell.run("vacuum", "orders")
     assert refused.exit_code == 1
-    assert "created by its first load" in refused.output
+    assert "raw/orders has no files yet, because nothing has been loaded into it" in refused.output

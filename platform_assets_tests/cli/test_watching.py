@@ -93,10 +93,10 @@ def test_what_does_not_fit_the_terminal_is_the_rows_and_that_is_said() -> None:
     lines = watching._screen(many, 5.0, Console(width=100, height=20, file=io.StringIO())).plain.splitlines()
     assert len(lines) <= 19
     assert "its disk is full" in lines[0]
-    assert "more lines do not fit; again every 5 s" in lines[-1]
+    assert "more lines do not fit; refreshed every 5 s" in lines[-1]
     few = watching._screen(BAD, 5.0, Console(width=100, height=20, file=io.StringIO())).plain
     assert "fit" not in few
-    assert few.splitlines()[-1] == "again every 5 s; Ctrl-C ends"
+    assert few.splitlines()[-1] == "refreshed every 5 s; Ctrl-C to stop"
 
 
 # --- the command itself ----------------------------------------------------------------------------------------------

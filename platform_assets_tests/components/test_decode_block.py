@@ -68,11 +68,17 @@ def test_repair_is_of_its_window_alone() -> None:
         ({"repairs": 5}, "repairs: must be a list of records, not 5"),
         ({"repairs": [{"offset": 1}]}, "repairs: each must have the form {window: "),
         ({"repairs": [{**REPAIR, "window": "today"}]}, "repairs: 'today' is not a window key"),
-        ({"repairs": [{**REPAIR, "value": 1}]}, "repairs: partition and offset are whole numbers, and value is text"),
+        (
+            {"repairs": [{**REPAIR, "value": 1}]},
+            "repairs: partition and offset must be whole numbers, and the value a quoted string",
+        ),
         ({"repairs": [REPAIR, REPAIR]}, "repairs: window 2026-01-31-14:00 partition 0 offset 17 is given twice"),
-        ({"replaces": {"columns": "0" * 12}}, "replaces: as a mapping, it must be {columns: …, lost_rows: accepted}"),
-        ({"replaces": {"columns": 7, "lost_rows": "accepted"}}, "replaces: must be the text that the error"),
-        ({"replaces": 7}, "replaces: must be the text that the error about the changed columns shows"),
+        (
+            {"replaces": {"columns": "0" * 12}},
+            "replaces: a mapping must have the form {columns: …, lost_rows: accepted}",
+        ),
+        ({"replaces": {"columns": 7, "lost_rows": "accepted"}}, "replaces: must be the text shown in the error"),
+        ({"replaces": 7}, "replaces: must be the text shown in the error about the changed columns"),
     ],
 )
 def test_mistakes(changes: dict[str, Any], text: str) -> None:
@@ -108,9 +114,9 @@ BYTES = {"window": "2026-01-31-14:00", "partition": 0, "offset": 17, "base64": "
 def test_a_repair_of_a_binary_value_is_given_in_base64(value: dict[str, Any]) -> None:
     text = {**BYTES, "value": '{"id": 7}'}
     del text["base64"]
-    with pytest.raises(ConfigurationError, match=r"is bytes.*: give it as `base64: …` instead") as refused:
+    with pytest.raises(ConfigurationError, match=r"are bytes.*: give the bytes as `base64: …`, as") as refused:
         decode_declaration({"value": value, "repairs": [text]})
-    assert "window 2026-01-31-14:00 partition 0 offset 17 has `value`, which is text" in str(refused.value)
+    assert "window 2026-01-31-14:00 partition 0 offset 17 gives `value`, which is text" in str(refused.value)
     made = decode_declaration({"value": value, "repairs": [BYTES]})
     assert [r.content for r in made.repairs] == [b"\x0e"]
     assert made.digest_of("2026-01-31-14:00") != decode_declaration({"value": value}).digest
@@ -122,7 +128,9 @@ def test_a_repair_in_base64_is_decoded_as_those_bytes() -> None:
     assert found.columns.to_pylist() == [{"id": 7}]
 
 
-@pytest.mark.parametrize(("given", "says"), [("Dg", "is not base64"), ("§", "is not base64"), (7, "text in quotes")])
+@pytest.mark.parametrize(
+    ("given", "says"), [("Dg", "is not valid base64"), ("§", "is not valid base64"), (7, "the value a quoted string")]
+)
 def test_what_is_no_base64_is_refused(given: object, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         decode_declaration({"value": AVRO, "repairs": [{**BYTES, "base64": given}]})

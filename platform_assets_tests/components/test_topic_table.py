@@ -172,8 +172,8 @@ def test_topics_whose_names_differ_by_dots_and_dashes_do_not_collide(project: Pr
 @pytest.mark.parametrize(
     ("attributes", "line", "message"),
     [
-        ({"window": "hourly"}, 5, r"'hourly' is not a cron schedule.*every hour is '0 \* \* \* \*'"),
-        ({"window": '"0 0 30 2 *"'}, 5, "not a cron schedule of five fields that ever ticks"),
+        ({"window": "hourly"}, 5, r"'hourly' is not a cron schedule.*write '0 \* \* \* \*' for every hour"),
+        ({"window": '"0 0 30 2 *"'}, 5, "not a cron schedule of five fields, or it never fires"),
         ({"window": '"* * * * * *"'}, 5, "not a cron schedule of five fields"),
         ({"window": 5}, 5, "valid string"),
         ({"topic": "a/b"}, 4, r"'a/b' is not a legal Kafka topic name: use 1 to 249"),

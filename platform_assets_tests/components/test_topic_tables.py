@@ -86,7 +86,7 @@ def test_what_is_right_is_declared_with_the_lines_of_its_own(folder: Path) -> No
         ('    start: "2026-01-01T00:00Z"\n', "", 9, "start: it is missing: add `start: "),
         ("owners:", "ownres:", 12, "ownres: unknown field: did you mean 'owners'?"),
         ("owners: [team:sales]", "topic: orders", 9, "each: it sets `topic`, which differs for each topic"),
-        ("  each:", "  every:", 9, "every: unknown field: known are pattern, exclude, topics, each, together"),
+        ("  each:", "  every:", 9, "every: unknown field: use one of pattern, exclude, topics, each, together"),
         ("  each:", "  together: all of them\n  each:", 9, "together: 'all of them' is not a name of 1 to 60 letters"),
         ("  each:", "  exclude: [o.*]\n  each:", 2, "exclude: without a `pattern` there is nothing to leave out"),
         ("  each:", "  pattern: (\n  each:", 9, "pattern: '(' is not an RE2 regular expression: missing )"),
@@ -156,7 +156,7 @@ def test_a_name_under_which_topics_are_together_stands_once(folder: Path) -> Non
     ((line, message),) = found
     assert (line, message) == (
         23,
-        f"together: 'sales' is already used for other topics, at {folder / 'defs.yaml'}:9: give these another",
+        f"together: 'sales' is already used for other topics, at {folder / 'defs.yaml'}:9: choose another name",
     )
 
 
@@ -220,7 +220,7 @@ def test_new_topics_are_recorded_once_and_the_code_is_reloaded(folder: Path) -> 
     assert said == f"new: shop.b, shop.a. They are in {folder / found_topics.FILE}. Reloaded."
     assert found_topics.read(folder) == ("shop.a", "shop.b")
     # Until the code is loaded again, each tick finds the same topics.
-    assert "Reload the code location" in new_topics.taken_up(["shop.b", "shop.a"], folder, reload)
+    assert "reload the code location" in new_topics.taken_up(["shop.b", "shop.a"], folder, reload)
     assert len(reloads) == 1
 
 

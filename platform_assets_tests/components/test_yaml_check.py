@@ -36,7 +36,7 @@ def test_what_is_right_is_declared_with_its_lines(tmp_path: Path) -> None:
     ("line", "attribute", "says"),
     [
         (4, "window: 61 * * * *", r"window: '61 * * * *' is not a cron schedule"),
-        (4, "window: every minute", "every hour is '0 * * * *'"),
+        (4, "window: every minute", "write '0 * * * *' for every hour"),
         (3, "topic: or ders", "topic: 'or ders' is not a legal Kafka topic name: use 1 to 249"),
         (3, "topic: [orders]", "topic: must be text"),
         (5, "start: yesterday", "start: 'yesterday' is not an ISO 8601 time such as"),
@@ -50,7 +50,7 @@ def test_what_is_right_is_declared_with_its_lines(tmp_path: Path) -> None:
         (5, 'start: "{{ no_such }}"', "its template cannot be evaluated"),
         (5, 'start: "{{ unfinished"', "its template cannot be evaluated"),
         (6, "wimdow: x", "wimdow: unknown field: did you mean 'window'?"),
-        (6, "zzz: x", "zzz: unknown field: known are topic, window, start"),
+        (6, "zzz: x", "zzz: unknown field: use one of topic, window, start"),
         (6, "max_windows_per_run: 1.5", "max_windows_per_run: must be a whole number, not 1.5"),
         (6, "max_windows_per_run: many", "max_windows_per_run: must be a whole number, not 'many'"),
         (6, "max_windows_per_run: 0", "must be 1 or more, not 0"),
@@ -119,7 +119,7 @@ def test_files_that_dagster_would_pass_over_are_named(tmp_path: Path) -> None:
     judged(tmp_path, "some: settings\n", "shop/settings.yaml")
     found = judged(tmp_path, TYPE + GOOD.replace("orders", "invoices"), "invoices.yaml")
     assert [(str(m.file.relative_to(tmp_path / "defs")), m.message.partition(",")[0]) for m in found.mistakes] == [
-        ("invoices.yaml", f"Dagster reads only defs.yaml: move it to {tmp_path / 'defs/invoices/defs.yaml'}"),
+        ("invoices.yaml", f"Dagster reads only defs.yaml: move this file to {tmp_path / 'defs/invoices/defs.yaml'}"),
         ("shop/returns/defs.yaml", "it is not loaded"),
     ]
 

@@ -235,7 +235,10 @@ def test_both_paths_agree_on_texts_near_a_format(words: str, noise: list[str], d
         ("%Y-%m-%d %Q", "'%Q' is unknown; use, each at most once: %Y %y"),
         ("%Y-%m-%d %d", "'%d' comes twice"),
         ("%Y-%m-%d %", "'%' is unknown"),
-        ("%b %e %H:%M:%S", "must have one of %Y and %y; declare a column that is not a complete time as STRING"),
+        (
+            "%b %e %H:%M:%S",
+            "must contain exactly one of %Y and %y; declare a column with values that are not complete times as STRING",
+        ),
     ],
 )
 def test_a_format_that_is_no_whole_time_is_refused(words: str, message: str) -> None:
@@ -244,7 +247,9 @@ def test_a_format_that_is_no_whole_time_is_refused(words: str, message: str) -> 
 
 
 def test_types_that_no_text_stands_for_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"column 'x': a text cannot become ARRAY<INT>; declare it as STRING"):
+    with pytest.raises(
+        ConfigurationError, match=r"column 'x': text cannot be converted to ARRAY<INT>; declare the column as STRING"
+    ):
         conversion(pa.field("x", pa.list_(pa.int32())))
     with pytest.raises(ConfigurationError, match="a time format applies only to DATE and TIMESTAMP"):
         conversion(pa.field("x", pa.int32()), time_format("%Y-%m-%d"))

@@ -120,9 +120,15 @@ COLUMNS = pa.schema([
         (Expectation("e", "in", ("text",), values=("a", 7)), "7 is not a valid value, because column 'text' is STRING: give text, in"),
         (Expectation("e", "pattern", ("n",), pattern="a"), "pattern: column 'n' is TINYINT, but 'pattern' needs text"),
         (Expectation("e", "pattern", ("raw",), pattern="a"), "pattern: column 'raw' is BINARY, but 'pattern' needs text"),
-        (Expectation("e", "pattern", ("text",), pattern="a(?=b)"), "pattern: 'a(?=b)' of column 'text' is not a regular expression"),
-        (Expectation("e", "pattern", ("text",), pattern="a)(b"), "pattern: 'a)(b' of column 'text' is not a regular expression"),
-        (Expectation("e", "pattern", ("text",), pattern=r"\Qa"), r"pattern: '\\Qa' of column 'text' is not a regular expression"),
+        (Expectation("e", "pattern", ("text",), pattern="a(?=b)"),
+         "pattern: 'a(?=b)' of column 'text' "
+         "is not a valid RE2 regular expression"),
+        (Expectation("e", "pattern", ("text",), pattern="a)(b"),
+         "pattern: 'a)(b' of column 'text' "
+         "is not a valid RE2 regular expression"),
+        (Expectation("e", "pattern", ("text",), pattern=r"\Qa"),
+         r"pattern: '\\Qa' of column 'text' "
+         "is not a valid RE2 regular expression"),
         (Expectation("e", "unique", ("n", "tags")), "unique: column 'tags' is ARRAY<STRING>, but keys with arrays"),
         (Expectation("e", "unique", ("deep",)), "unique: column 'deep' is STRUCT<a: ARRAY<INT>>, but keys with arrays"),
     ],

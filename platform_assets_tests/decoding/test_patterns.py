@@ -201,7 +201,7 @@ def test_the_first_pattern_that_matches_whole_wins() -> None:
 def test_a_group_that_does_not_fit_its_type_names_pattern_and_column() -> None:
     (dead,) = decoded(of(*ALL), [b"2026-02-30 00:00:00,1 [7] INFO: x"]).dead.to_pylist()
     assert (dead["reason"], dead["place"]) == ("out_of_range", "time")
-    assert "pattern 'python': '2026-02-30 00:00:00,1' is no TIMESTAMP: not a calendar time" in dead["detail"]
+    assert "pattern 'python': '2026-02-30 00:00:00,1' is not a valid TIMESTAMP: not a calendar time" in dead["detail"]
 
 
 @pytest.mark.parametrize(
@@ -209,15 +209,22 @@ def test_a_group_that_does_not_fit_its_type_names_pattern_and_column() -> None:
     [
         (
             "2026-01-01 00:00:00,1 [seven] INFO: x",
-            r"the nearest is 'python': the line matches its first 3 of 10 parts, and its last 6; the next part is (?P<process>\d+)",
+            "the nearest pattern is 'python': the line matches the first 3 of its 10 parts, and its last 6; the next part, "
+            r"which does not match, is (?P<process>\d+)",
         ),
-        ('10.0.0.1 - ann [22/Nov/2026:01:02:03 +0000] "GET /" 200', "nearest is 'access'"),
+        ('10.0.0.1 - ann [22/Nov/2026:01:02:03 +0000] "GET /" 200', "nearest pattern is 'access'"),
         (
             '127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" 200 -x',
-            "the nearest is 'server': it matches the line, but more text follows",
+            "the nearest pattern is 'server': it matches the start of the line, but more text follows",
         ),
-        ('127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" error -', "the next part is (?P<status>"),
-        ("", r"no pattern matches the line, not even its start; the first one, 'access', begins with (?P<host>\S+)"),
+        (
+            '127.0.0.1 - - [22/Nov/2026 01:02:03] "GET / HTTP/1.1" error -',
+            "the next part, which does not match, is (?P<status>",
+        ),
+        (
+            "",
+            r"no pattern matches the line, not even its start; the first pattern, 'access', begins with (?P<host>\S+)",
+        ),
     ],
 )
 def test_an_unmatched_line_names_the_nearest_pattern(line: str, detail: str) -> None:
@@ -264,14 +271,14 @@ def test_what_is_plainly_good_never_reaches_the_exact_path(rng: random.Random, m
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ([], "option 'patterns' .* a list that is not empty"),
-        (["x"], r"patterns\[0\] must be a mapping with name, regex and optionally types; it is 'x'"),
+        ([], "option 'patterns' .* a non-empty list"),
+        (["x"], r"patterns\[0\] must be a mapping with name, regex and optionally types; got 'x'"),
         ([{"name": "x", "regex": "a", "type": {}}], r"patterns\[0\] must be a mapping"),
-        ([{"name": "x", "regex": "(?P<a>"}], r"patterns\[0\] \(x\): .*missing \).*an expression of RE2"),
+        ([{"name": "x", "regex": "(?P<a>"}], r"patterns\[0\] \(x\): .*missing \).*an RE2 regular expression"),
         ([{"name": "x", "regex": "a)|(b"}], r"patterns\[0\] \(x\): .*unexpected \)"),
         ([{"name": "x", "regex": "(a)"}], r"patterns\[0\] \(x\): .*unnamed groups.*\(\?:…\) for no column"),
-        ([{"name": "x", "regex": r"(?P<a>a)\1"}], r"patterns\[0\] \(x\): .*without look-around and backreferences"),
-        ([{"name": "x", "regex": "(?P<a>a)", "types": {"b": "INT"}}], "types names 'b', but the groups are: a"),
+        ([{"name": "x", "regex": r"(?P<a>a)\1"}], r"patterns\[0\] \(x\): .*without look-around or backreferences"),
+        ([{"name": "x", "regex": "(?P<a>a)", "types": {"b": "INT"}}], "`types` lists 'b', but the groups are: a"),
         ([{"name": "x", "regex": "(?P<a>a)", "types": {"a": "INT, b INT"}}], "the type of 'a' is 'INT, b INT'"),
         (
             [{"name": "x", "regex": "(?P<a>a)", "types": {"a": "INT NOT NULL"}}],
@@ -283,9 +290,12 @@ def test_what_is_plainly_good_never_reaches_the_exact_path(rng: random.Random, m
         ),
         (
             [{"name": "x", "regex": "(?P<a>a)", "types": {"a": {"format": "%Y"}}}],
-            "the type of 'a' must be a type, or",
+            "'a' must be declared as a type, or",
         ),
-        ([{"name": "x", "regex": "(?P<pattern>a)"}], "'pattern' is the column with the name of the pattern"),
+        (
+            [{"name": "x", "regex": "(?P<pattern>a)"}],
+            "'pattern' is reserved for the column that contains the name of the pattern",
+        ),
         ([{"name": "x", "regex": "(?P<window>a)"}], "'window' is a reserved column of decoded tables"),
         ([SIMPLE, SIMPLE], "'one' occurs twice"),
         ([SIMPLE, {"name": "x", "regex": "(?P<n>a)"}], "group 'n' is TINYINT in 'one' but STRING in 'x'"),

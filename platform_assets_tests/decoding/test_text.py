@@ -56,7 +56,7 @@ def test_a_value_of_more_than_max_bytes_is_too_large() -> None:
     ("options", "message"),
     [
         ({"charset": "latin-1"}, "option 'charset' of format 'string' is 'latin-1'; it must be one of: utf-8"),
-        ({"column": ""}, "option 'column' .* a text that is not empty"),
+        ({"column": ""}, "option 'column' .* a non-empty string"),
         ({"max_bytes": True}, "option 'max_bytes' .* is True; it must be a number of bytes from 1 to"),
         ({"encoding": "utf-8"}, "has no option 'encoding'; its options are: charset, column, max_bytes"),
     ],

@@ -83,7 +83,7 @@ def test_interrupted_and_started_again_it_ends_exact(tmp_path: Path, rng: random
         code, text = demo(root)
         assert code == 0, text
         for topic, rows in (("flights", "336,782"), ("weather", "26,117"), ("planes", "3,323")):
-            assert f"{topic}: exact, each of {rows} rows once" in text
+            assert f"{topic}: exact: each of the {rows} rows exists once" in text
         code, again = demo(root)
         assert code == 0, again
         proof = re.compile(r"^ +(?:flights|weather|planes) +[\d,]+ +[\d,]+ +[\d,]+ ", re.MULTILINE)

@@ -53,7 +53,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(platform, "up", raising(KeyboardInterrupt()))
     code, text = demo(tmp_path)
     assert code == 130
-    assert text.endswith("Interrupted. Run it again to continue from here.\n")
+    assert text.endswith("Interrupted. Run the demo again to continue from here.\n")
 
 
 def test_a_second_demo_on_the_folder_is_refused(tmp_path: Path) -> None:

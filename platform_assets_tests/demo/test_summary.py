@@ -44,8 +44,8 @@ def test_the_table_shows_every_figure() -> None:
     for figure in (
         "flights", "1,400", "1,300", "35 of 35", "32 with rows", "0: [0, 700)", "1: [5, 800)", "195",
         "100 aborted", "95 markers", "2 of 2 passed",
-        "flights: exact, each of 1,300 rows once", "every check has passed",
-        "flights: 1,299 rows decoded, the totals of 19 columns are those that pandas", "1 dead letters", "1 missing",
+        "flights: exact: each of the 1,300 rows exists once", "every check has passed",
+        "flights: 1,299 rows decoded; the totals of 19 columns equal those that pandas", "1 dead letters", "1 missing",
     ):  # fmt: skip
         assert figure in text
 
@@ -59,12 +59,12 @@ def test_the_table_shows_every_figure() -> None:
             replace(GOOD, typed=replace(GOOD.typed, different={"hour": (Totals(2, 2, 9.0), Totals(2, 2, 8.0))})),
             "column hour: Totals(values=2, distinct=2, total=9.0) in the file",
         ),
-        (replace(GOOD, typed=replace(GOOD.typed, dead={})), "dead letters are none, but 1 missing were sent"),
+        (replace(GOOD, typed=replace(GOOD.typed, dead={})), "dead letters by reason: none; expected: 1 missing"),
         (
             replace(GOOD, ranges=TopicRanges({0: OffsetRange(0, 700)})),
-            "the windows cover offsets 0: [0, 700), the topic",
+            "the windows cover offsets 0: [0, 700), but the topic has offsets",
         ),
-        (replace(GOOD, holes=196), "196 offsets without a row, but the log explains 195"),
+        (replace(GOOD, holes=196), "196 offsets have no row, but the log accounts for 195"),
         (replace(GOOD, check_faults=("check no_gaps failed: 1 window",)), "check no_gaps failed: 1 window"),
     ],
 )

@@ -45,8 +45,8 @@ def test_what_is_right_has_no_fault(tmp_path: Path) -> None:
     source, loaded = SOURCES["planes"], dataset.load("planes")
     found = typed_proof.compare(lake_with(tmp_path, decoded("planes"), loaded.broken), source, loaded)
     assert found.faults() == []
-    assert "planes: 3,322 rows decoded, the totals of 9 columns" in found.sentence()
-    assert "1 dead letters, exactly those that were sent (1 malformed)" in found.sentence()
+    assert "planes: 3,322 rows decoded; the totals of 9 columns" in found.sentence()
+    assert "1 dead letters, exactly those expected (1 malformed)" in found.sentence()
 
 
 def test_a_wrong_value_a_lost_row_and_another_reason_are_found(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_dead_service_ends_the_wait() -> None:
 
 def test_progress_in_words() -> None:
     assert waiting.progress(COMPLETE) == "3 of 3 windows loaded"
-    assert waiting.progress(changed(windows_sealed=0)) == "none sealed"
+    assert waiting.progress(changed(windows_sealed=0)) == "no windows sealed"
     assert waiting.progress(changed(error="the ledger is lost")) == "the ledger is lost"
     failed = replace(COMPLETE, failed=(FailedRun("a", "2026-03-01-12:00"),))
     assert waiting.progress(failed) == "3 of 3 windows loaded, 1 runs failed"

@@ -52,14 +52,14 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
     try:
         root = Lake.at(lk.root)
         alone = choose_engine(root, lambda: lk.settings, lambda: session, "columnar")
-        with pytest.raises(UnsupportedError, match="Spark's workers have no Python that can run it"):
+        with pytest.raises(UnsupportedError, match="Spark's workers have no Python that can run the platform's code"):
             lk.loader(engine=alone).load(keys[0])
         with caplog.at_level(logging.WARNING):
             auto = choose_engine(root, lambda: lk.settings, lambda: session, "auto")
             found = dict(load_many(lk.loader(engine=auto), keys[:3]))
         assert [getattr(o, "outcome", o) for o in found.values()] == ["loaded"] * 3
         assert (
-            f"loading raw/{lk.topic} with Spark's connector from window {keys[0]} on: Spark's workers have no"
+            f"loading raw/{lk.topic} with Spark's connector, starting with window {keys[0]}: Spark's workers have no"
             in caplog.text
         )
         hiding = tmp_path / "hiding" / "platform_assets"
@@ -71,7 +71,7 @@ def test_workers_without_python_or_without_the_package_leave_loads_to_the_connec
             auto = choose_engine(root, lambda: lk.settings, lambda: session, "auto")
             found = dict(load_many(lk.loader(engine=auto), keys[3:]))
         assert [getattr(o, "outcome", o) for o in found.values()] == ["loaded"] * 2
-        assert "Spark's workers cannot import it (no package of this name)" in caplog.text
+        assert "Spark's workers cannot import the platform's code (no package of this name)" in caplog.text
         assert {r.engine for r in lk.ledger.receipts(lk.declaration.raw_table).values()} == {"connector"}
         assert records(lk.rows()) == records(lk.committed())
         assert not lk.orphans()

@@ -69,7 +69,7 @@ def test_old_formats_are_loaded_by_the_connector(
         loaded = lk.loader(engine=engine).load(key)
     assert loaded.receipt.rows == len(FORMATS) * (OLD_RECORDS + 1)
     assert engine.name == "connector"
-    assert f"loading raw/{lk.topic} with Spark's connector from window {key} on" in caplog.text
+    assert f"loading raw/{lk.topic} with Spark's connector, starting with window {key}: " in caplog.text
     # Without a timestamp, librdkafka returns 0, and Kafka's own client -1.
     assert contents(lk.rows()) == contents(lk.committed())
     assert {r.timestamp for r in lk.rows() if r.partition == 0 and r.offset < OLD_RECORDS} == {-1}, "magic 0 has none"

@@ -119,7 +119,7 @@ def test_verdicts_are_the_same_with_older_windows_only_counted(tmp_path: Path) -
     by = "Agreed: table log and ledger agree on"
     assert (
         counted[agreement].headline
-        == f"{by} {RECENT} windows; {WINDOWS - RECENT} older windows have not changed since then."
+        == f"{by} {RECENT} windows; {WINDOWS - RECENT} older windows have not changed since they were last checked."
     )
     assert whole[agreement].headline == f"{by} {WINDOWS} windows."
 

@@ -151,9 +151,9 @@ def test_many_partitions_share_the_last_row_the_gravest_ones_excepted() -> None:
 def test_nothing_sealed_is_said() -> None:
     heatmap = heatmap_of(facts(0))
 
-    assert heatmap.sentence == "raw/orders: no window is sealed yet"
+    assert heatmap.sentence == "raw/orders: no window has been sealed yet"
     assert heatmap.lines() == []
-    assert "no window is sealed yet" in picture(heatmap)
+    assert "no window has been sealed yet" in picture(heatmap)
 
 
 def test_lines_tell_every_state_by_a_letter_of_its_own() -> None:

@@ -102,10 +102,12 @@ def test_description_of_what_passed_has_nothing_to_do() -> None:
 def test_description_of_the_undecided_says_why() -> None:
     found = finding("could not tell", 1, None)
     text = describe(
-        check_result(found, headline="Could not tell for 1 window."), heatmap_of(facts(2)), worst_windows([found])
+        check_result(found, headline="The result is unknown for 1 window."),
+        heatmap_of(facts(2)),
+        worst_windows([found]),
     )
 
-    assert text.startswith(f"**Could not tell for 1 window.** Window {key(1)}: detail of could not tell")
+    assert text.startswith(f"**The result is unknown for 1 window.** Window {key(1)}: detail of could not tell")
 
 
 @pytest.mark.parametrize(

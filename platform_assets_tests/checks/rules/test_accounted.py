@@ -76,7 +76,7 @@ def test_holes_below_the_log_start_are_not_known_and_an_accepted_loss_is() -> No
     (finding,) = check_result.findings
     assert (finding.kind, finding.window, finding.alarming) == ("could not tell", key(1), False)
     assert f"accept-loss raw/orders {key(1)}" in finding.remedy
-    assert check_result.headline == "Could not tell for 1 window."
+    assert check_result.headline == "The result is unknown for 1 window."
     assert accounted.check_result(facts(1, holes={(0, 0): {"accepted loss": 1}}), []).headline == (
         "Every offset accounted for: 19 rows + 1 offset accepted as lost = 20 offsets in 1 window."
     )

@@ -351,7 +351,7 @@ def test_windows_that_were_only_rewritten_are_read_one_by_one_and_nothing_of_the
         assert facts.rewritten == {w.key for w in windows[: windows.index(some[-1]) + 1]}
         assert no_gaps.check_result(facts).passed
         assert no_duplicates.check_result(facts).headline.endswith(
-            f"{counted(len(facts.rewritten), 'window')} of them by reading their files."
+            f", including {counted(len(facts.rewritten), 'window')} whose files were read."
         )
         return peak
 

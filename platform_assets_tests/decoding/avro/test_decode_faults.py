@@ -22,7 +22,7 @@ NESTED: Final = {"type": "array", "items": {"type": "array", "items": ["null", "
 
 FIELDS: Final[Mapping[str, tuple[Any, bytes, bytes, str]]] = {
     "number": ("int", b"\x02", b"\x80\x80\x80\x80\x80\x40", "an int of"),
-    "union": (["null", "int"], b"\x02\x02", b"\x08", "branch 4 of a union of 2"),
+    "union": (["null", "int"], b"\x02\x02", b"\x08", "branch 4 of a union with 2 branches"),
     "text": ("string", b"\x02A", b"\x06A\xffC", "not UTF-8"),
     "colour": (ENUM, b"\x02", b"\x06", "symbol 3 of enum"),
     "truth": ("boolean", b"\x01", b"\x02", "a boolean of 2"),

@@ -67,7 +67,7 @@ def test_a_record_of_another_name_is_refused_until_its_name_is_an_alias(place: s
     renamed = new if place == "$" else new["fields"][0]["type"]
     written_name = renamed["name"]
     renamed["name"] = "other.Refund"
-    why = rf"{re.escape(place)}: the written record is \S+, but the declared one is other\.Refund; .* aliases"
+    why = rf"{re.escape(place)}: the written record is \S+, but the declared record is other\.Refund; .* aliases"
     with pytest.raises(ConfigurationError, match=why):
         avro(new, old)
     renamed["aliases"] = [written_name.rsplit(".")[-1]]
@@ -182,7 +182,7 @@ def test_units_of_timestamps_are_those_that_were_written() -> None:
 @pytest.mark.parametrize(
     ("writer", "reader", "place"),
     [
-        (record(a="int"), record(a="int", b="int"), r"\$\.b: the writer's schema lacks it"),
+        (record(a="int"), record(a="int", b="int"), r"\$\.b: the writer's schema lacks this field"),
         (record(a="string"), record(a="int"), r"\$\.a: the writer's type is string, which cannot be read as int"),
         (record(a="double"), record(a="float"), r"\$\.a"),
         (record(a=["null", "string"]), record(a="int"), r"\$\.a"),
@@ -204,14 +204,14 @@ def test_schemas_that_cannot_be_read_are_refused(writer: Any, reader: Any, place
         (record(a={"type": "array", "items": ["null", "R"]}), r"\$\.a\[\]: R contains itself"),
         (record(a="null"), r"\$\.a: .*null"),
         (record(), "has no fields"),
-        (record(a="int", A="int"), "the same name in a table"),
+        (record(a="int", A="int"), "fields 'a' and 'A' would have the same column name in a table"),
         (record(a="uuid"), "'uuid' is neither an Avro type"),
         (record(a={"type": "bytes", "logicalType": "decimal", "precision": 39}), "at most 38 digits"),
         (record(a={"type": "long", "logicalType": "local-timestamp-micros"}), "use long, without a logical type"),
         ({"type": "record", "fields": []}, "without a name"),
         (["int", "int"], "not allowed"),
         (5, "not an Avro type"),
-        ("{broken", "not a schema that can be read"),
+        ("{broken", "not a valid Avro schema"),
         ("", "must be an Avro schema"),
     ],
     ids=str,

@@ -75,15 +75,18 @@ def test_page_is_right(rule: Rule, path: Path) -> None:
         ({"json_schema": {"type": "array"}}, "#/items"),
         ({"schema": "a INT", "timestamps": "epoch"}, "'timestamps' .* is 'epoch'; it must be one of: iso8601, iso"),
         ({"schema": "a INT", "columns": ["a"]}, "'columns' .* mapping of columns to fields of the value"),
-        ({"schema": "a INT", "columns": {"b": "key"}}, "columns: 'b': `schema` declares no such column; there are: a"),
+        ({"schema": "a INT", "columns": {"b": "key"}}, "columns: 'b': `schema` declares no such column; available: a"),
         (
             {"schema": "a INT, b INT", "columns": {"a": "k", "b": "k"}},
-            "'columns' .* each field of the value becomes one column",
+            "'columns' .* each field of the value to only one column",
         ),
-        ({"schema": "a INT, b INT", "columns": {"a": "b"}}, "'columns' .* not columns of `schema` themselves"),
+        (
+            {"schema": "a INT, b INT", "columns": {"a": "b"}},
+            "'columns' .* no field has the name of another column of `schema`",
+        ),
         (
             {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}, "columns": {"x": "key"}},
-            "columns: 'key': `json_schema` has no such property; there are: a",
+            "columns: 'key': `json_schema` has no such property; available: a",
         ),
         ({"schema": "a INT", "max_depth": 501}, "'max_depth' .* is 501; it must be a number of levels from 1 to 500"),
         ({"schema": "a INT", "max_depth": True}, "'max_depth' .* is True"),

@@ -346,7 +346,7 @@ def test_a_dead_letter_names_the_option_that_reads_the_time(
 def test_json_of_a_registry_or_of_connect_is_recognised() -> None:
     [dead] = both({"schema": "a INT"}, [b'\0\0\0\1\2{"a":1}']).dead.to_pylist()
     assert dead["reason"] == "malformed"
-    assert dead["detail"].endswith("prefix of schema 258 of a registry: declare `registry: true`")
+    assert dead["detail"].endswith("begins with a registry's prefix for schema 258: declare `registry: true`")
     wrapped = b'{"schema":{"type":"struct"},"payload":{"a":1}}'
     [dead] = both({"schema": "a INT NOT NULL"}, [wrapped]).dead.to_pylist()
     assert "set `schemas.enable=false` in its converter, or declare payload STRUCT<…>" in dead["detail"]

@@ -204,12 +204,12 @@ def test_declarations_that_are_wrong_are_refused() -> None:
         decoder(described(endless), "t.Endless")
     with pytest.raises(ConfigurationError, match="which 'descriptor_set' does not contain"):
         decoder(name="t.Other")
-    with pytest.raises(ConfigurationError, match="give protoc --include_imports"):
+    with pytest.raises(ConfigurationError, match="run protoc with --include_imports"):
         decoder(descriptor_pb2.FileDescriptorSet(file=[SET.file[-1]]))
     with pytest.raises(ConfigurationError, match="has no fields"):
         decoder(described(message("None")), "t.None")
     for text in ("?", "AAAA"):
-        with pytest.raises(ConfigurationError, match="not a set of descriptors in base64"):
+        with pytest.raises(ConfigurationError, match="not a descriptor set in base64"):
             decoder_of(FormatSpec("protobuf", {"descriptor_set": text, "message": "t.All"}))
     doubling = [message("M0", ("a", 1, Proto.TYPE_INT32, ""))]
     for level in range(1, 40):

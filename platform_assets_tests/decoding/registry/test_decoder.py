@@ -151,7 +151,7 @@ def test_another_record_of_the_topic_is_a_dead_letter_until_its_name_is_an_alias
     assert found.columns["id"].to_pylist() == [1, None]
     [letter] = found.dead.to_pylist()
     assert (letter["row"], letter["reason"]) == (1, "wrong_type")
-    why = "schema 72: $: the written record is shop.Refund, but the declared one is shop.Payment; if both"
+    why = "schema 72: $: the written record is shop.Refund, but the declared record is shop.Payment; if both"
     assert letter["detail"].startswith(why)
     both = {**payment, "aliases": ["Refund"]}
     found = decoding.decoded(decoder_of(FormatSpec("avro", {"schema": both, "registry": True})), values)
@@ -458,7 +458,10 @@ def test_ids_that_nobody_registered_cannot_have_the_registry_asked_without_end(
     assert len(registry.asked) == 4
     assert found.columns["id"].to_pylist() == [*[None] * 10, 2, 2]
     assert set(found.dead["reason"].to_pylist()) == {"unknown_schema"}
-    assert "was not looked up, because the registry already lacked 3 other ids" in found.dead["detail"].to_pylist()[-1]
+    assert (
+        "was not looked up, because 3 other ids were already missing from the registry"
+        in found.dead["detail"].to_pylist()[-1]
+    )
 
 
 # --- location of the id ---
@@ -501,7 +504,7 @@ def test_an_id_or_a_guid_in_a_header_is_read(registry: FakeRegistry) -> None:
     assert found.dead["row"].to_pylist() == [4, 5, 6, 7]
     assert set(found.dead["reason"].to_pylist()) == {"malformed"}
     details = found.dead["detail"].to_pylist()
-    assert details[0] == "the record has no header __value_schema_id, where `id: header` looks for its schema"
+    assert details[0] == "the record has no header __value_schema_id, where `id: header` looks for the schema id"
     assert details[2].startswith("header __value_schema_id has 3 bytes")
     key = by_header().decode_records(
         pa.array([old], pa.binary()), headers([("__key_schema_id", headed(1, b""))]), "key"
@@ -533,7 +536,7 @@ def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeyp
         [], [(content, long)], [(glob, long)], [(glob, long)], [], [(content, b"1")], [(content, long), (glob, long)]
     )
     details = avro().decode_records(values, of_records, "value").dead["detail"].to_pylist()
-    assert details[0].endswith("Apicurio's ids of 8 bytes begin like this: declare `id: apicurio`")
+    assert details[0].endswith("Apicurio's 8-byte ids begin like this: declare `id: apicurio`")
     assert details[1].endswith("names its schema in an Apicurio header: declare `id: apicurio`")
 
     def apicurio(way: str = "apicurio") -> RegistryDecoder:
@@ -541,7 +544,7 @@ def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeyp
         assert isinstance(made, RegistryDecoder)
         return made
 
-    with pytest.raises(ConfigurationError, match="next to /apis/ccompat/v7: use an address with that path"):
+    with pytest.raises(ConfigurationError, match="next to /apis/ccompat/v7: use an address that contains this path"):
         apicurio().decode_records(values, of_records, "value")
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", f"{registry.url}/apis/ccompat/v7")
     for kind, schema in (("content", OLD), ("global", NEW)):
@@ -580,7 +583,7 @@ def test_references_of_apicurio_are_followed_and_an_unknown_id_is_one(
     assert found.columns.to_pylist() == [{"a": {"x": 7}}, {"a": None}]
     assert found.dead.to_pylist()[0]["reason"] == "unknown_schema"
     registry.has(f"{base}/groups/default/artifacts/gone/versions/1/content", {"status": 404}, status=404)
-    for artifact, detail in (("..", "would request another path"), ("gone", "which the registry does not have")):
+    for artifact, detail in (("..", "would lead to another path"), ("gone", "which the registry does not have")):
         registry.has(f"{base}/ids/contentIds/9/references", [{**reference, "artifactId": artifact}])
         again = decoder_of(FormatSpec("avro", {"schema": record(a=inner), "registry": True, "id": "apicurio"}))
         dead = again.decode(pa.array([head[0] + b"\x0e"], pa.binary())).dead

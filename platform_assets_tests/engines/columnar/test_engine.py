@@ -278,5 +278,8 @@ def test_where_it_is_not_fit_the_connector_loads_and_the_log_says_why(
     with caplog.at_level(logging.WARNING):
         assert lk.loader(engine=auto).load(key).outcome == "loaded"
     assert auto.name == "connector"
-    assert f"workers have version {worker.CODE} of its code, but this process has another" in caplog.text
+    assert (
+        f"workers have version {worker.CODE} of the platform's code, but this process has version another"
+        in caplog.text
+    )
     assert records(lk.rows()) == records(lk.committed())

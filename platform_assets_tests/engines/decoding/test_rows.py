@@ -119,5 +119,5 @@ def test_decoders_that_read_headers_get_those_of_their_records() -> None:
     rows, dead = made.rows(raw((0, 1, b"k", b'{"id": 1}'), (0, 2, b"k", None)))
     assert [r["tombstone"] for r in rows.to_pylist()] == [True]
     (letter,) = dead.to_pylist()
-    assert letter["detail"] == "the record has no header __value_schema_id, where `id: header` looks for its schema"
+    assert letter["detail"] == "the record has no header __value_schema_id, where `id: header` looks for the schema id"
     assert letter["value"] == b'{"id": 1}'

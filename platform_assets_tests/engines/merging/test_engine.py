@@ -97,7 +97,7 @@ def _unavailable() -> Any:
 def test_workers_without_the_code_leave_their_shares_to_this_process(
     monkeypatch: pytest.MonkeyPatch, work: Work, tmp_path: Path
 ) -> None:
-    old = '{"share": 1, "unsupported": "Spark\'s workers have version 1 of its code"}'
+    old = '{"share": 1, "unsupported": "Spark\'s workers have version 1 of the platform\'s code"}'
     spark(monkeypatch, [done(0), old, done(2)])
     reports = list(MergeEngine(lambda: None).merge(work))
     assert [report.share for report in reports] == [0, 1, 2]
