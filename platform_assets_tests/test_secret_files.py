@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_used_is_named_by_its_variable_and_each_remedy_hel
     file = tmp_path / "canary"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ConfigurationError, match="The file that NAME_FILE names") as caught:
+    with pytest.raises(ConfigurationError, match="The file set in NAME_FILE") as caught:
         secret({"NAME_FILE": str(file)}, "NAME")
     assert "canary" not in str(caught.value)
     assert "set NAME instead" in str(caught.value)
@@ -79,7 +79,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, kind: str) -
         [sys.executable, "-c", asked, place], capture_output=True, text=True, timeout=60, check=False
     )
     said = ended.stderr.splitlines()[-1]
-    assert "The file that NAME_FILE names" in said
+    assert "The file set in NAME_FILE" in said
     assert "is not a regular file" in said
     assert "canary" not in said
     place.rmdir() if kind == "folder" else place.unlink()
@@ -101,7 +101,7 @@ def test_a_client_that_reads_the_environment_gets_the_secret_of_the_file(tmp_pat
     for _ in range(2):
         take(environ, STORE)
         assert environ == {"AWS_SECRET_ACCESS_KEY": "from the file", "AWS_ACCESS_KEY_ID": "id", "AWS_REGION": "r"}
-    with pytest.raises(ConfigurationError, match="The file that AWS_SESSION_TOKEN_FILE names cannot be read"):
+    with pytest.raises(ConfigurationError, match="The file set in AWS_SESSION_TOKEN_FILE cannot be read"):
         take({"AWS_SESSION_TOKEN_FILE": str(tmp_path / "none")}, STORE)
 
 
@@ -109,7 +109,7 @@ def test_each_program_that_reads_the_lake_takes_the_stores_secrets_from_files(tm
     shell = Shell(tmp_path / "project", {"LAKE_ROOT": str(tmp_path / "lake"), "AWS_ACCESS_KEY_ID_FILE": "/nowhere"})
     said = shell.run("status")
     assert said.exit_code == 1
-    assert "The file that AWS_ACCESS_KEY_ID_FILE names cannot be read" in said.output
+    assert "The file set in AWS_ACCESS_KEY_ID_FILE cannot be read" in said.output
     for program in (
         ["-m", "platform_assets.services.spark_node", "connect", "--master", "local[1]", "--host", "127.0.0.1"],
         ["-c", "import platform_assets.definitions as d; d.defs()"],
@@ -118,7 +118,7 @@ def test_each_program_that_reads_the_lake_takes_the_stores_secrets_from_files(tm
         ended = subprocess.run(
             [sys.executable, *program], env=environ, capture_output=True, text=True, timeout=120, check=False
         )
-        assert "The file that AWS_ACCESS_KEY_ID_FILE names cannot be read" in ended.stderr
+        assert "The file set in AWS_ACCESS_KEY_ID_FILE cannot be read" in ended.stderr
 
 
 @pytest.mark.parametrize("control", ["\n", "\r", "\0", "\x1b", "\x7f", "\x85", "\u2028", "\udcff"])

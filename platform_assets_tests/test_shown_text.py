@@ -54,7 +54,7 @@ EXCEPTIONS: Final = {
     (
         "orchestration/definitions.py",
         "(description or markdown(f'Kafka topic {declaration.topic}.')) + "
-        "' A partition is a sealed window: offsets that never change.'",
+        "' Each partition is a sealed window: a range of offsets that never changes.'",
     ): "Markdown that the owner of the topic's YAML writes on purpose",
     ("orchestration/resources.py", "given.description"): "of a field of a config class: a constant",
     ("lake/location.py", "description"): "of a Delta table: no page shows it",

@@ -70,8 +70,8 @@ def test_it_installs_the_package_and_nothing_else(site: Path) -> None:
 def test_an_empty_folder_says_how_to_begin_and_the_project_is_checked(site: Path, tmp_path: Path) -> None:
     refused = run(site, tmp_path, "status")
     assert refused.returncode == 1
-    assert f"{tmp_path} is not a project's folder" in refused.stderr
-    remedy = refused.stderr.rpartition("make one: platform-assets ")[2].split()
+    assert f"{tmp_path} is not a project folder" in refused.stderr
+    remedy = refused.stderr.rpartition("create a project: platform-assets ")[2].split()
     assert remedy == ["init", "shop", "&&", "cd", "shop"]
     assert run(site, tmp_path, *remedy[:2]).returncode == 0
     project = tmp_path / "shop"
@@ -90,7 +90,7 @@ def test_an_empty_folder_says_how_to_begin_and_the_project_is_checked(site: Path
 def test_the_demo_says_that_it_needs_the_checkout(site: Path, tmp_path: Path) -> None:
     refused = run(site, tmp_path, "demo", "--once")
     assert refused.returncode == 1
-    assert "The demo is part of the checkout" in refused.stderr
+    assert "The demo runs only from a source checkout" in refused.stderr
 
 
 @pytest.mark.alone

@@ -20,7 +20,7 @@ LOGIN = {"sasl.username": "reader", "sasl.password": "canary-51c0"}
     ("server", "says"),
     [
         ("nohost.invalid:9092", "this machine cannot resolve the name 'nohost.invalid'"),
-        ("127.0.0.1:1", "no service listens at 127.0.0.1:1: start the broker there, or correct the port"),
+        ("127.0.0.1:1", "no service is listening at 127.0.0.1:1: start the broker there, or correct the port"),
         ("127.0.0.1", "'127.0.0.1' does not have the form host:port"),
         ("127.0.0.1:kafka", "does not have the form host:port"),
     ],

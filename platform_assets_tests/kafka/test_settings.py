@@ -110,7 +110,7 @@ def test_a_misspelt_limit_is_refused_with_the_names_of_the_limits(name: str) -> 
     with pytest.raises(ConfigurationError) as caught:
         ClientSettings.from_environment({"KAFKA_BOOTSTRAP_SERVERS": "a:1", name: SECRET})
     text = str(caught.value)
-    assert text.startswith(f"{name} is not a limit of record batches. Use one of ")
+    assert text.startswith(f"{name} is not a setting for limits on record batches. Use one of ")
     assert SECRET not in text
     named = re.findall(r"KAFKA_BATCH_MAX_[A-Z]+\b", text.removeprefix(name))
     assert named == sorted(BATCH_VARIABLES.values())

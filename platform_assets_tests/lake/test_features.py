@@ -71,7 +71,7 @@ def test_deletion_vectors_of_spark_are_refused_and_the_way_that_is_named_ends_wi
     vectors = set(table.glob("**/deletion_vector*.bin"))
     assert vectors
     for call in refusals(topic):
-        with pytest.raises(TableUnsupportedError, match=r"deletion vectors hide rows of 1 of its files.*REORG") as e:
+        with pytest.raises(TableUnsupportedError, match=r"deletion vectors hide rows in 1 of its files.*REORG") as e:
             call()
     assert vectors <= set(table.glob("**/*.bin"))
 
@@ -140,7 +140,7 @@ def test_rows_that_a_vector_hides_are_refused_until_no_file_has_one(tmp_path: Pa
     version = load_log.version(folder) + 1
     folder.write(f"_delta_log/{version:020}.json", "\n".join(map(json.dumps, lines)).encode())
     for call in refusals(topic):
-        with pytest.raises(TableUnsupportedError, match=r"deletion vectors hide rows of 1 of its files.*REORG"):
+        with pytest.raises(TableUnsupportedError, match=r"deletion vectors hide rows in 1 of its files.*REORG"):
             call()
     # After a purge, here by removing the file, past versions with vectors are ignored.
     lines = [{"remove": {"path": add.path, "dataChange": True, "deletionTimestamp": 1, "deletionVector": vector}}]

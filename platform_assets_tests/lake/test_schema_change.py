@@ -96,7 +96,7 @@ def test_other_changes_are_refused_until_they_are_declared(tmp_path: Path, decla
     with pytest.raises(SchemaChangeError):
         prepared(tmp_path, declared, "another table's")
     assert f"`replaces: {refused.value.held}`" in str(refused.value)
-    assert "It has no rows." in str(refused.value)
+    assert "The table has no rows." in str(refused.value)
     after = prepared(tmp_path, declared, refused.value.held)
     assert after.equals(decoded_table.columns(None, declared))
     assert not after.equals(before, check_metadata=True)

@@ -21,7 +21,10 @@ def declared(**changes: Any) -> TopicDeclaration:
     ("changes", "message"),
     [
         ({"topic": "a/b"}, "legal Kafka topic name"),
-        ({"schedule": "hourly"}, r"'hourly' of topic 'orders' is not a cron schedule .* every hour is '0 \* \* \* \*'"),
+        (
+            {"schedule": "hourly"},
+            r"'hourly' of topic 'orders' is not a cron schedule .* '0 \* \* \* \*' for every hour",
+        ),
         ({"schedule": "0 0 30 2 *"}, "not a cron schedule"),
         ({"start": datetime(2026, 1, 1)}, "no time zone"),
         ({"start": datetime(1969, 12, 31, tzinfo=UTC)}, "before 1970"),

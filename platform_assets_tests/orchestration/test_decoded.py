@@ -109,7 +109,7 @@ def test_too_many_dead_letters_and_damage_are_errors(
     windows = checks.windows_of(lk.declaration, lk.ledger)
     (finding,) = checks.conserved(windows).findings
     assert (finding.window, finding.kind) == (keys[0], "not conserved")
-    assert finding.remedy == f"Materialize partition {keys[0]} of decoded/{lk.topic}: it is decoded again."
+    assert finding.remedy == f"Materialize partition {keys[0]} of decoded/{lk.topic}: the run decodes the window again."
     materialize(lk, spark_remote, [keys[0]], instance)
     assert checks.conserved(checks.windows_of(lk.declaration, lk.ledger)).passed
 
@@ -139,9 +139,9 @@ def test_what_is_expected_of_rows_warns_until_they_are_corrected(
     assert "1 of 3 rows fail (`value matches '[a-z]*' as a whole`): 1 in window" in pattern.description
     (sample,) = plain(unique.metadata["samples"])
     assert (sample["offset"], sample["value"]) == (2, "ok: 2 rows, the first at partition 0 offset 1")
-    assert "the producer sent the key again" in unique.description
+    assert "the producer sent the same key again" in unique.description
     load = f"`platform-assets load decoded/{lk.topic} {older}`"
-    assert f"1 window not measured with this declaration, the newest of which is {older}: {load}" in pattern.description
+    assert f"1 window not measured with this declaration (newest: {older}). Run {load}" in pattern.description
 
     lk.declare(replace(judged, repairs=(Repair(key, 0, 2, "other"), Repair(key, 1, 0, "x"))))
     result = materialize(lk, spark_remote, [key], instance)
@@ -184,7 +184,7 @@ def test_each_expectation_is_a_check(tmp_path: Path) -> None:
     assert set(names.check_keys(declaration)) >= set(keys)
     specs = [graph.get_check_spec(key) for key in keys]
     assert [spec.blocking for spec in specs] == [True, False]
-    assert specs[1].description == "In each loaded window, `(value) is unique`."
+    assert specs[1].description == "Expected in each loaded window: `(value) is unique`."
     assert graph.get(table_key(declaration.decoded_table)).code_version == TEXT.digest
 
 

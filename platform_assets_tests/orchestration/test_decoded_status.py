@@ -219,7 +219,7 @@ def test_windows_that_a_check_of_the_raw_table_holds_back_are_named(
         )
     )
     (problem,) = of_decoded(seen(topic, instance)).problems
-    assert f"1 window ({key}) not decoded: a check of raw/{TOPIC} fails" in problem
+    assert f"1 window ({key}) not decoded, because a check of raw/{TOPIC} failed" in problem
 
 
 def test_windows_whose_rows_went_with_former_columns_are_named_with_what_brings_them_back(topic: DecodedTopic) -> None:

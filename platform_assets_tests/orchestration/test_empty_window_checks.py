@@ -92,7 +92,7 @@ def test_a_tick_that_reads_no_file_says_which_audit_did(idle_topic: IdleTopic) -
     text = check_text(idle_topic.tick(), DEEP_AUDIT.name)
 
     assert text.startswith("This report read no files; the audit of 20")
-    assert "read 4 windows with 80 rows: all as committed." in text
+    assert "read 4 windows with 80 rows, all unchanged since the load." in text
 
 
 def test_a_check_that_fails_by_the_ledger_stays_failing(idle_topic: IdleTopic) -> None:
@@ -104,7 +104,7 @@ def test_a_check_that_fails_by_the_ledger_stays_failing(idle_topic: IdleTopic) -
         result = idle_topic.tick()
         assert not passed(result)[accounted.NAME]
         assert evaluations(result)[accounted.NAME].severity is dg.AssetCheckSeverity.ERROR
-        assert f"window {damaged}: 20 rows and 3 explained holes are not 20 offsets" in check_text(
+        assert f"window {damaged}: 20 rows and 3 explained holes do not add up to 20 offsets" in check_text(
             result, accounted.NAME
         )
 
@@ -174,7 +174,9 @@ def test_what_a_deep_audit_found_stays_until_the_files_are_others(idle_topic: Id
         assert evaluations(result)[DEEP_AUDIT.name].severity is dg.AssetCheckSeverity.ERROR
         text = check_text(result, DEEP_AUDIT.name)
         assert text.startswith("1 window still damaged: the files have not changed since the audit.")
-        assert f"Offsets not accounted for: window {damaged.key}: 19 rows, the load committed 20" in text
+        assert (
+            f"Offsets not accounted for: window {damaged.key}: the window has 19 rows (its load committed 20)" in text
+        )
         assert f"What to do: Materialize partition {damaged.key} of raw/{TOPIC}" in text
 
     # The remedy: a load writes the window again.

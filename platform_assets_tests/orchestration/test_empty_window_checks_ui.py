@@ -83,7 +83,8 @@ def test_deep_audit_of_an_idle_topic_says_which_audit_read_the_files(page: Page,
     open_check(page, address, SOUND, DEEP_AUDIT.name)
 
     wait_for_texts(
-        page, ["This report read no files; the audit of 20", "read 4 windows with 80 rows: all as committed."]
+        page,
+        ["This report read no files; the audit of 20", "read 4 windows with 80 rows, all unchanged since the load."],
     )
     screenshot(page, "idle-deep-audit")
 
@@ -96,7 +97,7 @@ def test_checks_of_an_idle_topic_that_fail_stay_failing(page: Page, address: str
     wait_for_texts(page, ["1 window still damaged: the files have not changed since the audit."])
     screenshot(page, "idle-damaged-deep-audit")
     open_check(page, address, DAMAGED, accounted.NAME)
-    wait_for_texts(page, ["1 window not accounted for.", "20 rows and 3 explained holes are not 20 offsets"])
+    wait_for_texts(page, ["1 window not accounted for.", "20 rows and 3 explained holes do not add up to 20 offsets"])
     screenshot(page, "idle-damaged-accounted")
 
 

@@ -69,7 +69,7 @@ def test_a_tag_is_read_by_any_code_location(prefix: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("prefix", ["/", "plant/", "pla nt", "plant.north", "raw", "plant/kafka", "many"])
 def test_a_prefix_that_is_none_is_refused_and_the_remedy_helps(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PREFIX_VARIABLE, prefix)
-    with pytest.raises(ConfigurationError, match="give a name of letters, digits and underscores"):
+    with pytest.raises(ConfigurationError, match="Names consist of letters, digits and underscores"):
         table_key(RAW)
     monkeypatch.setenv(PREFIX_VARIABLE, "plant_1/north")
     assert key_prefix() == ("plant_1", "north")

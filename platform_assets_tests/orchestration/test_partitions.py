@@ -50,8 +50,11 @@ def test_a_backfill_whose_start_has_moved_names_both_and_the_way_on(
     error = failed.step_failure_data.error
     assert error is not None
     assert error.cause is not None
-    assert f"windows of {kind}/orders from 2026-01-01-05:00 on, which is no longer a partition" in error.cause.message
-    assert "partitions begin at 2026-01-02-00:00" in error.cause.message
+    assert (
+        f"windows of {kind}/orders from 2026-01-01-05:00 on, but 2026-01-01-05:00 is no longer a partition"
+        in error.cause.message
+    )
+    assert "partitions now begin at 2026-01-02-00:00" in error.cause.message
     assert f"`platform-assets load {kind}/orders 2026-01-01-05:00`" in error.cause.message
     assert list(tmp_path.iterdir()) == []
 

@@ -63,9 +63,10 @@ def test_retention_that_comes_near_is_a_problem_with_offset_time_and_bound() -> 
     )
     assert warnings == []
     assert (
-        "removes offset 100 of partition 0, which is not loaded, in 1.5 h at the earliest (retention.ms; 20%" in by_time
+        "will remove offset 100 of partition 0, which is not loaded, in 1.5 h at the earliest (retention.ms: 20%"
+        in by_time
     )
-    assert "partition 1, which is not loaded, in 30 min at the earliest (retention.bytes; 10%" in by_size
+    assert "partition 1, which is not loaded, in 30 min at the earliest (retention.bytes: 10%" in by_size
     assert "retention has removed 7 offsets of partition 2 from 100 on" in lost
 
 
@@ -73,7 +74,7 @@ def test_of_many_partitions_the_rest_is_counted() -> None:
     problems, _ = messages(table_forecast(*[Forecast(0, 0.0, None, 0.0)] * 5), 1)
     assert len(problems) == 4
     assert "at any moment" in problems[0]
-    assert problems[-1] == "in 2 more partitions retention is close"
+    assert problems[-1] == "2 more partitions are close to their retention limit"
 
 
 def test_a_short_transaction_is_not_worth_a_word() -> None:
@@ -129,7 +130,9 @@ def test_the_check_warns_where_retention_comes_near() -> None:
     found = retention_check.result(TABLE, table_forecast(FAR, Forecast(0, 1.0, None, 0.1)))
     assert not found.passed
     assert found.severity is dg.AssetCheckSeverity.WARN
-    assert (found.description or "").startswith("**Retention is close**: retention removes offset 100 of partition 1")
+    assert (found.description or "").startswith(
+        "**Retention is close**: retention will remove offset 100 of partition 1"
+    )
 
 
 def test_the_check_could_not_tell_without_a_forecast() -> None:

@@ -204,15 +204,15 @@ def test_loads_that_keep_failing_are_named_with_their_error_and_the_next_try(
     assert waits == timedelta(seconds=60)
     (problem,) = (p for p in t.problems if "failed to load" in p)
     assert windows[0].key in problem
-    assert "after 2 tries" in problem
-    assert f"since {failing.failing_since}, the last time at {failing.failed_at}" in problem
+    assert "(tried 2 times)" in problem
+    assert f"first at {failing.failing_since}, most recently at {failing.failed_at}" in problem
     assert "Spark Connect server at 10.1.2.3:15002 does not answer: refused" in problem
     assert not Status("", (t,)).healthy
     # It stays so during the next try, and ends with it.
     run(instance, dg.DagsterRunStatus.STARTED, windows[0].key)
     t = seen(tmp_path, instance)
     assert t.unloaded[0].state == "under way"
-    assert any("a run for it is in progress" in p for p in t.problems)
+    assert any("a run is in progress" in p for p in t.problems)
     for window in windows:
         loaded(tmp_path, window)
     assert seen(tmp_path, instance).unloaded == ()
@@ -268,7 +268,7 @@ def test_a_sensor_that_is_stopped_or_fails_is_a_problem(tmp_path: Path, instance
     assert (t.sensor.name, t.sensor.running, t.sensor.error) == (f"{TOPIC}_windows", True, None)
     tick_of(instance, state, TickStatus.FAILURE, NOW + timedelta(seconds=30), "no Kafka broker answered within 10 s")
     (problem,) = seen(tmp_path, instance, now).problems
-    assert f"its sensor clicks_windows fails, last at {iso(NOW + timedelta(seconds=30))}" in problem
+    assert f"its sensor clicks_windows is failing, last at {iso(NOW + timedelta(seconds=30))}" in problem
     assert f"no tick has succeeded since {iso(NOW)}" in problem
     assert "no Kafka broker answered" in problem
     instance.update_instigator_state(state.with_status(InstigatorStatus.STOPPED))
@@ -386,10 +386,8 @@ def test_checks_whose_results_dagster_has_lost_are_not_known_to_pass(
     assert seen(0).tables[0].problems == ()
     assert seen(60, None).tables[0].problems == ()
     (problem,) = seen(60).tables[0].problems
-    assert problem.startswith(
-        "whether no_gaps, no_duplicates would pass is not known: Dagster has no recorded result for them"
-    )
-    assert f"`platform-assets load raw/{TOPIC} {window.key}` evaluates and reports them" in problem
+    assert problem.startswith("the result of no_gaps, no_duplicates is not known: Dagster has no record of them")
+    assert f"`platform-assets load raw/{TOPIC} {window.key}` evaluates and reports the checks" in problem
     assert not seen(60).healthy
     # As the command that it names does.
     nobody: Any = None  # all is known from ledger and log
@@ -401,7 +399,10 @@ def test_checks_whose_results_dagster_has_lost_are_not_known_to_pass(
 
 def test_windows_that_become_more_and_more_are_a_problem() -> None:
     (problem,) = behind(range(6, 13), {n: n + 6 for n in range(1, 6)}, 12.5)
-    assert "7 sealed windows wait, the oldest since 2026-01-01T06:00:00+00:00, and 6 did 180 minutes ago" in problem
+    assert (
+        "7 sealed windows are waiting, the oldest since 2026-01-01T06:00:00+00:00; 180 minutes ago, there were 6"
+        in problem
+    )
 
 
 @pytest.mark.parametrize(
@@ -421,7 +422,7 @@ def test_a_backlog_that_does_not_grow_is_none(waiting: Sequence[float], done: Ma
 def test_a_growing_backlog_is_seen_in_ledger_and_clock(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     for window in recorded(tmp_path, TOPIC, [{0: n * 10} for n in range(9)])[:2]:
         loaded(tmp_path, window)
-    assert any("6 sealed windows wait" in p for p in seen(tmp_path, instance, edge(8.2)).problems)
+    assert any("6 sealed windows are waiting" in p for p in seen(tmp_path, instance, edge(8.2)).problems)
 
 
 # --- a backlog that is caught up with
@@ -472,8 +473,8 @@ def test_a_sensor_that_has_not_ticked_for_long_is_no_catching_up(
     tmp_path: Path, instance: dg.DagsterInstance, ticks: Mapping[float, TickStatus]
 ) -> None:
     t = caught_up_to(tmp_path, instance, ticks)
-    assert any("no window has been sealed since" in p for p in t.problems)
-    assert any("5 windows" in p and "has no known run" in p for p in t.problems)
+    assert any("has not been sealed, because the sensor is not ticking" in p for p in t.problems)
+    assert any("5 windows" in p and "with no known run" in p for p in t.problems)
     assert t.warning is None
 
 
@@ -482,7 +483,7 @@ def test_windows_that_a_tick_has_left_without_a_run_are_a_problem_although_it_ca
 ) -> None:
     (problem,) = caught_up_to(tmp_path, instance, {0.5: TickStatus.SUCCESS}).problems
     assert "5 windows" in problem
-    assert "has no known run" in problem
+    assert "with no known run" in problem
 
 
 # --- Spark ------------------------------------------------------------------------------------------------------------

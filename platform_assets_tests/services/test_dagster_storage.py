@@ -87,13 +87,13 @@ def test_the_address_may_be_in_a_file_and_the_remedies_help(tmp_path: Path, monk
     home, file = home_at(tmp_path / "home"), tmp_path / "address"
     home.dagster.mkdir(parents=True)
     given = {f"{POSTGRES_VARIABLE}_FILE": str(file)}
-    with pytest.raises(ConfigurationError, match=f"The file that {POSTGRES_VARIABLE}_FILE names cannot be read"):
+    with pytest.raises(ConfigurationError, match=f"The file set in {POSTGRES_VARIABLE}_FILE cannot be read"):
         dagster_services.prepare(home, given)
     file.write_text(NOBODY_THERE + "\n")
     settings = home.dagster / "dagster.yaml"
     # A file of an earlier release, which reads only the variable.
     settings.write_text(dagster_services.INSTANCE_FILE.read_text() + dagster_services._STORAGE)
-    with pytest.raises(ConfigurationError, match=r"Replace `storage` in the file by these lines") as refused:
+    with pytest.raises(ConfigurationError, match=r"Replace `storage` in that file with these lines") as refused:
         dagster_services.prepare(home, given)
     lines = str(refused.value).split("instead:")[1]
     for text in (dagster_services.INSTANCE_FILE.read_text() + lines, None):

@@ -67,7 +67,7 @@ def test_dagster_comes_up_with_its_code_and_goes_down_with_its_children(home: Ho
         for each in platform.up(home, UpOptions(workspace=workspace), report=said.append, environ=environ)
     }
     assert states["kafka"].status == states["spark"].status == "given"
-    assert "kafka: given by KAFKA_BOOTSTRAP_SERVERS, not started" in said
+    assert "kafka: not started, because KAFKA_BOOTSTRAP_SERVERS is set" in said
     assert states["dagster-daemon"].status == "running"
     address = states["dagster-webserver"].address
     assert address is not None

@@ -94,4 +94,4 @@ def test_code_that_cannot_be_imported_is_left_to_the_runs(copy: Path) -> None:
         check=True,
     )
     assert done.stdout == "continues\n"
-    assert "platform_assets.definitions is not loaded ahead of runs: SyntaxError" in done.stderr
+    assert "platform_assets.definitions could not be loaded before runs start: SyntaxError" in done.stderr

@@ -216,9 +216,9 @@ def test_where_a_private_module_of_dagster_has_moved_runs_start_by_its_own_launc
     (warning,) = [
         line for line in done.stderr.splitlines() if line.startswith("WARNING:platform_assets.services.run_launcher:")
     ]
-    assert "is left to Dagster's own launcher, which is slower" in warning
+    assert "is started by Dagster's own launcher, which is slower" in warning
     assert "dagster._cli.api" in warning
-    assert "Install the version of Dagster that requirements.lock names" in warning
+    assert "Install the version of Dagster that requirements.lock pins" in warning
 
 
 @pytest.mark.parametrize("moved", ["the module", "the name", "its arguments", "the origin's field"])

@@ -128,7 +128,7 @@ def test_a_damaged_file_is_named_without_what_it_holds(home: Home) -> None:
     kept = file.read_text()
     for text in ("canary", '{"kind": "canary", "passwords": {}}', '{"kind": "password"}', "[]"):
         file.write_text(text)
-        with pytest.raises(ConfigurationError, match=r"security\.json is damaged .*put it back from a copy"):
+        with pytest.raises(ConfigurationError, match=r"security\.json is damaged .*restore it from a backup"):
             Security.of_home(home)
     file.write_text(kept)
     assert Security.of_home(home) is not None

@@ -36,7 +36,7 @@ def test_both_engines_and_all_readers_agree_but_for_a_value_that_was_changed(
     assert found.rows > 0
     assert found.compared == 10 * found.rows
     of_consumer, of_readers, *healed = found.anomalies
-    assert of_consumer == "rows of connector are not what a consumer reads"
+    assert of_consumer == "rows loaded by connector differ from those that a consumer reads"
     assert of_readers.startswith("readers disagree")
     said = histories.summary([found, histories.SeedResult(7, sent=1_000, rows=900, windows=2, compared=9_000)])
     assert said.startswith(
@@ -46,6 +46,6 @@ def test_both_engines_and_all_readers_agree_but_for_a_value_that_was_changed(
         f"by the engines columnar and connector, {found.compared + 9_000:,} rows compared between a read_committed"
         in said
     )
-    assert said.endswith("; 1 histories in which something differs")
+    assert said.endswith("; 1 histories with differences")
     # The window with that value may be one of the few that are loaded again.
     assert [a.rpartition(": ")[2] for a in healed] in ([], ["healed"])

@@ -30,6 +30,6 @@ def test_a_partial_and_a_doubled_window_are_seen_although_they_were_mended(tmp_p
         wait_until("the last one was seen", lambda: Sight("b", 1, 1) in reader.sights)
     assert reader.sights == {Sight("a", 1, 1), Sight("a", 2, 2), Sight("b", 1, 1), Sight("b", 2, 1)}
     assert reader.wrong({"a": 2, "b": 1}) == [
-        "a reader saw 1 rows with 1 offsets in window a of 2 records",
-        "a reader saw 2 rows with 1 offsets in window b of 1 records",
+        "a reader saw 1 rows with 1 offsets in window a, which has 2 records",
+        "a reader saw 2 rows with 1 offsets in window b, which has 1 records",
     ]

@@ -109,7 +109,7 @@ def test_columns_are_those_of_the_table_and_decide_no_row() -> None:
         ([], "cluster_by: must be a list of columns"),
         (["nope"], "cluster_by: there is no column 'nope': known are"),
         (["a", "a"], "cluster_by: 'a' is given twice"),
-        (["c"], "cluster_by: column 'c' is STRUCT<d: INT>, but files are sorted only by whole numbers"),
+        (["c"], "cluster_by: column 'c' has the type STRUCT<d: INT>, but files can be sorted only by whole numbers"),
         (["e"], "cluster_by: column 'e' is DOUBLE, but"),
         (["a", "b", "window", "topic_id", "kafka_offset"], "cluster_by: has 5 columns"),
     ],
@@ -122,6 +122,6 @@ def test_other_columns_are_refused_by_name(given: Any, message: str) -> None:
 def test_a_file_size_out_of_bounds_is_refused() -> None:
     assert TopicDeclaration("t", "0 * * * *", samples.START).target_file_size == 128 << 20
     with pytest.raises(
-        ConfigurationError, match="target_file_size of topic 't' is 1,000 bytes, which is not from 1 MB to 4 GB"
+        ConfigurationError, match="target_file_size of topic 't' is 1,000 bytes, but must be from 1 MB to 4 GB"
     ):
         TopicDeclaration("t", "0 * * * *", samples.START, target_file_size=1000)

@@ -263,10 +263,13 @@ def test_the_command_decides_after_it_was_shown(lk: TopicLake, other: str, tmp_p
     assert lk.snapshot() == before
     done = shell.run("accept-cluster", lk.topic, "--reason", "moved", "--yes")
     assert done.exit_code == 0, done.output
-    assert f"waiting windows whose offsets become part of its first window: {keys(lk)[1]}" in done.output
+    assert (
+        f"waiting windows whose offsets would become part of the first window of that generation: {keys(lk)[1]}"
+        in done.output
+    )
     there.close_window()
     again = shell.run("accept-cluster", lk.topic, "--reason", "moved", "--yes")
-    assert "is on the cluster that the ledger knows; nothing was accepted" in again.output
+    assert "is still on the cluster that the ledger records, so nothing was accepted" in again.output
 
 
 def test_a_ledger_of_an_earlier_release_gets_to_know_the_cluster_with_its_next_cut(lk: TopicLake, other: str) -> None:

@@ -205,7 +205,7 @@ def test_other_rows_of_the_same_declaration_are_refused(decoding: Decoding, monk
         assert receipts.dead_letters.rows == 4
         decoding.declared = TEXT
         before = [load_log.version(r.folder) for r in (decoder.decoded, decoder.dead_letters)]
-        with pytest.raises(DecodingDiffersError, match=r"3 rows instead of the 4 of load .* raise `revision:`"):
+        with pytest.raises(DecodingDiffersError, match=r"3 rows instead of the 4 that load .* raise `revision:`"):
             decoding.decoder().decode(key)
         assert before == [load_log.version(r.folder) for r in (decoder.decoded, decoder.dead_letters)]
     assert DecodeDeclaration.digest is digest

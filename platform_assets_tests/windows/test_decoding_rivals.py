@@ -92,13 +92,13 @@ def test_columns_that_rows_cannot_be_decoded_into_replace_none_until_their_loss_
         declared_again(text).decode(second)
     said = str(refused.value)
     assert said.index("removes its 3 rows in 2 windows") < said.index("`replaces: ")
-    assert f"Version {refused.value.version} of the table keeps them" in said
+    assert f"Version {refused.value.version} of the table keeps these rows" in said
     before = DeltaTable(tmp_path / "decoded" / "orders")
     # Also for a window without anything to lose.
     with pytest.raises(ReplacedRowsError) as lost:
         declared_again(replace(text, replaces=refused.value.held)).decode(second)
-    assert f"window {first} has 2 rows in it and would have 0" in str(lost.value)
-    assert "cannot hold rows of 2 of 2 windows that were tried" in str(lost.value)
+    assert f"window {first} has 2 rows in the table and would have 0" in str(lost.value)
+    assert "cannot hold some rows of 2 of the 2 windows that were tried" in str(lost.value)
     assert "3 rows in 2 windows. Nothing was changed" in str(lost.value)
     now = DeltaTable(tmp_path / "decoded" / "orders")
     assert (now.version(), sorted(now.file_uris())) == (before.version(), sorted(before.file_uris()))
@@ -131,7 +131,9 @@ def test_rows_that_only_windows_in_the_middle_would_lose_are_found_and_the_error
     with pytest.raises(ReplacedRowsError) as lost:
         declared_again(replace(smaller, replaces=refused.value.held)).decode(keys[0])
     said = str(lost.value)
-    assert f"rows of 1 of 6 windows that were tried: window {keys[4]} has 1 rows in it and would have 0" in said
+    assert (
+        f"rows of 1 of the 6 windows that were tried: window {keys[4]} has 1 rows in the table and would have 0" in said
+    )
     assert "11 rows in 11 windows; the result for the other 5 is not known" in said
 
 

@@ -27,20 +27,20 @@ ALTERED = Measured(RECEIPT.offsets, Digest(10, 3))
 @pytest.mark.parametrize(
     ("now", "seen", "cause"),
     [
-        (FEWER, "9 rows, fewer than the 10 of the receipt", "Likely cause: compaction or retention removed records"),
+        (FEWER, "9 rows, fewer than the 10 in the receipt", "Likely cause: compaction or retention removed records"),
         (
             MORE,
-            "11 rows, more than the 10 of the receipt",
-            "the log was rewritten after an unclean leader election",
+            "11 rows, more than the 10 in the receipt",
+            "the log must have been rewritten after an unclean leader election",
         ),
         (
             ELSEWHERE,
-            "10 rows, as many as the receipt, with different offsets",
+            "10 rows, the same number as in the receipt, but with different offsets",
             "other records were written to this range of offsets",
         ),
         (
             ALTERED,
-            "10 rows, as many as the receipt, with the same offsets but different content",
+            "10 rows, the same number as in the receipt, but with different content at the same offsets",
             "were written to these offsets",
         ),
     ],
@@ -68,8 +68,8 @@ def test_receipt_was_edited_where_the_table_has_what_kafka_gives(now: Measured) 
 def test_table_was_changed_too(now: Measured) -> None:
     other, damaged = differences.explain(RECEIPT, now, None), differences.explain(RECEIPT, now, measured(5))
 
-    assert "compare with version 7 of raw/t" in other
-    assert "neither those of the receipt nor those in Kafka" in damaged
+    assert "Compare the window with version 7 of raw/t" in other
+    assert "match neither the receipt nor Kafka" in damaged
     assert NOTHING_TO_DO not in other + damaged
 
 

@@ -88,13 +88,15 @@ def live_places(topic: MadeTopic) -> list[str]:
 
 def replay_again(topic: MadeTopic, windows: list[SealedWindow], error: ReplayErasureUnfinishedError) -> None:
     keys = " ".join(w.key for w in windows)
-    assert f"Run `platform-assets replay raw/people {keys} --into june`, which repairs them if Kafka" in str(error)
+    assert f"Run `platform-assets replay raw/people {keys} --into june`, which repairs these windows if Kafka" in str(
+        error
+    )
     assert replay(topic, windows) == ["healed"]
 
 
 def delete_folder(topic: MadeTopic, windows: list[SealedWindow], error: ReplayErasureUnfinishedError) -> None:
     folder = topic.root / "replays" / "june"
-    assert f"elete the folder {folder}, to which nothing else refers" in str(error)
+    assert f"elete the folder {folder}, which nothing else uses" in str(error)
     shutil.rmtree(folder)
 
 

@@ -84,7 +84,7 @@ def test_a_window_that_is_lost_for_good_comes_back_without_the_key(topic: MadeTo
 
 
 def test_keys_that_were_not_kept_have_to_be_given_again(topic: MadeTopic, damaged: SealedWindow) -> None:
-    with pytest.raises(ErasureUnfinishedError, match="with the same keys, which were not kept"):
+    with pytest.raises(ErasureUnfinishedError, match="with the same keys, because they were not kept"):
         deciding(topic).erasure({}, [WHO], forget_keys=True)
     left = accept_partial.find(loader_of(topic, CLUSTER), damaged)
     assert left is not None

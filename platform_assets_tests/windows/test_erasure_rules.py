@@ -152,7 +152,7 @@ def test_erase_reads_the_tables_before_it_says_that_all_is_erased(
     assert topic.erasure.unfinished() == [w.key for w in windows]
     said: list[str] = []
     erase(topic, said)
-    assert said[-1] == "erased; 2 windows no longer hold any of the records, and no load brings them back"
+    assert said[-1] == "erased; 2 windows no longer hold any of the records, and no later load restores these records"
     check_gone(topic)
     erase(topic, said)
     assert "nothing was erased" in said[-1]
@@ -179,7 +179,9 @@ def test_a_damaged_window_is_named_and_its_load_leaves_the_records_out(
     topic: MadeTopic, windows: list[SealedWindow]
 ) -> None:
     damage(topic, windows[0])
-    with pytest.raises(ErasureUnfinishedError, match=rf"{windows[0].key}: they are damaged.*platform-assets load"):
+    with pytest.raises(
+        ErasureUnfinishedError, match=rf"{windows[0].key}: these windows are damaged.*platform-assets load"
+    ):
         erase(topic)
     # The remedy: no past version has the window, so Kafka's records are loaded, and hers left out in the end.
     assert loader_of(topic).load(windows[0].key).outcome == "healed"
@@ -213,10 +215,10 @@ def test_a_window_that_waits_leaves_the_records_out_when_it_is_loaded(topic: Mad
     said: list[str] = []
     erase(topic, said)
     assert (
-        "nothing was erased. Later loads leave out records with these keys in windows that are sealed by now"
+        "nothing was erased. Later loads leave out each record with one of these keys if its window is already sealed"
         in said[-1]
     )
-    assert said[-1].endswith("Newer records are loaded")
+    assert said[-1].endswith("Newer records with these keys are still loaded")
     # Kafka had this record by then, but no sealed window did.
     topic.records.append(Kept(0, 4, WHO, b"again", samples.edge(1.5)))
     topic.ledger.record_cuts([samples.cut("people", samples.edge(3), {0: 5})], samples.edge(2))
@@ -363,7 +365,7 @@ def test_a_topic_that_was_copied_to_a_new_name_takes_the_erasures_over(
     copy.fill([first])
     assert copy.values().count(NEEDLE) == 1
     said: list[str] = []
-    with pytest.raises(ConfigurationError, match="topic 'nobody' has no erasure by key"):
+    with pytest.raises(ConfigurationError, match="topic 'nobody' has no erasure with stored keys"):
         deciding(copy, said).adoption("nobody")
     found = deciding(copy, said).adoption("people")
     assert (found["adopted"], found["done"]["rows"]["raw/persons"]) == (1, 1)

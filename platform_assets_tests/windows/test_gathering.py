@@ -242,7 +242,9 @@ def test_a_record_that_was_erased_and_is_nowhere_leaves_the_others_unproved(
     vacuum(table(topic))
     deciding_of(topic, kafka, []).erasure({0: (OffsetRange(46, 47),)}, [])
     kafka.forget(0, range(46, 47))
-    with pytest.raises(DamagedRowsError, match=r"have 39 rows of it, but .* the 40 rows that were loaded") as e:
+    with pytest.raises(
+        DamagedRowsError, match=r"have 39 rows of this window, but .* the 40 rows that were loaded"
+    ) as e:
         loader_of(topic, kafka).load(key)
     said = accept_loss(topic, kafka, key, e.value)
     assert said[0].endswith("offsets that have no row: none")
@@ -268,7 +270,9 @@ def test_records_that_a_rewritten_log_has_besides_are_told_from_those_that_were_
         assert topic.values() == values
         return
     files = set(topic.root.rglob("*.parquet"))
-    with pytest.raises(DamagedRowsError, match=r"have 40 rows of it, but.*the 39 rows that were loaded.*backup") as e:
+    with pytest.raises(
+        DamagedRowsError, match=r"have 40 rows of this window, but.*the 39 rows that were loaded.*backup"
+    ) as e:
         loader_of(topic, kafka).load(key)
     assert "lost for good" not in str(e.value)
     assert set(topic.root.rglob("*.parquet")) == files

@@ -328,7 +328,7 @@ def test_a_damaged_window_of_a_compacted_topic_is_restored(lake: LakeMaker, brok
     before = lk.snapshot()
     with pytest.raises(
         LostForGoodError,
-        match=r"1 of its 8 rows is lost for good.*offsets \[3, 4\).*Kafka has 5 rows, fewer than the 8 of the receipt",
+        match=r"1 of its 8 rows is lost for good.*offsets \[3, 4\).*Kafka has 5 rows, fewer than the 8 in the receipt",
     ):
         lk.load(key)
     assert lk.snapshot() == before
@@ -371,10 +371,10 @@ def test_a_reload_against_an_edited_receipt_is_refused_and_says_that_it_was_edit
     true = lk.load(key).receipt
     rows_before, version = whole(lk.rows()), lk.version()
     for edit, seen in (
-        (more_rows, "10 rows, fewer than the 12 of the receipt"),
-        (fewer_rows, "10 rows, more than the 8 of the receipt"),
-        (other_offsets, "10 rows, as many as the receipt, with different offsets"),
-        (other_content, "10 rows, as many as the receipt, with the same offsets but different content"),
+        (more_rows, "10 rows, fewer than the 12 in the receipt"),
+        (fewer_rows, "10 rows, more than the 8 in the receipt"),
+        (other_offsets, "10 rows, the same number as in the receipt, but with different offsets"),
+        (other_content, "10 rows, the same number as in the receipt, but with different content at the same offsets"),
     ):
         lk.ledger.record_receipts([edit(true)])
         with pytest.raises(ReloadDiffersError, match=f"{seen}, but the table's own rows .* The ledger was edited"):

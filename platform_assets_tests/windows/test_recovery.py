@@ -202,7 +202,7 @@ def test_rows_that_were_changed_are_not_decoded(
     where = f"window = '{windows[0].key}' AND kafka_partition = 1 AND kafka_offset = 4"
     table(topic).update({"value": "arrow_cast('changed', 'Binary')"}, predicate=where)
     vacuum(table(topic))
-    with pytest.raises(PlatformError, match="rows are not those that its load committed"):
+    with pytest.raises(PlatformError, match="rows differ from those that the load committed"):
         topic.decoder().decode(windows[0].key)
     # The error's remedy.
     assert loader_of(topic, kafka).load(windows[0].key).outcome == "healed"

@@ -77,7 +77,7 @@ def test_offsets_touch_the_windows_that_hold_any_of_them(
 
 @pytest.mark.parametrize(
     ("partition", "offsets", "said"),
-    [(0, (40, 50), r"hold partition 0 offsets \[5, 40\)"), (7, (0, 1), "hold nothing of partition 7")],
+    [(0, (40, 50), r"hold partition 0 offsets \[5, 40\)"), (7, (0, 1), "hold no offsets of partition 7")],
 )
 def test_offsets_that_no_window_holds_are_refused_saying_which_there_are(
     ledger: Ledger, partition: int, offsets: tuple[int, int], said: str
@@ -121,7 +121,7 @@ def test_timestamps_touch_the_windows_whose_rows_may_have_them(ledger: Ledger, t
 
 def test_a_topic_without_a_window_has_no_selection(tmp_path: Path) -> None:
     empty = Ledger(Lake.at(tmp_path))
-    with pytest.raises(ConfigurationError, match="hold nothing of partition 0"):
+    with pytest.raises(ConfigurationError, match="hold no offsets of partition 0"):
         touched(ByOffsets(0, OffsetRange(0, 1)), empty)
     with pytest.raises(UnknownWindowError):
         touched(ByKeys((A,)), empty)

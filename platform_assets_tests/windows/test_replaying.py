@@ -78,7 +78,7 @@ def test_cuts_that_are_not_the_live_ones_are_refused(live: Loader, tmp_path: Pat
 def test_where_kafka_has_nothing_any_more_nothing_is_made(live: Loader, tmp_path: Path) -> None:
     (window, *_) = live.ledger.windows(TOPIC)
     gone = PlannedWindow(window, None, {}, {0: (OffsetRange(0, 10),)}, {})
-    with pytest.raises(ConfigurationError, match="Without --into"):
+    with pytest.raises(ConfigurationError, match="Replay without --into instead"):
         Replay.begin(live, fresh_loader(live, "r", lambda lake: cast(Any, None)), [gone])
     assert not (tmp_path / "replays").exists()
 

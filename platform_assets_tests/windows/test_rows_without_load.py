@@ -161,7 +161,7 @@ def test_an_erasure_does_not_take_what_others_have_left_for_what_was_loaded(
     lose_ledger(topic)
     assert [e.window for e in rebuilt(topic).unread] == [windows[1].key]
     with pytest.raises(
-        ErasureUnfinishedError, match=f"not those that its load committed.*load raw/people {windows[1].key}"
+        ErasureUnfinishedError, match=f"differ from those that its load committed.*load raw/people {windows[1].key}"
     ):
         deciding_of(topic, kafka, []).erasure({0: (OffsetRange(27, 28),)}, [])
     assert loader_of(topic, kafka).load(windows[1].key).outcome == "loaded"
@@ -295,7 +295,7 @@ def test_a_table_of_which_nothing_can_be_read_is_named_with_a_way_on(
             (folder / unquote(path)).unlink()
     lose_ledger(topic)
     with pytest.raises(
-        LoadError, match=r"none of its data files can be read.*Restore the table from a backup.*move"
+        LoadError, match=r"none of the table's data files can be read.*Restore the table from a backup.*move"
     ) as e:
         rebuilt(topic)
     assert "raw/people" in str(e.value)
@@ -366,7 +366,7 @@ def test_a_first_window_that_begins_with_its_first_rows_is_named(topic: MadeTopi
     lose_ledger(topic)
     done = rebuilt(topic)
     assert done.first == {0: 2}
-    assert "partition 0 offset 2. Records before that are in no window" in lines(topic.declaration.raw_table, done)[-1]
+    assert "partition 0 offset 2. Earlier records are not in any window" in lines(topic.declaration.raw_table, done)[-1]
 
 
 def test_a_window_whose_erasure_is_unfinished_is_healed_to_what_an_erasure_before_has_left(

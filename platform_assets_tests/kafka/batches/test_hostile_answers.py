@@ -74,7 +74,7 @@ def no_start(of: Brokers) -> Any:
     return of.log_start(0)
 
 
-NO_ANSWER = "sent something that is not an answer"
+NO_ANSWER = "sent a malformed answer"
 NOWHERE = FindCoordinatorResponse(throttle_time_ms=0, error_code=0, error_message=None, node_id=7, host="", port=-1)
 
 

@@ -206,7 +206,7 @@ def test_the_likely_cause_of_silence_is_told_apart(secured: Secured) -> None:
         "set KAFKA_SECURITY_PROTOCOL=SSL": likely_cause(ClientSettings(secured.mutual)),
         "set KAFKA_SECURITY_PROTOCOL=SASL_SSL": likely_cause(ClientSettings(secured.sasl, plain_login)),
         "is not trusted (self-signed certificate)": likely_cause(ClientSettings(secured.sasl, unknown)),
-        "the login is refused": likely_cause(
+        "the login was refused": likely_cause(
             ClientSettings(secured.sasl, secured.login("PLAIN", sasl_password=PASSWORD + "!"))
         ),
         "it may require a client certificate": likely_cause(ClientSettings(secured.mutual, mutual)),
