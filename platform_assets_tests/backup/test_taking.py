@@ -204,7 +204,7 @@ def test_two_backups_to_one_folder_at_once_are_refused(platform: BackedUp) -> No
     platform.take()
     with (platform.destination / ".lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(BackupInterruptedError, match="another backup"):
+        with pytest.raises(BackupInterruptedError, match="another process is writing a backup to this folder"):
             platform.take()
     platform.take()
 

@@ -265,7 +265,7 @@ def test_rows_that_the_raw_window_gives_no_more_are_found_by_decoding(
     monkeypatch.setattr(RowMaker, "rows", otherwise)
     found = audit(topic)
     assert {(f.kind, f.window) for f in findings(found)} == {("decoded otherwise", w.key) for w in topic.windows}
-    assert "with the same offsets but different content" in findings(found)[0].detail
+    assert "but with different content at the same offsets" in findings(found)[0].detail
     assert not list(topic.root.rglob("*audit-*"))
 
 

@@ -95,7 +95,7 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     assert [sample["value"] for sample in plain(metadata["samples"])] == ["-1", "-7"]
     assert [plain(metadata[name]) for name in ("other_windows_failing", "windows_not_measured")] == [1, 1]
     passed = decoded_checks.expectation_result(declaration, judgement({A: GOOD}, [A]))
-    assert (passed.passed, passed.description) == (True, "10 rows of 1 window: `amount ≥ 0`.")
+    assert (passed.passed, passed.description) == (True, "10 rows in 1 window pass: `amount ≥ 0`.")
     assert (
         decoded_checks.expectation_result(declaration, judgement({}, None)).description
         == "No window has been decoded yet."

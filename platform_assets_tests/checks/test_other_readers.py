@@ -99,7 +99,7 @@ def test_each_column_that_differs_is_named(spec: FormatSpec, value: bytes) -> No
         for wrong in (WRONG[name], None):
             found = difference(spec, fields, value, {**row, name: wrong})
             assert found is not None
-            assert found.startswith(f"column '{name}' holds ")
+            assert found.startswith(f"column '{name}' contains ")
             assert found.isascii()
     assert difference(spec, fields, b"{", row) is not None
 
@@ -120,9 +120,12 @@ def test_each_column_of_avro_that_differs_is_named() -> None:
         for wrong in (WRONG_DATUM[name], None):
             found = difference(AVRO, fields, value, {**row, name: wrong})
             assert found is not None
-            assert found.startswith(f"column '{name}' holds ")
+            assert found.startswith(f"column '{name}' contains ")
     assert difference(AVRO, fields, value[:-1], row) is not None
-    assert difference(AVRO, fields, value + b"\0", row) == "fastavro cannot read the row: '1 bytes are left'"
+    assert (
+        difference(AVRO, fields, value + b"\0", row)
+        == "fastavro cannot read the row: '1 bytes are left after the value'"
+    )
 
 
 def _without_logical_times(schema: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +148,7 @@ def test_a_registered_writer_is_judged_by_its_schema_if_it_is_known_for_certain(
     for schemas, expected in (([known], None), ([], NOT_JUDGED), ([known, known], NOT_JUDGED)):
         assert difference(spec, fields, value, {"a": 3.0, "b": "x"}, {7: schemas}.__getitem__) is expected
     found = difference(spec, fields, value, {"a": 3.0, "b": "y"}, lambda number: [known])
-    assert found == "column 'b' holds 'y', and fastavro reads 'x'"
+    assert found == "column 'b' contains 'y', but fastavro reads 'x'"
 
 
 def _with(schema: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:

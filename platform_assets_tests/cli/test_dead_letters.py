@@ -48,7 +48,7 @@ def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicM
 
     result = shell.run("dead-letters", f"dead_letters/{lk.topic}")
     assert result.stdout.startswith(f"dead_letters/{lk.topic}: 2 of 4 records in 2 windows (50.000%)\n")
-    assert "too_large (value): 1, 50.0% of them" in result.stdout
+    assert "too_large (value): 1 (50.0% of the dead letters)" in result.stdout
     assert r"value: five \x1b[31m!" in result.stdout
     assert r"value: \xff\xfe" in result.stdout
     found = json.loads(shell.run("dead-letters", lk.topic, first, "--json").stdout)

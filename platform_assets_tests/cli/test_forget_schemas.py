@@ -30,7 +30,7 @@ def test_ids_are_listed_and_then_forgotten_of_every_registry(shell: Shell, tmp_p
         known.write(number, SCHEMA)
     listed = shell.run("forget-schemas", "7", GUID, "--dry-run")
     lines = [
-        f"AVRO {n}, fingerprint {SCHEMA.fingerprint}, of {url}"
+        f"AVRO schema {n}, fingerprint {SCHEMA.fingerprint}, from {url}"
         for n, url in ((7, "http://one"), (GUID, "http://one"), (7, "http://other"))
     ]
     assert listed.output.splitlines() == [f"would forget {line}" for line in lines]

@@ -96,7 +96,7 @@ def test_a_key_that_names_no_window_is_refused_and_the_others_are_loaded(lake: L
     )
     assert set(lk.ledger.receipts(lk.declaration.raw_table)) == {key}
     # Sealed windows that were not requested are found by the checks, as in a run.
-    assert f"{key}: loaded, 5 rows of 5 offsets" in result.stdout
+    assert f"{key}: loaded, 5 rows from 5 offsets" in result.stdout
 
 
 def test_a_broker_that_is_gone_is_worth_another_try(lake: LakeMaker, shell_of: ShellOf) -> None:

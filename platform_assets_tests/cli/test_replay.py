@@ -121,11 +121,11 @@ def test_in_place_all_windows_that_offsets_or_timestamps_touch_are_said_and_load
     result = shell.run("replay", lk.topic, "--partition", "0", "--from", "9", "--to", "40")
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[:5] == [
-        f"raw/{lk.topic}: the selection covers 3 windows: 30 offsets, 20 records by their receipts",
+        f"raw/{lk.topic}: the selection covers 3 windows: 30 offsets, 20 records according to the receipts",
         "partition 0 offsets [30, 40) are in no sealed window",
-        f"{keys[0]}: 10 offsets, 10 records: read again, and either proved equal or repaired",
-        f"{keys[1]}: 10 offsets, 10 records: read again, and either proved equal or repaired",
-        f"{keys[2]}: 10 offsets, never loaded: loaded for the first time",
+        f"{keys[0]}: 10 offsets, 10 records: will be read again, and either proved equal or repaired",
+        f"{keys[1]}: 10 offsets, 10 records: will be read again, and either proved equal or repaired",
+        f"{keys[2]}: 10 offsets, never loaded: will be loaded for the first time",
     ]
     assert [line.partition(",")[0] for line in lines[5:8]] == [
         f"{keys[0]}: healed", f"{keys[1]}: unchanged", f"{keys[2]}: loaded"
@@ -174,7 +174,7 @@ def test_what_kafka_has_no_more_is_kept_in_place_and_not_compared_beside(
     assert lk.snapshot() == before
     kept = shell.run("replay", lk.topic, *keys)
     assert kept.exit_code == 0, kept.output
-    assert "Kafka no longer has partition 0 offsets [0, 4): kept if its rows match its receipt" in kept.stdout
+    assert "Kafka no longer has partition 0 offsets [0, 4): will be kept if its rows match its receipt" in kept.stdout
     assert f"{keys[0]}: kept, 10 rows" in kept.stdout
     delete_before(broker.bootstrap, lk.topic, 0, 10)
     nothing = shell.run("replay", lk.topic, keys[0], "--into", "b")

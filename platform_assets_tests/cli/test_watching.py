@@ -161,7 +161,7 @@ def test_a_terminal_shows_the_newest_status_in_place(shell: Shell, terminal: tup
     before, _, after = seen.partition("\x1b[?1049l")
     assert before.startswith("\x1b[?1049h"), "a screen of its own"
     assert before.count("\x1b[H") >= 3, "each from its upper left corner"
-    assert "Ctrl-C ends" in before
+    assert "Ctrl-C to stop" in before
     # The last status stays in the terminal, as without --watch.
     assert after.count("lake tables at") == 1
     assert "3/3" in after

@@ -126,7 +126,7 @@ def test_where_the_lake_does_not_tell_case_one_of_two_topics_is_left_out(
     assert {key.path[1] for key in raw_tables()} == {"Orders", "clicks"}
     said = shell.run("check").stdout
     assert "topic 'orders' cannot be defined next to topic 'Orders'" in said
-    assert "both would use the folder of the lake orders" in said
+    assert "both would use the lake folder orders" in said
 
 
 def test_check_says_what_dagster_says_of_python_that_is_in_the_way(

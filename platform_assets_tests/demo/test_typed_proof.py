@@ -57,7 +57,7 @@ def test_a_wrong_value_a_lost_row_and_another_reason_are_found(tmp_path: Path) -
     wrong = rows.set_column(rows.column_names.index("seats"), rows.schema.field("seats"), pa.array(seats, pa.int32()))
     found = typed_proof.compare(lake_with(tmp_path / "a", wrong, {0: "missing"}), source, loaded)
     assert list(found.different) == ["seats"]
-    assert "dead letters are 1 missing, but 1 malformed were sent" in found.faults()
+    assert "dead letters by reason: 1 missing; expected: 1 malformed" in found.faults()
     lost = typed_proof.compare(lake_with(tmp_path / "b", rows.slice(1), loaded.broken), source, loaded)
     assert {"tailnum", "seats"} <= set(lost.different)
 

@@ -32,7 +32,7 @@ def describe(check_result: CheckResult, heatmap: Heatmap, worst: Sequence[WorstW
     todo = remedies(worst)
     if todo:
         left = len(todo) - 1
-        more = f" For {left} more, see `remedy` below." if left else ""
+        more = f" For {left} more {'remedy' if left == 1 else 'remedies'}, see `remedy` below." if left else ""
         parts.append(f"**{_TO_DO}** {markdown(str(todo[0]))}{more}")
     return "\n\n".join(parts)
 

@@ -201,7 +201,7 @@ def test_several_remedies_are_numbered_since_the_ui_shows_one_line() -> None:
     result = rendering.result(KEY, check_result(*found), facts(2))
 
     assert number(result, rendering.REMEDY) == f"1. Materialize partition {key(0)} of raw/{SOUND}. 2. Delete them."
-    assert "1 more remedies are listed under `remedy` below." in (result.description or "")
+    assert "For 1 more remedy, see `remedy` below." in (result.description or "")
 
 
 def test_real_result_of_a_lost_window() -> None:

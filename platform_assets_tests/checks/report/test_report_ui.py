@@ -170,7 +170,7 @@ def test_three_accounts_that_differ_are_shown_apart(check_page: Opener, theme: T
     assert "Table log, ledger and orchestrator disagree on 4 windows." in text
     assert f"Ledger ahead: window {ahead}: the receipt names load ffffffff" in text
     assert f"What to do: The table was rolled back or replaced: materialize partition {ahead} of raw/refunds." in text
-    assert "3 more remedies are listed under remedy below." in text
+    assert "For 3 more remedies, see remedy below." in text
     assert "4 FAILING" in alternative(page)
     assert red(page) > 4 * 1000
     # Windows that only Dagster lists incorrectly come last, and no column is empty.

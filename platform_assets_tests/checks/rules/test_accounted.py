@@ -50,7 +50,7 @@ def test_digest_that_dense_ranges_do_not_have_tells_of_an_edited_ledger() -> Non
 
     (finding,) = check_result.findings
     assert (finding.kind, finding.window, finding.alarming) == ("ledger edited", key(3), True)
-    assert "a row for each of 20 offsets" in finding.sentence()
+    assert "the receipt counts a row for each of its 20 offsets" in finding.sentence()
     assert "rebuild-ledger" in finding.remedy
     assert check_result.headline == "1 window not accounted for."
 

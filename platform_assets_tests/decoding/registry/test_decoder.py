@@ -402,7 +402,7 @@ def test_a_registry_that_gives_an_id_another_schema_is_refused(registry: FakeReg
     assert (caught.value.known, caught.value.found) == (former, found)
     assert pickle.loads(pickle.dumps(caught.value)).number == 1
     # The remedy: from then on the present answer is used.
-    assert cache.forget(files_below(tmp_path), [1]) == [f"AVRO 1, fingerprint {former}, of {registry.url}"]
+    assert cache.forget(files_below(tmp_path), [1]) == [f"AVRO schema 1, fingerprint {former}, from {registry.url}"]
     new = pa.array([headed(1, written(SWAPPED, {"id": 7, "name": "y"}))], pa.binary())
     assert avro(tmp_path).decode(new).columns["id"].to_pylist() == [7]
     assert avro(tmp_path).decode(new).columns["id"].to_pylist() == [7]

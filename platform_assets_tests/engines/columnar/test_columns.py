@@ -145,7 +145,7 @@ def test_a_marker_that_cannot_be_read_is_damage() -> None:
     short = made_batch([Made(3, b"\0\0")], producer=1, control=True)
     packed = made_batch([Made(3, struct.pack(">hh", 0, 0))], producer=1, control=True, codec="zstd")
     for broken in (short, packed):
-        with pytest.raises(Damage, match="offset 3: a control record without a type"):
+        with pytest.raises(Damage, match="offset 3: it contains a control record without a type"):
             read(made_batch([Made(0)]), broken, aborted=[(1, 0)])
 
 
