@@ -560,7 +560,8 @@ class OffsetsVanishedError(LoadError):
         self.topic, self.window = topic, window
         super().__init__(
             f"offsets of window {window} of topic {topic!r} disappeared while the window was being read: "
-            f"{detail}. The table was not changed. Load the window again: the load looks up what Kafka still has, and lists any loss."
+            f"{detail.rstrip('.')}. The table was not changed. Load the window again: the load looks up what Kafka still "
+            "has, and lists any loss."
         )
 
 

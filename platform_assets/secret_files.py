@@ -94,7 +94,7 @@ def basic_login(user: str, password: str) -> dict[str, str]:
 
 def _with_controls(name: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{name} holds a control character, such as a line end, or bytes that are not UTF-8. Set {name} to the secret itself."
+        f"{name} holds a control character, such as a line end, or bytes that are not UTF-8. Set {name} to only the secret."
     )
 
 

@@ -185,7 +185,7 @@ def test_what_is_plainly_good_never_reaches_the_exact_path(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schema": None}, "option 'schema' .* is None; it must be a string"),
+        ({"schema": None}, "option 'schema' .* is None; it must be a non-empty string"),
         (
             {"schema": "a ARRAY<INT>"},
             "column 'a': text cannot be converted to ARRAY<INT>; declare the column as STRING",

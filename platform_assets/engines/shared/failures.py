@@ -72,5 +72,5 @@ def to_platform_error(error: Exception, table: TableRef, window: str, root: str)
     if any(sign in text for sign in _LOST):
         return CommitOutcomeUnknownError(table.name, window, first_line)
     return LoadError(
-        f"Spark could not load window {window} of topic {topic!r}: {first_line}. The table was not changed."
+        f"Spark could not load window {window} of topic {topic!r}: {first_line.rstrip('.')}. The table was not changed."
     )

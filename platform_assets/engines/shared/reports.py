@@ -84,8 +84,8 @@ class UnsupportedError(PlatformError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"the columnar engine cannot load these records: {reason}. Set `engine: auto` or `engine: connector` to load it with "
-            "Spark's connector."
+            f"the columnar engine cannot load this window: {reason}. Set `engine: auto` or `engine: connector` to load the "
+            "window with Spark's connector."
         )
 
 
