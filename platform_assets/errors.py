@@ -116,8 +116,8 @@ class TopicNameError(ConfigurationError):
     def __init__(self, topic: str) -> None:
         self.topic = topic
         super().__init__(
-            f"{topic!r} is not a legal Kafka topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ - "
-            "and neither '.' nor '..'"
+            f"{topic!r} is not a legal Kafka topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -, "
+            "but not just '.' or '..'"
         )
 
 

@@ -77,7 +77,7 @@ def test_an_empty_folder_says_how_to_begin_and_the_project_is_checked(site: Path
     project = tmp_path / "shop"
     declare(project)
     checked = run(site, project, "check")
-    assert checked.stdout.startswith("topics declared: orders; no mistake\n"), checked.stderr
+    assert checked.stdout.startswith("topics declared: orders; no mistakes\n"), checked.stderr
     assert "Warning" not in checked.stderr
     (project / ".env").write_text("PLATFORM_ASSET_PREFIX=north\n")
     loaded = subprocess.run(

@@ -60,7 +60,7 @@ def spark_silence(environment: Environment) -> str | None:
     return {
         "UNAUTHENTICATED": f"{host}:{port} refuses the token: correct `;token=` in SPARK_REMOTE",
         "UNIMPLEMENTED": f"the service at {host}:{port} is not a Spark Connect server: correct SPARK_REMOTE",
-        "UNAVAILABLE": f"the service at {host}:{port} does not speak gRPC in plain text: correct SPARK_REMOTE, or add "
+        "UNAVAILABLE": f"the service at {host}:{port} does not accept plaintext gRPC: correct SPARK_REMOTE, or add "
         "`;use_ssl=true` if the server requires TLS",
-        "DEADLINE_EXCEEDED": f"{host}:{port} accepts the connection but does not answer: see the server's log",
+        "DEADLINE_EXCEEDED": f"{host}:{port} accepts connections but does not answer: check the server's log",
     }.get(code)

@@ -63,7 +63,7 @@ def progress(console: Console) -> Iterator[Callable[[str], None]]:
     """Provide a function that shows progress: on a terminal as one changing line, otherwise as a new line every few
     seconds."""
     if console.is_terminal:
-        with console.status("looking") as status:
+        with console.status("checking") as status:
             yield lambda text: status.update(Text(line(text)))
         return
     told_at = time.monotonic()
@@ -82,7 +82,7 @@ def _heatmap(heatmap: Heatmap, audit: Audit) -> Iterator[Text]:
     for row in heatmap.rows:
         yield Text.assemble((f"{row.label:>{width}} ", "dim"), *_cells(row))
     if heatmap.windows:
-        each = f", {heatmap.windows_per_column:,} a column" if heatmap.windows_per_column > 1 else ""
+        each = f", {heatmap.windows_per_column:,} per column" if heatmap.windows_per_column > 1 else ""
         span = heatmap.first if heatmap.windows == 1 else f"{heatmap.first} to {heatmap.last}"
         yield Text(f"{'':{width}} {heatmap.windows:,} windows{each}: {span}{_loaded_by(audit)}", "dim")
     legend = Text(" " * (width + 1))

@@ -74,9 +74,7 @@ def check(as_json: bool) -> None:
         found = [{"file": str(m.file), "line": m.line, "message": m.message} for m in (*mistakes, *beside)]
         echo_json({"version": JSON_VERSION, "mistakes": found, "answers": [*map(asdict, answers)]})
     else:
-        right = (
-            f"topics declared: {', '.join(topics) or 'none'}; {'no mistake' if not beside else 'others have mistakes'}"
-        )
+        right = f"topics declared: {', '.join(topics) or 'none'}; {'no mistakes' if not beside else 'other topics have mistakes'}"
         lines: list[object] = [*mistakes, *beside] if mistakes else [right, *beside, *answers]
         for line in lines:
             echo(str(line))

@@ -88,7 +88,7 @@ def _option(
         return _failed(declaration, target, environment, ledger)
     if target.kind == "raw" or declaration.decode is None:
         raise ConfigurationError(
-            f"{option} is only for decoded tables, and {target} is not one: give decoded/{declaration.topic}"
+            f"{option} applies only to decoded tables, but {target} is not one: use decoded/{declaration.topic}"
             + ("" if declaration.decode else f", after adding `decode:` to the YAML of topic {declaration.topic!r}")
         )
     if option == "--stale":

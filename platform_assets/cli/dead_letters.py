@@ -15,7 +15,11 @@ JSON_VERSION = 1
 @click.argument("table")
 @click.argument("windows", nargs=-1, metavar="[WINDOW]...")
 @click.option(
-    "--samples", type=click.IntRange(min=0), default=3, show_default=True, help="Number of samples shown of each kind."
+    "--samples",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Number of samples to show for each kind of dead letter.",
 )
 @click.option(
     "--json",
@@ -59,8 +63,8 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
     decoded = ledger.receipts(declaration.decoded_table, wanted)
     if missing := [key for key in windows if key not in letters]:
         raise ConfigurationError(
-            f"windows {missing} of {declaration.decoded_table} are not decoded: `platform-assets load "
-            f"{declaration.decoded_table} {missing[0]}` decodes one"
+            f"windows {missing} of {declaration.decoded_table} are not decoded yet; to decode one, run `platform-assets load "
+            f"{declaration.decoded_table} {missing[0]}`"
         )
     keys = sorted(key for key, receipt in letters.items() if receipt.rows)
     found = groups(ledger.lake.table(declaration.dead_letter_table), keys, samples) if keys else Groups()
@@ -104,7 +108,7 @@ def dead_letters(table: str, windows: tuple[str, ...], samples: int, as_json: bo
             echo(f"    {group.side}: {content}")
     if found.others:
         echo()
-        echo(f"and {found.others:,} of other kinds: only {len(found.listed)} kinds are listed")
+        echo(f"and {found.others:,} of other kinds; only {len(found.listed)} kinds are listed")
     if sent is not None:
         echo()
         echo(f"sent to {send_to}: {sent.now:,}; {sent.before:,} had been sent before")

@@ -109,7 +109,7 @@ def erase(
     if offsets and given:
         raise click.UsageError("select records by --offsets or by keys, not by both")
     if generation is not None and not offsets:
-        raise click.UsageError("--generation selects the log for --offsets, so it cannot be used alone")
+        raise click.UsageError("--generation selects the log for --offsets: add --offsets, or leave out --generation")
     if rules_of is not None and (offsets or given or forget_keys or dry_run):
         raise click.UsageError(
             "--rules-of already selects the records: leave out --offsets, keys, --forget-keys and --dry-run"

@@ -73,12 +73,14 @@ def init(folder: Path) -> None:
     }
     there = [name for name in ("defs", *files) if (root / name).exists()]
     if there:
-        raise ConfigurationError(f"{root} has {', '.join(there)} already: choose a new folder, or move them away")
+        raise ConfigurationError(
+            f"{root} already contains {', '.join(there)}: choose another folder, or move these files away"
+        )
     try:
         for name, text in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
     except OSError as e:
         raise ConfigurationError(f"{root} cannot be written: {e.strerror or e}") from e
-    echo_lines(f"made {root}; next:\n  cd {shlex.quote(str(root))}")
-    echo("  and declare a topic: README.md says how")
+    echo_lines(f"created {root}; next:\n  cd {shlex.quote(str(root))}")
+    echo("  and declare a topic, as README.md explains")

@@ -124,7 +124,7 @@ def load_windows(
         if isinstance(step, Attempt):
             if step.table.kind == "raw":
                 found.loads.append(cast("Attempt[Loaded]", step))
-                on_progress(f"{len(found.loads):,} of {counted(len(keys), 'window')} loaded or refused")
+                on_progress(f"{len(found.loads):,} of {counted(len(keys), 'window')} processed")
             else:
                 found.decodings.append(cast("Attempt[DecodedWindow]", step))
             shown.advance(step.table.kind)
@@ -135,7 +135,7 @@ def load_windows(
         if instance is not None and not isinstance(step, Attempt):
             instance.report_runless_asset_event(step.event if isinstance(step, EvaluatedCheck) else step)
     if instance is None and not as_json:
-        echo("DAGSTER_HOME has no instance, so nothing was reported to Dagster")
+        echo("DAGSTER_HOME contains no Dagster instance, so nothing was reported to Dagster")
     fields = {
         "windows": [_as_json(a) for a in found.loads],
         "decoded": [_decoded_as_json(a) for a in found.decodings],

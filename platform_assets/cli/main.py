@@ -107,7 +107,7 @@ def _fail(error: PlatformError) -> NoReturn:
 def main() -> None:
     """Kafka topics to Delta tables as Dagster assets: exactly once by offset range, and provably so.
 
-    Exit codes: 0 done; 1 failed, do what the message says; 2 wrong usage; 3 failed, and trying again may succeed.
+    Exit codes: 0 success; 1 failure, do what the message says; 2 usage error; 3 failure, but a retry may succeed.
     """
 
 

@@ -61,7 +61,7 @@ def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
                 }
             )
         elif plan.is_flat:
-            echo(f"{name} is flat: there is nothing to do")
+            echo(f"{name} already has the flat layout: there is nothing to do")
         else:
             echo(
                 f"{name}: would copy {plan.bytes - plan.copied:,} bytes from {counted(plan.files, 'file')} with "
@@ -84,7 +84,7 @@ def migrate_layout(table: str, dry_run: bool, as_json: bool) -> None:
         )
         return
     if done.version is None:
-        echo(f"{name} is flat: {counted(done.files, 'file')}, {done.bytes:,} bytes")
+        echo(f"{name} already has the flat layout: {counted(done.files, 'file')}, {done.bytes:,} bytes")
         return
     echo(
         f"{name}: version {done.version} has {counted(done.windows, 'window')} in {counted(done.files, 'file')}, "

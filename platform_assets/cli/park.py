@@ -10,7 +10,8 @@ import click
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
 @click.option("--reason", required=True, help="Why the windows are set aside; kept in the ledger.")
 @click.option(
-    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+    "--by",
+    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
 )
 def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Set each WINDOW of TABLE aside: the sensor stops requesting it, and `status` shows it as parked, not failed.
@@ -30,9 +31,10 @@ def park(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> N
 @click.command()
 @click.argument("table")
 @click.argument("windows", nargs=-1, required=True, metavar="WINDOW...")
-@click.option("--reason", default="taken up again", show_default=True, help="Reason; kept in the ledger.")
+@click.option("--reason", default="resumed", show_default=True, help="Reason; kept in the ledger.")
 @click.option(
-    "--by", help="Your name; the ledger records it as claimed, together with your uid. Default: your account."
+    "--by",
+    help="Your name; recorded in the ledger without verification, together with your uid. Default: your account.",
 )
 def unpark(table: str, windows: tuple[str, ...], reason: str, by: str | None) -> None:
     """Bring each parked WINDOW of TABLE back: the sensor requests it at its next tick.

@@ -35,7 +35,9 @@ _TIMES: Final = ["%Y-%m-%dT%H:%M:%S.%fZ", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ
 )
 @click.option("--until", type=click.DateTime(_TIMES), metavar="TIME", help="End of the timestamps, exclusive.")
 @click.option("--into", metavar="NAME", help="Load into a new table in replays/NAME, and compare it with TABLE.")
-@click.option("--dry-run", is_flag=True, help="Only report what would be done: query the brokers, but change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Only report what would be done. The brokers are queried, but nothing is changed."
+)
 @click.option(
     "--json",
     "as_json",

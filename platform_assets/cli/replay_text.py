@@ -39,7 +39,7 @@ def print_plan(table: TableRef, planned: Sequence[PlannedWindow], note: str, *, 
     for each in listed:
         echo(f"  {_planned(each, in_place)}")
     if len(listed) < len(planned):
-        echo(f"  and {counted(len(planned) - len(listed), 'more window')}, which --dry-run lists")
+        echo(f"  and {counted(len(planned) - len(listed), 'more window')}; --dry-run lists all")
 
 
 def _planned(each: PlannedWindow, in_place: bool) -> str:
@@ -60,7 +60,7 @@ def print_loaded(key: str, outcome: Loaded | PlatformError) -> None:
         echo(f"{key}: failed: {outcome}", err=True)
         return
     r = outcome.receipt
-    echo(f"{key}: {outcome.outcome}, {counted(r.rows, 'row')} of {counted(r.ranges.size, 'offset')}")
+    echo(f"{key}: {outcome.outcome}, {counted(r.rows, 'row')} from {counted(r.ranges.size, 'offset')}")
 
 
 def print_comparison(found: WindowComparison) -> None:

@@ -38,4 +38,4 @@ def report_loads(topics: tuple[str, ...]) -> None:
             for number, event in enumerate(missing_events(declaration, ledger, instance), 1):
                 instance.report_runless_asset_event(event)
                 on_progress(f"{declaration.topic}: {number:,} reported")
-        echo(f"{declaration.topic}: {counted(number, 'materialisation')} reported")
+        echo(f"{declaration.topic}: {counted(number, 'materialization')} reported")

@@ -76,9 +76,9 @@ def restore(source: Path, only: tuple[str, ...], force: bool, dry_run: bool, as_
         }
         echo_json(fields)
         return
-    what = "undamaged, nothing was restored" if dry_run else "restored"
+    what = "verified and undamaged; nothing was restored" if dry_run else "restored"
     echo(
-        f"{found.folder} of {found.manifest.at:%Y-%m-%d %H:%M:%S}Z: {', '.join(done.parts)}: "
+        f"{found.folder} from {found.manifest.at:%Y-%m-%d %H:%M:%S}Z: {', '.join(done.parts)}: "
         f"{counted(done.files, 'file')}, {done.bytes:,} bytes, {what}"
     )
     for line in then:
@@ -99,8 +99,8 @@ def _check_stopped(environment: Environment) -> None:
     if up:
         stop = " ".join(f"--service {name}" for name in up)
         raise ConfigurationError(
-            f"{' and '.join(up)} would write to the restored data: run `platform-assets down {stop}` first, and "
-            "`platform-assets up` afterwards"
+            f"{' and '.join(up)} would write to the restored data: run `platform-assets down {stop}` before the restore, and "
+            "`platform-assets up` after it"
         )
 
 

@@ -163,7 +163,9 @@ def _attention(row: TableStatus) -> list[str]:
     lines += [f"{row.table}: {text}" for text in (row.error, row.warning) if text]
     lines += [f"{row.table}: {problem}" for problem in row.problems]
     if row.windows_failed and not row.problems:
-        lines.append(f"{row.table}: {row.windows_failed:,} sealed windows are not loaded: {_named(row)}")
+        lines.append(
+            f"{row.table}: {row.windows_failed:,} sealed windows are not loaded; to load them, run {_named(row)}"
+        )
     parked = [w for w in row.unloaded if w.state == "parked"]
     if row.windows_parked:
         named = "; ".join(f"{w.window} {w.error}" for w in parked[:3])

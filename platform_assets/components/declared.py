@@ -77,7 +77,7 @@ def component_tree() -> dg.ComponentTree:
         return dg.ComponentTree.for_project(_PACKAGE)
     if not folder.is_dir():
         raise ConfigurationError(
-            f"{DEFS_VARIABLE} names {folder}, which does not exist: create the folder or correct the variable"
+            f"{DEFS_VARIABLE} points to {folder}, which does not exist: create the folder, or correct the variable"
         )
     spec = ModuleSpec(_MODULE, loader=None, is_package=True)
     spec.submodule_search_locations = [str(folder)]

@@ -43,7 +43,7 @@ def expectations_of(given: Any, columns: pa.Schema, taken: Sequence[str]) -> tup
                 raise ConfigurationError(f"this expectation is declared twice ({expectation}): keep one of them")
             if expectation.name in (*taken, *(other.name for other in found)):
                 raise ConfigurationError(
-                    f"there is another check named {expectation.name!r}: give this one a `name:` of its own"
+                    f"another check is already named {expectation.name!r}: give this expectation a different `name:`"
                 )
         except ConfigurationError as e:
             raise ConfigurationError(f"expect: entry {number}: {e}") from e
@@ -68,7 +68,7 @@ def _expectation(given: Any, columns: pa.Schema) -> Expectation:
     names = tuple(_columns(kind, given, columns))
     name = given.get("name", re.sub(r"[^A-Za-z0-9_]", "_", "_".join((*names, kind)), flags=re.ASCII))
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"name: must have only letters, digits and underscores, not {name!r}")
+        raise ConfigurationError(f"name: must consist of letters, digits and underscores only, not {name!r}")
     return Expectation(name, kind, names, severity, **_arguments(kind, given[kind]))
 
 
@@ -77,7 +77,7 @@ def _columns(kind: ExpectationKind, given: Mapping[str, Any], columns: pa.Schema
         wanted = given[kind] if isinstance(given[kind], list | tuple) else [given[kind]]
         if not wanted or any(not isinstance(each, str) for each in wanted):
             raise ConfigurationError(
-                f"unique: must name columns, such as [carrier, flight], or `key` for the Kafka key, not {given[kind]!r}"
+                f"unique: must list columns, such as [carrier, flight], or be `key` for the Kafka key, not {given[kind]!r}"
             )
         if len(set(wanted)) < len(wanted):
             raise ConfigurationError(f"unique: {given[kind]!r} lists a column twice: keep one of them")
@@ -113,7 +113,7 @@ def _arguments(kind: ExpectationKind, given: Any) -> dict[str, Any]:
         return {to: _value(kind, given[of]) for of, to in (("min", "least"), ("max", "most")) if of in given}
     if kind == "pattern":
         if not isinstance(given, str):
-            raise ConfigurationError(f"pattern: must be a regular expression as text, not {given!r}")
+            raise ConfigurationError(f"pattern: must be a string with a regular expression, not {given!r}")
         return {"pattern": given}
     return {}
 
@@ -177,7 +177,7 @@ def _cluster_by(given: Any, columns: pa.Schema) -> tuple[str, ...]:
         raise ConfigurationError(f"cluster_by: must be a list of columns such as [carrier, time_hour], not {given!r}")
     if len(given) > _MOST_CLUSTERED:
         raise ConfigurationError(
-            f"cluster_by: has {len(given)} columns, but sorting files by more than {_MOST_CLUSTERED} does not speed "
+            f"cluster_by: lists {len(given)} columns, but sorting files by more than {_MOST_CLUSTERED} columns does not speed "
             f"up any filter: keep the first {_MOST_CLUSTERED}"
         )
     for name in given:
@@ -250,7 +250,7 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
     wanted = f'{{window: 2026-01-31-14:00, partition: 0, offset: 17, {kind}: "…"}}'
     kinds = {"value", "base64"} & set(given) if isinstance(given, Mapping) else set()
     if len(kinds) != 1 or set(given) != {"window", "partition", "offset", *kinds}:
-        raise ConfigurationError(f"repairs: each must have the form {wanted}, not {given!r}")
+        raise ConfigurationError(f"repairs: each entry must have the form {wanted}, not {given!r}")
     window, value, binary = given["window"], given.get("value", given.get("base64")), "base64" in kinds
     numbers = [given["partition"], given["offset"]]
     try:
@@ -276,7 +276,7 @@ def _repair(given: Any, spec: FormatSpec) -> Repair:
         ) from e
     if len(content) > MOST_BYTES:
         raise ConfigurationError(
-            f"{place}: base64 has {len(content):,} bytes, and a value may have at most {MOST_BYTES:,}"
+            f"{place}: the decoded base64 has {len(content):,} bytes, but a value can have at most {MOST_BYTES:,}"
         )
     return Repair(window, given["partition"], given["offset"], value, binary)
 

@@ -16,7 +16,7 @@ from platform_assets.model.names import checked_topic
 
 FILE: Final = "found-topics.txt"
 _HEAD: Final = (
-    "# Topics that were found on the brokers for the patterns of the defs.yaml next to this file: `platform-assets "
+    "# Topics found on the brokers that match the patterns in the defs.yaml next to this file. `platform-assets "
     "find-topics` and\n"
     "# the sensor topics_by_pattern add to it. Keep it under version control; a line that you delete is added again.\n"
 )
@@ -50,7 +50,7 @@ def add(folder: Path, names: Iterable[str]) -> None:
         beside.replace(file)
     except OSError as e:
         raise ConfigurationError(
-            f"{file} cannot be written ({e.strerror or e}): run `platform-assets find-topics` where the project is "
+            f"{file} cannot be written ({e.strerror or e}): run `platform-assets find-topics` on a machine where the project is "
             "writable, and deploy the lines that it adds"
         ) from e
 

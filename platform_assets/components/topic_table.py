@@ -43,7 +43,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     """A Kafka topic, and the Delta table that holds each of its committed records exactly once."""
 
     topic: Annotated[str, Field(description="Kafka topic.")]
-    window: Annotated[str, Field(description="Cron schedule in UTC of the window boundaries. '0 * * * *' is hourly.")]
+    window: Annotated[str, Field(description="Cron schedule of the window boundaries, in UTC. '0 * * * *' is hourly.")]
     start: Annotated[
         str,
         Field(
@@ -145,7 +145,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
         except ValueError as e:
             raise ValueError(f"{value!r} is not an ISO 8601 time such as 2026-01-31T00:00Z") from e
         if time.timestamp() < 0:
-            raise ValueError(f"{value!r} lies before 1970")
+            raise ValueError(f"{value!r} is before 1970")
         if time.timestamp() >= _LAST_START:
             raise ValueError(f"{value!r} is after the year 8999")
         return value
@@ -177,7 +177,7 @@ class TopicTable(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def _is_a_group_name(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"[A-Za-z0-9_]+", value):
-            raise ValueError(f"{value!r} is not a name of letters, digits and underscores")
+            raise ValueError(f"{value!r} must consist of letters, digits and underscores only")
         return value
 
     @field_validator("decode")

@@ -51,7 +51,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     pattern: Annotated[
         str | None,
         Field(
-            description="RE2 expression that must match the whole name of further topics. Topics that `platform-assets "
+            description="RE2 expression that selects further topics by their whole name. Topics that `platform-assets "
             "find-topics` or a sensor found on the brokers are declared in the file `found-topics.txt` next to this "
             "one. Names that begin with two underscores are Kafka's own and are left out."
         ),
@@ -63,7 +63,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     topics: Annotated[
         list[Any],
         Field(
-            description="The topics: a name, or a mapping with `topic` and the fields that differ for it, which "
+            description="The topics. Each is a name, or a mapping with `topic` and the fields that differ for that topic, which "
             "override those of `each`. Not needed with a `pattern`."
         ),
     ] = []  # noqa: RUF012  pydantic copies it
@@ -83,7 +83,7 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
     @classmethod
     def _is_a_name(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"[A-Za-z0-9_]{1,60}", value):
-            raise ValueError(f"{value!r} is not a name of 1 to 60 letters, digits and underscores")
+            raise ValueError(f"{value!r} must consist of 1 to 60 letters, digits and underscores")
         return value
 
     @model_validator(mode="after")
@@ -93,8 +93,8 @@ class TopicTables(dg.Component, dg.Model, dg.Resolvable):
             for name in _SHARED if isinstance(entry, dict) else ():
                 if name in entry:
                     raise ValueError(
-                        f"topic {entry['topic']!r} has {name!r} of its own, but topics of a group (`together`) "
-                        "share it: set it under `each`"
+                        f"topic {entry['topic']!r} sets {name!r}, but the topics of a group (`together`) "
+                        "share this field: set it under `each`"
                     )
         return self
 

@@ -44,7 +44,7 @@ _MOST_VALUES: Final = 100_000
 """Maximum number of values in all documents in a file, with aliases expanded."""
 _MOST_LEVELS: Final = 100
 _MOST_REPR: Final = 200
-_TOO_DEEP: Final = f"its values are nested more than {_MOST_LEVELS} levels deep: use fewer"
+_TOO_DEEP: Final = f"its values are nested more than {_MOST_LEVELS} levels deep: use fewer levels"
 _CORE: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset(
     _CORE + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge", "timestamp", "value")
@@ -164,7 +164,7 @@ def _in_file(file: Path, folder: Path) -> Iterator[Declared | Mistake]:
         return
     except ValueError as e:
         # For example, a tagged number without digits, or with too many digits.
-        refused, documents = (1, f"it has a value that cannot be read ({e}): put it in quotes"), []
+        refused, documents = (1, f"it contains a value that cannot be read ({e}): put the value in quotes"), []
     except RecursionError:
         refused, documents = (1, _TOO_DEEP), []
     if refused is not None:
@@ -221,16 +221,18 @@ def _refused(roots: Sequence[yaml.Node]) -> tuple[int, str] | None:
         if isinstance(node, yaml.MappingNode):
             for key, _ in node.value:
                 if key.tag not in _NAME_TAGS:
-                    return key.start_mark.line + 1, f"the name {_shown(key)} is not text: put it in quotes"
+                    return key.start_mark.line + 1, f"the key {_shown(key)} is not text: put it in quotes"
         children = _children(node)
         if any(id(child) not in sizes for child in children):
-            return node.start_mark.line + 1, "an alias contains itself: write the value out"
+            return node.start_mark.line + 1, "an alias contains itself: write out the value in place of the alias"
         sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children)
         levels[id(node)] = 1 + max((levels[id(child)] for child in children), default=0)
         if levels[id(node)] > _MOST_LEVELS:
             return node.start_mark.line + 1, _TOO_DEEP
         if sizes[id(node)] > _MOST_VALUES:
-            text = f"its aliases expand to more than {_MOST_VALUES:,} values: write the values out"
+            text = (
+                f"its aliases expand to more than {_MOST_VALUES:,} values: write out the values in place of the aliases"
+            )
             return node.start_mark.line + 1, text
     return None
 

@@ -63,7 +63,7 @@ class TopicDeclaration:
             raise ConfigurationError(f"start {self.start} of topic {self.topic!r} has no time zone")
         if self.start.timestamp() < 0:
             # Negative timestamps have special meanings in Kafka: -1 is the end of the log.
-            raise ConfigurationError(f"start {self.start} of topic {self.topic!r} lies before 1970")
+            raise ConfigurationError(f"start {self.start} of topic {self.topic!r} is before 1970")
         for name in ("max_records_per_run", "max_windows_per_run", "max_edges_per_tick", "records_per_file"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} of topic {self.topic!r} must be 1 or more, not {getattr(self, name)}")

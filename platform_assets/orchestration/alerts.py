@@ -29,7 +29,7 @@ def failure_text(context: dg.RunFailureSensorContext) -> str:
     run = context.dagster_run
     found = [*_checks(context.instance, run.run_id), *_steps(context)]
     left = len(found) - _MOST
-    more = [f"and {left} more, on the run's page"] if left > 0 else []
+    more = [f"and {left} more, listed on the run's page"] if left > 0 else []
     return "\n".join([line(f"{run.job_name}: run {run.run_id} failed"), *found[:_MOST], *more])
 
 

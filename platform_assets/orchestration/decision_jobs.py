@@ -32,7 +32,7 @@ class DecisionConfig(dg.Config):
     topic: str = Field(description="Name of the topic, or of its raw table, such as raw/orders.")
     reason: str = Field(description="Reason; kept in the ledger.")
     by: str | None = Field(
-        default=None, description="Author of the decision; kept in the ledger as given, with the run."
+        default=None, description="Author of the decision; kept in the ledger as given, together with the run id."
     )
 
 
@@ -54,7 +54,10 @@ class ParkingConfig(DecisionConfig):
     """Like `DecisionConfig`, but with the windows."""
 
     windows: list[str] = Field(description="Keys of the windows, such as 2026-01-31-05:00, in UTC.")
-    decoded: bool = Field(default=False, description="True for windows of the decoded table, false for the raw table.")
+    decoded: bool = Field(
+        default=False,
+        description="True if the windows belong to the decoded table, false if they belong to the raw table.",
+    )
 
     def table(self, deciding: Deciding) -> TableRef:
         """The table that the windows belong to."""
@@ -71,7 +74,7 @@ class ErasureConfig(AcceptanceConfig):
         description="Offsets to erase, as PARTITION:START-END; END is exclusive. If the list is empty, an "
         "interrupted erasure continues.",
     )
-    generation: int | None = Field(default=None, description="Generation of the topic's log; by default the newest.")
+    generation: int | None = Field(default=None, description="Generation of the topic's log. Default: the newest.")
     past_versions_expire: bool = Field(
         default=False,
         description="For a bucket that keeps past versions: true if a lifecycle rule eventually deletes these versions.",
@@ -190,5 +193,5 @@ def _decide(
     except PlatformError as e:
         raise dg.Failure(line(e), metadata={"error": type(e).__name__}, allow_retries=False) from e
     if dry_run:
-        report("dry run: nothing was changed; launch again with `dry_run: false` to record the decision")
+        report("dry run: nothing was changed; launch the job again with `dry_run: false` to record the decision")
     context.add_output_metadata({"said": dg.MetadataValue.md("\n\n".join(map(markdown, messages)))})

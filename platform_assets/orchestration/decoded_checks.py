@@ -184,7 +184,7 @@ def _share_text(declaration: TopicDeclaration, found: checks.Shares) -> str:
     more += f", and {found.others:,} of other kinds" if found.others else ""
     return (
         f"{found.dead:,} of {found.of:,} records are dead letters: {reasons}{more}. The largest share is "
-        f"{found.worst_share:.2%}, of window {found.worst}. See `platform-assets dead-letters "
+        f"{found.worst_share:.2%}, in window {found.worst}. See `platform-assets dead-letters "
         f"{declaration.dead_letter_table}`; correct `decode:` in the topic's YAML and materialize the windows again: "
         "dead letters that can then be decoded become rows."
     )
@@ -303,7 +303,7 @@ def _remedy(declaration: TopicDeclaration, expected: Expectation, window: str) -
             f"keys equal, correct it, then run {again}."
         )
     return (
-        "The table has the values as they were sent. If they are decoded wrongly, correct `decode:` in the topic's "
+        "The table contains the values as they were sent. If they are decoded wrongly, correct `decode:` in the topic's "
         f"YAML. If a record is bad, repair it with `repairs:`. Then run {again}. Otherwise, fix the producer or the "
         "expectation."
     )

@@ -175,7 +175,9 @@ def _decoded_tables(
     specs = [
         dg.AssetSpec(
             table_key(declaration.decoded_table),
-            description=markdown(f"Records of Kafka topic {topic} as typed rows, one for each that could be decoded."),
+            description=markdown(
+                f"Records of Kafka topic {topic} as typed rows: one row for each record that could be decoded."
+            ),
             metadata=_table_metadata(declaration.decoded_table.name, columns, _lineage(raw, columns)),
             **common,
         ),

@@ -58,8 +58,8 @@ _RECEIPT_COLUMNS = [
     dg.TableColumn("rows", "int", description="rows in the table"),
     dg.TableColumn("without_row", "int", description="offsets without a row: markers, aborted or compacted records"),
     _RANGE_COLUMNS[-1],
-    dg.TableColumn("first", "int", description="lowest offset that has a row; -1 without rows"),
-    dg.TableColumn("last", "int", description="highest offset that has a row; -1 without rows"),
+    dg.TableColumn("first", "int", description="lowest offset that has a row; -1 if there are no rows"),
+    dg.TableColumn("last", "int", description="highest offset that has a row; -1 if there are no rows"),
 ]
 
 
@@ -179,12 +179,12 @@ _OUTCOMES: Final[Mapping[Outcome, str]] = {
     "loaded": "Loaded for the first time",
     "empty": "Nothing to load",
     "unchanged": "Read again and proved equal to the recorded load, so nothing was written",
-    "kept": "Kafka no longer has these records, but the table does, as their digests prove; nothing was written",
+    "kept": "Kafka no longer has these records, but digests prove that the table still has all of them; nothing was written",
     "healed": "The table's rows differed from the recorded load, so the window was read again, proved equal to "
     "that load, and written again",
-    "replaced": "Decoded with a different declaration than before, so its rows were replaced",
-    "restored": "Kafka no longer has all of these records: restored from an earlier version of the table, and "
-    "proved equal to the recorded load",
+    "replaced": "Decoded with a different declaration than before, so the window's rows were replaced",
+    "restored": "Kafka no longer has all of these records: restored with rows from earlier versions of "
+    "the table, and proved equal to the recorded load",
 }
 
 

@@ -394,9 +394,9 @@ def failure_text(errors: Mapping[str, PlatformError], windows: int, loaded: int)
     number of windows that were loaded."""
     if windows == 1:
         return str(next(iter(errors.values())))
-    text = f"{len(errors)} of {windows} windows failed, {loaded} are loaded"
+    text = f"{len(errors)} of {windows} windows failed, {loaded} were loaded"
     not_tried = windows - len(errors) - loaded
-    text += f", {not_tried} were not tried because a service is not available. " if not_tried else ". "
+    text += f", {not_tried} were not tried because a service was not available. " if not_tried else ". "
     # Often one cause makes many windows fail, and each error names its window.
     return text + " ".join(f"Window {key}: {error}" for key, error in errors.items())
 

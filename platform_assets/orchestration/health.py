@@ -210,8 +210,8 @@ def catching_up(
     since = count_edges(declaration.schedule, pending, now)
     counted_windows = f"{sealed:,} window{'' if sealed == 1 else 's'}"
     return (
-        f"it is catching up: {counted_windows} are sealed, and {since:,} more have closed, the first of them at "
-        f"{_iso(pending)}; a tick seals {declaration.max_edges_per_tick:,} at most"
+        f"it is catching up: {counted_windows} are sealed, and {since:,} more have ended, the first of them at "
+        f"{_iso(pending)}; each tick seals at most {declaration.max_edges_per_tick:,}"
     )
 
 

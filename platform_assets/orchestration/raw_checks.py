@@ -241,7 +241,7 @@ def _about_to_report(known: Orchestration, reporting: Mapping[str, str]) -> Orch
 
 
 def _no_spark() -> NoReturn:
-    raise RuntimeError("an evaluation that reads no data files asked for Spark")
+    raise RuntimeError("an evaluation that reads no data files requested Spark")
 
 
 def _run_of_checks(declaration: TopicDeclaration, instance: dg.DagsterInstance, newest: str) -> dg.RunRequest | None:

@@ -62,7 +62,7 @@ class KafkaResource(_FixedResource):
 class LakeResource(_FixedResource):
     """The lake: a folder that this process and the Spark server reach by the same path."""
 
-    root: str = Field(description="Folder of the tables and of the ledger.")
+    root: str = Field(description="Folder that contains the tables and the ledger.")
 
     def lake(self) -> Lake:
         """The lake. Raises ConfigurationError for anything but an absolute local path."""
@@ -124,7 +124,9 @@ def _values(given: ConfigType) -> Any:
         return dg.Shape({name: _field(field) for name, field in given.fields.items()})  # type: ignore[no-untyped-call]
     if given.key in ("String", "Int", "Bool", "Float"):
         return given
-    raise TypeError(f"config of the type {given.key} may read the environment: add it to {__name__} if it does not.")
+    raise TypeError(
+        f"config type {given.key} might read environment variables: if it does not, add the type to {__name__}"
+    )
 
 
 # --- services ---------------------------------------------------------------------------------------------------

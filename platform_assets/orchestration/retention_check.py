@@ -110,7 +110,7 @@ def _transaction_text(
     whose = f"producer id {t.producer_id}" + ("" if known is None else f", transactional id {known.transactional_id!r}")
     text = (
         f"a transaction ({whose}) is open in partition {t.partition} from offset {t.start} on, "
-        f"{'written to last' if known is None else 'begun'} at {_iso(t.since)}, and holds back "
+        f"{'last written to' if known is None else 'begun'} at {_iso(t.since)}, and holds back "
         f"{table_forecast.held_back_by(t):,} offsets. Until it ends, windows end before its first offset; after "
         "that, loading continues by itself. "
     )
@@ -120,7 +120,7 @@ def _transaction_text(
             "unless its producer ends it earlier."
         )
     why = (
-        "No coordinator that this client may query knows it, so it will not end by itself."
+        "No coordinator that this client is allowed to query knows this transaction, so the transaction will not end by itself."
         if known is None
         else f"It should have been aborted at {_iso(known.ends_at)}, but is still {known.state}."
     )
@@ -182,7 +182,7 @@ def result(table: TableRef, table_forecast: RetentionForecast) -> dg.AssetCheckR
     elif hours is None:
         headline = "No unloaded record is subject to retention."
     else:
-        headline = f"Retention removes no unloaded record for at least {hours_text(hours)}."
+        headline = f"Retention will not remove any unloaded record for at least {hours_text(hours)}."
     records = [
         dg.TableRecord(
             {

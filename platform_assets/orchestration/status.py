@@ -377,7 +377,7 @@ def _warnings(declaration: TopicDeclaration, first: datetime | None, now: dateti
         yield many
     if declaration.start > first:
         yield (
-            f"its `start` is later than its first window, {key_of(first)}: windows before it stay in the table and "
+            f"its `start` is later than its first window, {key_of(first)}: windows before `start` stay in the table and "
             f"are still loaded and checked, but are not partitions in Dagster"
         )
 

@@ -120,9 +120,9 @@ def test_a_dagster_older_than_its_tables_is_told_as_the_command_says(platform: B
     assert platform.state["reported"] < keys
     command = said.partition("`platform-assets ")[2].partition("`")[0]
     # Two windows of the table, and all four windows of the topic.
-    assert "orders: 6 materialisations reported" in ran(shell, command)
+    assert "orders: 6 materializations reported" in ran(shell, command)
     assert platform.state["reported"] == keys
-    assert "orders: 0 materialisations reported" in ran(shell, command)
+    assert "orders: 0 materializations reported" in ran(shell, command)
 
 
 def test_a_dagster_that_is_lost_without_a_backup_is_told_what_the_ledger_has(platform: BackedUp, shell: Shell) -> None:
@@ -132,7 +132,7 @@ def test_a_dagster_that_is_lost_without_a_backup_is_told_what_the_ledger_has(pla
     assert "`platform-assets up` creates one" in refused.output
     platform.home.mkdir()
     (platform.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    assert "orders: 4 materialisations reported" in ran(shell, "report-loads", "orders")
+    assert "orders: 4 materializations reported" in ran(shell, "report-loads", "orders")
     assert platform.state["reported"] == set(platform.ledger.receipts(ORDERS))
 
 

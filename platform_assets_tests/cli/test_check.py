@@ -36,7 +36,7 @@ def test_sound_yaml_and_nothing_running_is_no_mistake(shell: Shell) -> None:
     result = shell.run("check")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "topics declared: orders; no mistake",
+        "topics declared: orders; no mistakes",
         "kafka: is not running: `platform-assets up` starts it",
         "spark: is not running: `platform-assets up` starts it",
     ]

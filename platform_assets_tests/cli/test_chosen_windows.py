@@ -144,7 +144,9 @@ def test_options_choose_windows_and_narrow_each_other(shell: Shell, topic: Decod
     for option in ("--stale", "--dead-letters"):
         refused = shell.run("load", TOPIC, option)
         assert refused.exit_code == 1
-        assert f"{option} is only for decoded tables, and raw/orders is not one: give decoded/orders" in refused.stderr
+        assert (
+            f"{option} applies only to decoded tables, but raw/orders is not one: use decoded/orders" in refused.stderr
+        )
     assert "--stale, --dead-letters or --failed" in shell.run("load", TABLE).stderr
 
 

@@ -89,7 +89,8 @@ def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicM
     refused = shell.run("load", lk.topic, "--stale")
     assert refused.exit_code == 1
     assert (
-        f"--stale is only for decoded tables, and raw/{lk.topic} is not one: give decoded/{lk.topic}" in refused.stderr
+        f"--stale applies only to decoded tables, but raw/{lk.topic} is not one: use decoded/{lk.topic}"
+        in refused.stderr
     )
     assert shell.run("load", f"decoded/{lk.topic}").exit_code == 2
     assert "malformed" in shell.run("dead-letters", lk.topic).stdout
@@ -97,7 +98,7 @@ def test_dead_letters_are_shown_sent_and_redriven(lake: LakeMaker, topic: TopicM
 
     result = shell.run("dead-letters", lk.topic, "2020-01-01-00:00")
     assert result.exit_code == 1
-    assert "are not decoded: `platform-assets load decoded/" in result.stderr
+    assert "are not decoded yet; to decode one, run `platform-assets load decoded/" in result.stderr
     result = shell.run("vacuum", f"dead_letters/{lk.topic}", "--dry-run")
     assert result.stdout == f"dead_letters/{lk.topic}: would delete 0 files, 0 bytes\n"
     assert lk.topic in shell.run("status").output

@@ -157,7 +157,7 @@ def test_a_window_that_is_lost_for_good_holds_what_is_left(lake: LakeMaker, brok
     # The window is sound: nothing is accepted, and no existing row counts as lost.
     entries = lk.snapshot()["commits"]
     shown = shell.run("accept-loss", lk.topic, key, "--dry-run")
-    assert (shown.exit_code, "it is loaded (40 rows)" in shown.output) == (0, True), shown.output
+    assert (shown.exit_code, "the window is loaded (40 rows)" in shown.output) == (0, True), shown.output
     done = shell.run("accept-loss", lk.topic, key, "--reason", "by mistake", "--yes")
     assert (done.exit_code, "nothing was accepted" in done.output) == (0, True), done.output
     assert lk.snapshot()["commits"] == entries

@@ -45,7 +45,7 @@ def test_a_table_is_planned_migrated_and_flat_then(shell: Shell, topic: MadeTopi
     proved(topic)
 
     again = shell.run("migrate-layout", "people")
-    assert again.output.startswith("raw/people is flat: 1 file, ")
+    assert again.output.startswith("raw/people already has the flat layout: 1 file, ")
     looked = shell.run("migrate-layout", "people", "--dry-run", "--json")
     assert json.loads(looked.stdout)["layout"] == "flat"
 

@@ -90,7 +90,7 @@ def test_beside_the_table_a_range_is_equal_and_one_altered_record_is_found(
     # A replay with the same name continues where the first one was interrupted.
     again = shell.run("replay", lk.topic, span, "--into", "again")
     assert again.exit_code == 0, again.output
-    assert f"{keys[0]}: unchanged, 9 rows of 9 offsets" in again.stdout
+    assert f"{keys[0]}: unchanged, 9 rows from 9 offsets" in again.stdout
     assert f"raw/{lk.topic} matches Kafka: 3 windows, 17 rows" in again.stdout
     later = shell.run("replay", lk.topic, keys[3], "--into", "later")
     assert later.exit_code == 0, later.output

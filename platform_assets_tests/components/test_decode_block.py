@@ -66,7 +66,7 @@ def test_repair_is_of_its_window_alone() -> None:
         ({"dead_letters": 5}, "dead_letters: must be a mapping"),
         ({"revision": True}, "revision: must be a whole number of 1 or more, not True"),
         ({"repairs": 5}, "repairs: must be a list of records, not 5"),
-        ({"repairs": [{"offset": 1}]}, "repairs: each must have the form {window: "),
+        ({"repairs": [{"offset": 1}]}, "repairs: each entry must have the form {window: "),
         ({"repairs": [{**REPAIR, "window": "today"}]}, "repairs: 'today' is not a window key"),
         (
             {"repairs": [{**REPAIR, "value": 1}]},

@@ -84,8 +84,8 @@ def test_expectations_have_nothing_decoded_again() -> None:
         ({"column": "month", "not_null": False}, "entry 2: not_null: must be true; got False"),
         ({"column": "month", "unique": "origin"}, "entry 2: unique: must be true, or a list of columns if there "
          "is no `column` field; got 'origin'"),
-        ({"unique": []}, "entry 2: unique: must name columns, such as [carrier, flight], or `key` for the Kafka key, not []"),
-        ({"unique": True}, "entry 2: unique: must name columns"),
+        ({"unique": []}, "entry 2: unique: must list columns, such as [carrier, flight], or be `key` for the Kafka key, not []"),
+        ({"unique": True}, "entry 2: unique: must list columns"),
         ({"unique": ["month", "month"]}, "entry 2: unique: ['month', 'month'] lists a column twice: keep one of them"),
         ({"unique": "tags"}, "entry 2: unique: column 'tags' is ARRAY<STRING>, but keys with arrays cannot be compared"),
         ({"column": "month", "in": 5}, "entry 2: in: must be a list of values such as [EWR, JFK, LGA], not 5"),
@@ -97,14 +97,15 @@ def test_expectations_have_nothing_decoded_again() -> None:
         ({"column": "month", "range": {"least": 1}}, "entry 2: range: must be a mapping with min, max or both"),
         ({"column": "month", "range": {"min": 2, "max": 1}}, "entry 2: range: min 2 of column 'month' is above its max 1"),
         ({"column": "origin", "range": {"min": "A"}}, "entry 2: range: column 'origin' is STRING, but 'range' needs numbers"),
-        ({"column": "origin", "pattern": 7}, "entry 2: pattern: must be a regular expression as text, not 7"),
+        ({"column": "origin", "pattern": 7}, "entry 2: pattern: must be a string with a regular expression, not 7"),
         ({"column": "origin", "pattern": "[A-Z"}, "entry 2: pattern: '[A-Z' of column 'origin' is not a valid RE2 regular expression"),
         ({"column": "month", "not_null": True, "severity": "fatal"}, "entry 2: severity: must be one of warn, error, not 'fatal'"),
-        ({"column": "month", "not_null": True, "name": "a b"}, "entry 2: name: must have only letters, digits and "
-        "underscores, not"),
+        ({"column": "month", "not_null": True, "name": "a b"}, "entry 2: name: must consist of letters, digits and "
+        "underscores only, not"),
         ({"column": "day", "not_null": True}, "entry 2: this expectation is declared twice (day is not null): keep one of them"),
-        ({"column": "month", "not_null": True, "name": "day_not_null"}, "entry 2: there is another check named 'day_not_null': give"),
-        ({"column": "month", "in": [1], "name": "share_of_dead_letters"}, "another check named 'share_of_dead_letters'"),
+        ({"column": "month", "not_null": True, "name": "day_not_null"}, "entry 2: another check is already named 'day_not_null': "
+        "give"),
+        ({"column": "month", "in": [1], "name": "share_of_dead_letters"}, "another check is already named 'share_of_dead_letters'"),
     ],
 )  # fmt: skip
 def test_mistakes(entry: Any, text: str) -> None:

@@ -70,7 +70,7 @@ def test_a_topic_named_as_another_is_in_dagster_is_left_out_until_one_of_them_is
     assert checked.exit_code == 1
     says = f"{folder / 'defs.yaml'}:3: topic '{ALIKE}' cannot be defined next to topic 'shop.orders', declared at "
     assert says in checked.stdout
-    assert "topics declared: clicks, shop.orders; others have mistakes" in checked.stdout
+    assert "topics declared: clicks, shop.orders; other topics have mistakes" in checked.stdout
     status = shell.run("status", "--json")
     assert status.exit_code == 1
     found = json.loads(status.stdout)

@@ -87,7 +87,7 @@ def test_what_is_right_is_declared_with_the_lines_of_its_own(folder: Path) -> No
         ("owners:", "ownres:", 12, "ownres: unknown field: did you mean 'owners'?"),
         ("owners: [team:sales]", "topic: orders", 9, "each: it sets `topic`, which differs for each topic"),
         ("  each:", "  every:", 9, "every: unknown field: use one of pattern, exclude, topics, each, together"),
-        ("  each:", "  together: all of them\n  each:", 9, "together: 'all of them' is not a name of 1 to 60 letters"),
+        ("  each:", "  together: all of them\n  each:", 9, "together: 'all of them' must consist of 1 to 60 letters"),
         ("  each:", "  exclude: [o.*]\n  each:", 2, "exclude: without a `pattern` there is nothing to leave out"),
         ("  each:", "  pattern: (\n  each:", 9, "pattern: '(' is not an RE2 regular expression: missing )"),
         ("  each:", "  pattern: a)|(b\n  each:", 9, "pattern: 'a)|(b' is not an RE2 regular expression"),
@@ -168,7 +168,7 @@ def test_what_topics_that_are_together_share_is_none_of_one_topic(folder: Path) 
     assert line == 2
     assert (
         message
-        == "topic 'clicks' has 'sensor_running' of its own, but topics of a group (`together`) share it: set it under `each`"
+        == "topic 'clicks' sets 'sensor_running', but the topics of a group (`together`) share this field: set it under `each`"
     )
 
 

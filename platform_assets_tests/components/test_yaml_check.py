@@ -41,7 +41,7 @@ def test_what_is_right_is_declared_with_its_lines(tmp_path: Path) -> None:
         (3, "topic: [orders]", "topic: must be text"),
         (5, "start: yesterday", "start: 'yesterday' is not an ISO 8601 time such as"),
         (5, "start: 2026", "start: must be text"),
-        (5, "start: 1969-01-01", "lies before 1970"),
+        (5, "start: 1969-01-01", "is before 1970"),
         (5, "start: 9999-12-31T23:59Z", "is after the year 8999"),
         (6, f"sensor_interval_seconds: {10**30}", "sensor_interval_seconds: must be 2,147,483,647 or less"),
         (6, f"deep_audit_budget_seconds: {1 << 31}", "deep_audit_budget_seconds: must be 2,147,483,647 or less"),
@@ -139,12 +139,12 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         (
             "a: &a [x, x]\n" + "".join(f"{n}: &{n} [{f'*{p}, ' * 9}]\n" for p, n in pairwise("abcdefghij")),
             6,
-            "its aliases expand to more than 100,000 values: write the values out",
+            "its aliases expand to more than 100,000 values: write out the values in place of the aliases",
         ),
         (
             f"{TYPE}attributes: &a\n  topic: *a\n",
             2,
-            "an alias contains itself: write the value out",
+            "an alias contains itself: write out the value in place of the alias",
         ),
         (
             f"{TYPE}attributes: {'[' * 150}{']' * 150}\n",
@@ -156,10 +156,10 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
             1,
             "its values are nested more than 100 levels deep: use fewer",
         ),
-        (f"{TYPE}{GOOD}  decode: {{~: '{{{{ x }}}}'}}\n", 6, "the name '~' is not text: put it in quotes"),
-        (f"{TYPE}{GOOD}  decode: {{[a]: b}}\n", 6, "the name that begins here is not text: put it in quotes"),
-        (f"{TYPE}{GOOD}  records_per_file: !!int x\n", 1, "it has a value that cannot be read"),
-        (f"{TYPE}{GOOD}  records_per_file: {'9' * 5_000}\n", 1, "it has a value that cannot be read"),
+        (f"{TYPE}{GOOD}  decode: {{~: '{{{{ x }}}}'}}\n", 6, "the key '~' is not text: put it in quotes"),
+        (f"{TYPE}{GOOD}  decode: {{[a]: b}}\n", 6, "the key that begins here is not text: put it in quotes"),
+        (f"{TYPE}{GOOD}  records_per_file: !!int x\n", 1, "it contains a value that cannot be read"),
+        (f"{TYPE}{GOOD}  records_per_file: {'9' * 5_000}\n", 1, "it contains a value that cannot be read"),
     ],
     ids=[
         "no type",

@@ -104,7 +104,7 @@ def test_job_refuses_a_table_that_the_lake_has_not(lake: Lake) -> None:
     result = run(lake, tables=["raw/ordres"])
     assert not result.success
     (event,) = result.get_step_failure_events()
-    assert "no table raw/ordres; it has: raw/orders" in str(event.step_failure_data.user_failure_data)
+    assert "no table raw/ordres; its tables are: raw/orders" in str(event.step_failure_data.user_failure_data)
     assert "died-long-ago" in loads_with_files(lake)
 
 

@@ -302,7 +302,7 @@ def test_schemas_of_a_registry_are_kept_beside_the_ledger(
     assert store.keys(f"{lake.root.name}/_ledger/schemas") == [f"{kept}/3.json", f"{kept}/registry.json"]
     other = SchemaCache(files, "1" * 16, "http://other")
     assert other.elsewhere(3) == Known(schema, "http://registry")
-    assert forget(files, [3]) == [f"JSON 3, fingerprint {schema.fingerprint}, of http://registry"]
+    assert forget(files, [3]) == [f"JSON schema 3, fingerprint {schema.fingerprint}, from http://registry"]
     assert (cache.read(3), other.elsewhere(3)) == (None, None)
     cache.write(3, schema)
     with monkeypatch.context() as patched:

@@ -126,7 +126,7 @@ def test_a_run_that_fails_at_one_window_loads_and_reports_all_others(
     result = materialize(lk, spark_remote, keys, instance, [reader_of(lk)])
     assert "partition 0 offset 1" in failure_of(result)
     assert "accept-loss" in failure_of(result)
-    assert f"1 of 3 windows failed, 2 are loaded. Window {keys[1]}: " in failure_of(result)
+    assert f"1 of 3 windows failed, 2 were loaded. Window {keys[1]}: " in failure_of(result)
     assert set(materializations(instance, table_key(TableRef.raw(lk.topic)))) == {keys[0], keys[2]}
     assert [r.offset for r in lk.rows()] == [0, 2]
 

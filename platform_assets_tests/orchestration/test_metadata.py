@@ -20,7 +20,7 @@ ROWS = {0: range(1490)}
 @pytest.mark.parametrize(
     ("holes", "rest"),
     [
-        (None, "; the check every_offset_accounted_for accounts for the other 10."),
+        (None, "; the check every_offset_accounted_for accounts for the other 10 offsets."),
         ({"commit markers": 4, "aborted records": 6}, "; the other offsets: 4 commit markers, 6 aborted records."),
     ],
 )
@@ -38,7 +38,7 @@ def test_summary_of_a_dense_window_and_of_an_empty_one() -> None:
     dense = events.of_receipt(samples.receipt(WINDOW, holes={}), "unchanged", "")[events.SUMMARY]
     assert dense == (
         "Read again and proved equal to the recorded load, so nothing was written: 1,500 rows for 1,500 offsets "
-        "in 2 Kafka partitions, one for each."
+        "in 2 Kafka partitions, one row per offset."
     )
     nothing = events.of_receipt(samples.receipt(empty, {}), "empty", "")[events.SUMMARY]
     assert nothing == "Nothing to load: 0 rows for 0 offsets in 1 Kafka partition."

@@ -67,7 +67,7 @@ def test_retention_that_comes_near_is_a_problem_with_offset_time_and_bound() -> 
         in by_time
     )
     assert "partition 1, which is not loaded, in 30 min at the earliest (retention.bytes: 10%" in by_size
-    assert "retention has removed 7 offsets of partition 2 from 100 on" in lost
+    assert "retention has removed 7 offsets of partition 2, from 100 on," in lost
 
 
 def test_of_many_partitions_the_rest_is_counted() -> None:
@@ -102,10 +102,10 @@ def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() 
     held = table_forecast(FAR, transactions=(unknown,))
     problems, (warning,) = messages(held, 1.2)
     assert problems == []
-    assert "written to last at 2026-01-01T01:00:00+00:00" in warning
+    assert "last written to at 2026-01-01T01:00:00+00:00" in warning
     (problem,), warnings = messages(held, 1.3)
     assert warnings == []
-    assert "No coordinator that this client may query knows it" in problem
+    assert "No coordinator that this client is allowed to query knows this transaction" in problem
 
 
 # --- the check ------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_what_no_coordinator_knows_hangs_once_no_transaction_may_last_so_long() 
 def test_the_check_passes_while_retention_is_far_and_shows_each_partition() -> None:
     found = retention_check.result(TABLE, table_forecast(FAR, Forecast(0, None, 400.0, 0.5)))
     assert (found.passed, found.severity) == (True, dg.AssetCheckSeverity.WARN)
-    assert found.description == "Retention removes no unloaded record for at least 30.5 h."
+    assert found.description == "Retention will not remove any unloaded record for at least 30.5 h."
     metadata = found.metadata
     assert [metadata[name].value for name in ("lag", "held_back", "hours_left")] == [100, 20, 30.5]
     table = metadata["partitions"]

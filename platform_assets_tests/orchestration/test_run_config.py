@@ -142,5 +142,5 @@ def test_a_config_of_an_unknown_type_is_refused_when_it_is_declared() -> None:
     class Anything(dg.Config):
         value: Any
 
-    with pytest.raises(TypeError, match="type Any may read the environment"):
+    with pytest.raises(TypeError, match="type Any might read environment variables"):
         values_of(Anything)

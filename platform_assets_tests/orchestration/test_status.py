@@ -458,7 +458,7 @@ def test_while_a_sensor_catches_up_status_says_how_far_it_is_and_names_no_proble
     t = caught_up_to(tmp_path, instance, ticks)
     assert t.problems == ()
     assert t.warning is not None
-    assert "8 windows are sealed, and 32 more have closed, the first of them at 2026-01-01T09:00:00+00:00" in t.warning
+    assert "8 windows are sealed, and 32 more have ended, the first of them at 2026-01-01T09:00:00+00:00" in t.warning
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_columns_are_those_of_the_table_and_decide_no_row() -> None:
         (["nope"], "cluster_by: there is no column 'nope': known are"),
         (["a", "a"], "cluster_by: 'a' is given twice"),
         (["c"], "cluster_by: column 'c' has the type STRUCT<d: INT>, but files can be sorted only by whole numbers"),
-        (["e"], "cluster_by: column 'e' is DOUBLE, but"),
-        (["a", "b", "window", "topic_id", "kafka_offset"], "cluster_by: has 5 columns"),
+        (["e"], "cluster_by: column 'e' has the type DOUBLE, but"),
+        (["a", "b", "window", "topic_id", "kafka_offset"], "cluster_by: lists 5 columns"),
     ],
 )
 def test_other_columns_are_refused_by_name(given: Any, message: str) -> None:

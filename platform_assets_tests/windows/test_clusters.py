@@ -239,7 +239,8 @@ def test_a_log_of_fewer_partitions_is_no_continuation_and_the_remedy_goes_on_wit
     samples.loaded(lk.root, window)
     there = moved(lk, other, records=10)
     with pytest.raises(
-        PartitionsAbsentError, match=r"has 1 partition on the brokers at .* offsets of partition 1 were"
+        PartitionsAbsentError,
+        match=r"has 1 partition on the brokers at .* the ledger also has sealed offsets of partition 1",
     ) as e:
         clusters.find(lk.topic, lk.ledger, Cluster.connect(there.settings))
     shell = Shell(tmp_path)

@@ -89,4 +89,4 @@ def edited(receipt: Receipt, rows: int) -> Receipt:
 def test_edited_number_of_rows_is_named_as_that(rows: int, than: str) -> None:
     text = differences.explain(edited(RECEIPT, rows), HELD, HELD)
 
-    assert text.startswith(f"Kafka has 10 rows, {than} than the {rows} of the receipt, but the table's own rows")
+    assert text.startswith(f"Kafka has 10 rows, {than} than the {rows} in the receipt, but the table's own rows")

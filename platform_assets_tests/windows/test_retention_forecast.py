@@ -165,7 +165,7 @@ def test_a_transaction_that_no_coordinator_knows_is_named_and_the_remedy_ends_it
     assert (found.producer_id, found.start, found.coordinated) == (987_654, 4, None)
     assert list(retention_check.problems(table_forecast, lk.bootstrap, datetime.now(UTC))) == []
     (problem,) = retention_check.problems(table_forecast, lk.bootstrap, datetime.now(UTC) + timedelta(minutes=17))
-    assert "No coordinator that this client may query knows it" in problem
+    assert "No coordinator that this client is allowed to query knows this transaction" in problem
     assert "holds back 2 offsets" in problem
     command = problem.partition("`kafka-transactions.sh ")[2].rstrip("`").split()
     assert command == [

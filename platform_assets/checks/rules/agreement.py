@@ -155,8 +155,8 @@ def _ledger_and_table(a: Accounts) -> Iterator[Finding]:
         if receipt.table_version > a.version or missing:
             yield _finding(
                 a, "ledger ahead", key,
-                f"the receipt names load {receipt.load_id[:8]} in version {receipt.table_version}, but the "
-                f"table's log ends at version {a.version} and has no such load",
+                f"the receipt refers to load {receipt.load_id[:8]} in version {receipt.table_version}, but the "
+                f"table's log ends at version {a.version} and contains no such load",
                 "The table was rolled back or replaced: materialize partition {key} of {table}. If that finds "
                 "nothing to do, the ledger was edited: move _ledger away and run `platform-assets rebuild-ledger`.",
             )  # fmt: skip

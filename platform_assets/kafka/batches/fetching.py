@@ -274,7 +274,7 @@ class Brokers:
         if answer.error not in (0, OFFSET_OUT_OF_RANGE):
             self._judge(answer.error, f"fetching topic {self.topic!r} partition {partition} from offset {offset}")
         if answer.error == OFFSET_OUT_OF_RANGE and partition in self._near:
-            raise Transient("a replica that is not the leader does not have the offset yet, but the leader may")
+            raise Transient("the replica that answered is not the leader and does not have this offset yet")
         if not answer.error and answer.replica in self._nodes and not len(answer.records):
             self._near[partition] = self._nodes[answer.replica]
             raise Redirected

@@ -20,7 +20,8 @@ class VacuumConfig(dg.Config):
 
     tables: list[str] = Field(default=[], description="Tables, such as raw/orders; if empty, all tables of the lake.")
     retain_hours: int | None = Field(
-        default=None, description="Minimum age of a file to delete, in hours; by default the table's retention, a week."
+        default=None,
+        description="Minimum age in hours of a file to delete. Default: the table's retention, which is a week.",
     )
     dry_run: bool = Field(default=False, description="Only list what would be deleted.")
 
@@ -29,7 +30,7 @@ class PruneConfig(dg.Config):
     """Runs that are deleted."""
 
     keep_days: float = Field(
-        default=DEFAULT_KEEP / timedelta(days=1), ge=0, description="Days to keep a run after its end."
+        default=DEFAULT_KEEP / timedelta(days=1), ge=0, description="Number of days to keep a run after it has ended."
     )
     max_runs: int | None = Field(
         default=None, ge=0, description="Maximum number of finished runs to keep, whatever their age."
@@ -39,7 +40,9 @@ class PruneConfig(dg.Config):
         ge=0,
         description="Do not begin to delete another run after this many seconds; the next run of this job continues.",
     )
-    location: str | None = Field(default=None, description="Code location of the runs; by default that of this job.")
+    location: str | None = Field(
+        default=None, description="Code location of the runs to delete. Default: the code location of this job."
+    )
     dry_run: bool = Field(default=False, description="Only report what would be deleted.")
 
 
@@ -115,7 +118,9 @@ def _vacuum() -> dg.Definitions:
         known = {table.name: table for table in root.tables()}
         if unknown := sorted(set(config.tables) - set(known)):
             raise dg.Failure(
-                line(f"the lake has no table {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}")
+                line(
+                    f"the lake has no table {', '.join(unknown)}; its tables are: {', '.join(sorted(known)) or 'none'}"
+                )
             )
         failed = list[str]()
         for name in config.tables or sorted(known):

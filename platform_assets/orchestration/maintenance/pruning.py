@@ -89,7 +89,9 @@ class Pruned:
             f"{counted(self.left, 'finished run')} kept",
             *(f"{counted(number, 'run')} spared: {why}" for why, number in self.spared.items()),
         ]
-        return "\n".join([*lines, *([] if self.complete else ["time ran out; run it again to continue"])])
+        return "\n".join(
+            [*lines, *([] if self.complete else ["the time limit was reached; run this again to continue"])]
+        )
 
 
 @dataclass

@@ -66,7 +66,9 @@ def definitions(declarations: Declarations = dict) -> dg.Definitions:
         known = {table.name: table for table in root.tables()}
         if unknown := sorted(set(config.tables) - set(known)):
             raise dg.Failure(
-                line(f"the lake has no table {', '.join(unknown)}; it has: {', '.join(sorted(known)) or 'none'}")
+                line(
+                    f"the lake has no table {', '.join(unknown)}; its tables are: {', '.join(sorted(known)) or 'none'}"
+                )
             )
         ledger, declared, failed = Ledger(root), declarations(), list[str]()
         engine = merge_engine(root, spark.session, spark.remote)

@@ -99,7 +99,11 @@ class Deciding:
         if not held.paths if receipt is None else not receipt.rows:
             self.report(f"{table} {window}: nothing prevents it from being loaded; nothing was accepted")
         elif self.author is None:
-            what = "it is loaded" if receipt is not None else "the table has it, but the ledger has no receipt for it"
+            what = (
+                "the window is loaded"
+                if receipt is not None
+                else "the window is in the table, but the ledger has no receipt for it"
+            )
             number = held.rows if receipt is None else receipt.rows
             rows = "" if number is None else f" ({number:,} rows)"
             self.report(

@@ -168,7 +168,7 @@ def test_three_accounts_that_differ_are_shown_apart(check_page: Opener, theme: T
     text = shown(page)
     ahead = tables.key(tables.AHEAD)
     assert "Table log, ledger and orchestrator disagree on 4 windows." in text
-    assert f"Ledger ahead: window {ahead}: the receipt names load ffffffff" in text
+    assert f"Ledger ahead: window {ahead}: the receipt refers to load ffffffff" in text
     assert f"What to do: The table was rolled back or replaced: materialize partition {ahead} of raw/refunds." in text
     assert "For 3 more remedies, see remedy below." in text
     assert "4 FAILING" in alternative(page)

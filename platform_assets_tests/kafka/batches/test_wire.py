@@ -444,7 +444,7 @@ def test_a_replica_of_the_own_rack_is_read_where_the_leader_names_one(start: Sta
         Script(errors=[0, NOT_LEADER]),
         Script(stable=10, batches=[(0, 9, batch(0, 10))]),
     ],
-    ids=["does not have the offset", "fails", "is behind"],
+    ids=["does not have this offset", "fails", "is behind"],
 )
 def test_the_leader_is_read_where_a_replica_fails(start: Start, near: Script) -> None:
     leader, broker = near_by(start, near)
