@@ -107,7 +107,7 @@ def test_columns_are_those_of_the_table_and_decide_no_row() -> None:
     [
         ("a", "cluster_by: must be a list of columns"),
         ([], "cluster_by: must be a list of columns"),
-        (["nope"], "cluster_by: there is no column 'nope': known are"),
+        (["nope"], "cluster_by: there is no column 'nope': use one of"),
         (["a", "a"], "cluster_by: 'a' is given twice"),
         (["c"], "cluster_by: column 'c' has the type STRUCT<d: INT>, but files can be sorted only by whole numbers"),
         (["e"], "cluster_by: column 'e' has the type DOUBLE, but"),
