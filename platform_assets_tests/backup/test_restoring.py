@@ -188,7 +188,7 @@ def test_a_folder_without_a_backup_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_part_is_refused_and_the_known_ones_are_named(platform: BackedUp) -> None:
-    with pytest.raises(ConfigurationError, match="it has: ledger, raw/orders, dagster"):
+    with pytest.raises(ConfigurationError, match="it contains: ledger, raw/orders, dagster"):
         platform.restore("raw/payments")
 
 

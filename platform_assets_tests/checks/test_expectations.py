@@ -83,7 +83,7 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     assert text.startswith(
         f"2 of 20 rows fail (`amount ≥ 0`): 2 in window {C}. The table contains the values as they were sent."
     )
-    assert f"Then `platform-assets load decoded/orders {C}`" in text
+    assert f"Then run `platform-assets load decoded/orders {C}`" in text
     assert (
         f"1 window not measured with this declaration (newest: {D}): `platform-assets load decoded/orders {D}`" in text
     )

@@ -68,8 +68,8 @@ def test_a_start_with_too_many_windows_is_refused_before_the_first_cut(shell: Sh
     file = shell.declare("orders", start="2011-01-01T00:00Z", window="*/3 * * * *")
     result = shell.run(command)
     assert result.exit_code == 1
-    assert f"{file}:5: start: 2," in result.output
-    assert "Take a later start" in result.output
+    assert f"{file}:5: start: there are 2," in result.output
+    assert "Choose a later start" in result.output
 
 
 @pytest.mark.parametrize(
