@@ -37,7 +37,10 @@ class ServiceStartError(Terminal):
 
     def __init__(self, service: str, reason: str, log_path: str) -> None:
         self.service, self.reason, self.log_path = service, reason, log_path
-        super().__init__(f"{service} did not start: {reason}. Its log: {log_path}")
+        # Lines of the log end with a line end, and need no full stop.
+        super().__init__(
+            f"{service} did not start: {reason}{'' if reason.endswith(chr(10)) else '. '}Its log: {log_path}"
+        )
 
 
 class ServiceEndedError(Terminal):

@@ -70,8 +70,8 @@ def test_the_end_of_a_log_keeps_its_lines(tmp_path: Path) -> None:
 
     _, err = printed(run)
     assert err == (
-        "platform-assets: thing did not start: the process ended; its last lines:\n"
-        f"\\x1b[2Jone\ntwo\n. Its log: {spec.log}\n"
+        "platform-assets: thing did not start: the process ended; the last lines of its log:\n"
+        f"\\x1b[2Jone\ntwo\nIts log: {spec.log}\n"
     )
 
 
