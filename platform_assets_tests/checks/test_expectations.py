@@ -85,7 +85,8 @@ def test_result_names_windows_counts_samples_and_what_to_do() -> None:
     )
     assert f"Then run `platform-assets load decoded/orders {C}`" in text
     assert (
-        f"1 window not measured with this declaration (newest: {D}): `platform-assets load decoded/orders {D}`" in text
+        f"1 window not measured with this declaration (newest: {D}). Run `platform-assets load decoded/orders {D}`"
+        in text
     )
     metadata = result.metadata or {}
     assert plain(metadata["windows"]) == [
