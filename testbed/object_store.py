@@ -21,6 +21,14 @@ from testbed.loads import wait_until
 
 KEY_ID: Final = "tests-of-the-lake"
 BUCKET: Final = "lakes"
+_LOGGING: Final = """\
+<configuration>
+  <appender name="log" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %level %logger: %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="log"/></root>
+</configuration>
+"""
 
 
 @dataclass
@@ -116,9 +124,13 @@ def object_store(home: Home, root: Path, secret: str) -> Iterator[ObjectStore]:
     settings = root / "s3proxy.properties"
     settings.touch(mode=0o600)
     settings.write_text("".join(f"{name}={value}\n" for name, value in _properties(port, folder, secret).items()))
+    # Without a configuration, the store logs each step of each request, which costs more than the request.
+    logging = root / "s3proxy-logback.xml"
+    logging.write_text(_LOGGING)
     class_path = os.pathsep.join(map(str, jars.class_path(home, "s3proxy")))
     command = [
-        str(find_java(os.environ).executable), "-Xmx256m", "-cp", class_path, "org.gaul.s3proxy.Main",
+        str(find_java(os.environ).executable), "-Xmx256m", "-XX:TieredStopAtLevel=1",
+        f"-Dlogback.configurationFile={logging.as_uri()}", "-cp", class_path, "org.gaul.s3proxy.Main",
         "--properties", str(settings),
     ]  # fmt: skip
     server = _Server(command, root / "s3proxy.log", port)
