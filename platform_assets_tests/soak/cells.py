@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from platform_assets.model.declaration import EngineName
-from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, Point
+from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, UPKEEP_POINTS, Point
 
-Place = Point | Literal["mid-read"]
-"""The middle of a read: the first data file of the window exists."""
+Place = Point | Literal["mid-read", "mid-merge"]
+"""The middle of a read or of a merge: the first new data file exists."""
 Fault = Literal[
     "exception",
     "SIGKILL of the process",
@@ -21,19 +21,24 @@ Fault = Literal[
     "disk full",
     "a new run during the write of a killed one",
 ]
-"""The process is that of the run. For a fault in the sensor, it is the code server that Dagster's daemon keeps running.
-"""
+"""The process is that of the run. For a fault in the sensor, it is the code server that Dagster's daemon keeps running;
+for a fault in upkeep, that of the command."""
 
 _ANYWHERE: Final[tuple[Fault, ...]] = ("SIGKILL of the process", "SIGKILL of Spark", "SIGKILL of the broker")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One fault at one point of a load by `engine`, or of a sensor tick."""
+    """One fault at one point of a load by `engine`, of a sensor tick, or of upkeep."""
 
     place: Place
     fault: Fault
     engine: EngineName
+
+    @property
+    def is_of_upkeep(self) -> bool:
+        """Return True if the fault strikes upkeep."""
+        return self.place in (*UPKEEP_POINTS, "mid-merge")
 
     def __str__(self) -> str:
         return f"{self.engine}: {self.place}: {self.fault}"
@@ -42,7 +47,7 @@ class Cell:
 def store_cells(engine: EngineName) -> tuple[Cell, ...]:
     """Return the cells for a lake in an object store. The store itself may die, but it has no disk that can fill up."""
     found = [cell for cell in cells(engine) if cell.fault != "disk full"]
-    places: tuple[Place, ...] = (*RUN_POINTS, "mid-read", *SENSOR_POINTS)
+    places: tuple[Place, ...] = (*RUN_POINTS, "mid-read", *SENSOR_POINTS, *UPKEEP_POINTS)
     return (*found, *(Cell(place, "SIGKILL of the store", engine) for place in places))
 
 
@@ -57,4 +62,8 @@ def cells(engine: EngineName) -> tuple[Cell, ...]:
     found += [(place, "disk full") for place in ("plan recorded", "files written", "table committed", "cuts taken")]
     for place in SENSOR_POINTS:
         found += [(place, fault) for fault in ("exception", "SIGKILL of the process", "SIGKILL of the broker")]
+    found += [(place, fault) for place in UPKEEP_POINTS for fault in ("exception", "SIGKILL of the process")]
+    found += [("merge made", "lost answer"), ("merge planned", "SIGKILL of Spark")]
+    found += [(place, "disk full") for place in ("merge planned", "files merged", "merge committed")]
+    found += [("mid-merge", fault) for fault in ("SIGKILL of the process", "SIGKILL of Spark", "SIGKILL of a worker")]
     return tuple(Cell(place, fault, engine) for place, fault in found)

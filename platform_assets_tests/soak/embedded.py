@@ -221,11 +221,11 @@ class Embedded:
                     found.append(process.pid)
         return found
 
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+    def begin(self, *arguments: str, first: str = "") -> subprocess.Popen[str]:
         """Start `platform-assets` with these arguments in the platform's environment. Standard output and standard
-        error go to one stream."""
+        error go to one stream. The process executes the Python code `first` before the command."""
         return subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *arguments],
+            [sys.executable, "-c", f"{first}\n{_PROGRAM}", *arguments],
             cwd=CHECKOUT, env={**self.environ, "COLUMNS": "150"},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip

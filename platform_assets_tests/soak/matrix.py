@@ -2,7 +2,7 @@
 
 Each cell has its own topic with 100,000 records in transactions of 750 records, some of them aborted, in windows that
 have ended. The topic's sensor seals the windows once the gate is open, runs load them, and the fault strikes when some
-of them are loaded.
+of them are loaded. A fault of upkeep strikes the command, which runs while other windows are loaded.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psutil
 from confluent_kafka import Producer
+from deltalake import DeltaTable
 
-from platform_assets.lake.location import load_folder
+from platform_assets.lake.location import SHARED, load_folder
 from platform_assets.model.windows import milliseconds
 from platform_assets.services.platform import Service
 from platform_assets_tests.soak import proof
-from platform_assets_tests.soak.cells import Cell, Fault
+from platform_assets_tests.soak.cells import Cell, Fault, Place
 from platform_assets_tests.soak.disk import Disk, small_disk
 from platform_assets_tests.soak.embedded import Embedded
 from platform_assets_tests.soak.live import create
-from platform_assets_tests.soak.points import SENSOR_POINTS, Deed, Order, Orders, Point
+from platform_assets_tests.soak.points import SENSOR_POINTS, Deed, Order, Orders, Point, loaded_windows
 from platform_assets_tests.soak.reader import Reader
 from platform_assets_tests.support.history import Outcome, Send
 from platform_assets_tests.support.quotas import fetch_quota
@@ -49,9 +50,14 @@ _BOUND: Final = 900.0
 again, each several times."""
 _SLOW: Final = 200_000
 """Bytes per second. This is slow enough that a killed run is still writing when the next run writes too."""
+_WITH_POINTS: Final = (
+    "import os; from platform_assets_tests.soak.points import Orders, install; "
+    "install(Orders.below(os.environ['PLATFORM_HOME']))"
+)
 _DEEDS: Final[dict[Fault, Deed]] = {
     "exception": "raise", "SIGKILL of the process": "kill", "lost answer": "lose the answer",
 }  # fmt: skip
+_BEGINS: Final[dict[Place, Point]] = {"mid-read": "plan recorded", "mid-merge": "merge planned"}
 _SERVICES: Final[dict[Fault, Service]] = {"SIGKILL of Spark": "spark", "SIGKILL of the broker": "kafka"}
 
 
@@ -139,6 +145,7 @@ class _Matrix:
     rng: random.Random
     records: int
     store: ObjectStore | None = None
+    wrong: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.orders = Orders.below(self.platform.home.root)
@@ -150,28 +157,32 @@ class _Matrix:
         with Reader(proof.table_of(self.platform, topic)).reading() as reader:
             # Some faults strike the next attempt too.
             times = self.rng.choice((1, 2)) if cell.fault in _DEEDS else 1
-            for number in range(times):
-                self.orders.give(f"{topic}-{number}", self._order(cell, topic))
+            orders = {f"{topic}-{number}": self._order(cell, topic) for number in range(times)}
+            for name, order in orders.items():
+                self.orders.give(name, order)
             self.orders.open_gate(topic)
-            strikes = sum(self._strike(cell, topic, f"{topic}-{number}") for number in range(times))
+            strike = self._strike_upkeep if cell.is_of_upkeep else self._strike
+            strikes = sum(strike(cell, order, name) for name, order in orders.items())
             healed_after = proof.healed(self.platform, [topic], _BOUND)
+            found = self._upkeep_at_rest(topic) if cell.is_of_upkeep else []
         windows = self.platform.ledger.windows(topic)
         by_window = proof.records_by_window(windows, ((s.partition, s.offset) for s in sends if s.outcome == "ok"))
         orphans = proof.orphans(self.platform, topic)
-        found = proof.anomalies(self.platform, topic, sends) + reader.wrong(by_window)
+        found += proof.anomalies(self.platform, topic, sends) + reader.wrong(by_window)
         found += self._orphans_that_stay(topic, orphans)
         return CellOutcome(cell, len(sends), strikes, healed_after, reader.versions, len(orphans), tuple(found))
 
     def _orphans_that_stay(self, topic: str, orphans: Sequence[Path]) -> list[str]:
         """Return orphan files that are not removed by the next load of their windows and, if that load has nothing to
-        commit, not by VACUUM either."""
+        commit or they are not in the folder of a window, not by VACUUM either."""
+        if not orphans:
+            return []
         table = proof.table_of(self.platform, topic)
         by_folder = {table / load_folder(w.key, ""): w.key for w in self.platform.ledger.windows(topic)}
         windows = sorted({key for path in orphans for folder, key in by_folder.items() if folder in path.parents})
-        if not windows:
-            return []
-        loaded = self.platform.command("load", f"raw/{topic}", *windows)
-        found = [] if not loaded.code else [f"load exits {loaded.code}: {loaded.text}"]
+        found = list[str]()
+        if windows and (loaded := self.platform.command("load", f"raw/{topic}", *windows)).code:
+            found.append(f"load exits {loaded.code}: {loaded.text}")
         long_ago = (datetime.now(UTC) - timedelta(days=8)).timestamp()
         for path in proof.orphans(self.platform, topic):
             os.utime(path, (long_ago, long_ago))
@@ -180,34 +191,59 @@ class _Matrix:
         return found + [f"orphan {path} stays" for path in proof.orphans(self.platform, topic)]
 
     def _order(self, cell: Cell, topic: str) -> Order:
-        point: Point = "plan recorded" if cell.place == "mid-read" else cell.place
-        deed = _DEEDS.get(cell.fault, "wait") if cell.place != "mid-read" else "wait"
-        # In a run: strike once some windows are loaded. A sensor seals all windows in one tick.
-        return Order(topic, point, deed, loaded=0 if point in SENSOR_POINTS else self.rng.choice((1, 2, 3)))
+        begins = _BEGINS.get(cell.place)
+        point = begins or cast("Point", cell.place)
+        deed = "wait" if begins else _DEEDS.get(cell.fault, "wait")
+        # In a run: strike once some windows are loaded. A sensor seals all windows in one tick. Upkeep needs two files.
+        some = (2, 4, _WINDOWS) if cell.is_of_upkeep else (1, 2, 3)
+        return Order(topic, point, deed, loaded=0 if point in SENSOR_POINTS else self.rng.choice(some))
 
-    def _strike(self, cell: Cell, topic: str, name: str) -> bool:
-        """Cause a fault from outside the process. Return False if the load was complete before the point was
-        reached."""
-        pid = self._at_the_point(topic, name)
+    def _strike_upkeep(self, cell: Cell, order: Order, name: str) -> bool:
+        """Run upkeep once enough windows are loaded, and cause a fault of it. Return False as in `_strike`."""
+        topic = order.topic
+        wait_until(f"{order.loaded} windows are loaded", lambda: self._loaded(topic) >= order.loaded, _BOUND)
+        running = self.platform.begin("upkeep", f"raw/{topic}", "--quiet-hours", "0", first=_WITH_POINTS)
+        try:
+            return self._strike(cell, order, name, lambda: running.poll() is not None)
+        finally:
+            text, _ = running.communicate(timeout=_BOUND)
+            if "Traceback" in text and "SoakFault" not in text:
+                self.wrong.append(f"upkeep ended in a traceback: {text[-1000:]}")
+
+    def _upkeep_at_rest(self, topic: str) -> list[str]:
+        """Run upkeep without a fault. Return findings: it must succeed and leave fewer files than windows."""
+        found, self.wrong = self.wrong, []
+        ended = self.platform.command("upkeep", f"raw/{topic}", "--quiet-hours", "0")
+        if ended.code:
+            found.append(f"`upkeep` exited with code {ended.code} although all services are back: {ended.text}")
+        files, windows = len(DeltaTable(proof.table_of(self.platform, topic)).file_uris()), self._loaded(topic)
+        return found if files < windows else [*found, f"upkeep left {files} files of {windows} windows"]
+
+    def _loaded(self, topic: str) -> int:
+        return loaded_windows(self.platform.ledger, topic)
+
+    def _strike(self, cell: Cell, order: Order, name: str, is_over: Callable[[], bool] | None = None) -> bool:
+        """Cause a fault from outside the process. Return False if everything was done before the point was reached."""
+        pid = self._at_the_point(name, is_over or (lambda: self._is_done(order.topic)))
         if pid is None:
             return False
         with ExitStack() as stack:
-            if cell.place == "mid-read":
-                stack.enter_context(self._in_the_middle(cell, topic, name))
-            if cell.place == "mid-read" or cell.fault not in _DEEDS:
+            if cell.place in _BEGINS:
+                stack.enter_context(self._in_the_middle(cell, order.topic, name))
+            if cell.place in _BEGINS or cell.fault not in _DEEDS:
                 self._carry_out(cell.fault, pid, name)
             self.orders.release(name)
         return True
 
-    def _at_the_point(self, topic: str, name: str) -> int | None:
-        """Return the process that has reached the point of an order; None if everything was loaded first."""
+    def _at_the_point(self, name: str, is_over: Callable[[], bool]) -> int | None:
+        """Return the process that has reached the point of an order; None if everything was over first."""
         deadline = time.monotonic() + _BOUND
         look = time.monotonic() + _LOOK
         while time.monotonic() < deadline:
             if (pid := self.orders.taken_by(name)) is not None:
                 return pid
             if time.monotonic() > look:
-                if self._is_done(topic) and self.orders.withdraw(name):
+                if is_over() and self.orders.withdraw(name):
                     return None
                 look = time.monotonic() + _LOOK
             time.sleep(0.02)
@@ -217,6 +253,8 @@ class _Matrix:
     def _in_the_middle(self, cell: Cell, topic: str, name: str) -> Iterator[None]:
         """Let the waiting write begin. The block starts when one of the data files exists."""
         table = proof.table_of(self.platform, topic)
+        # Other windows are loaded while upkeep merges.
+        table = table / SHARED if cell.is_of_upkeep else table
         known = set(table.rglob("*.parquet"))
         slow = cell.fault == "a new run during the write of a killed one"
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Points of a load and of a sensor tick at which a test can make the process fail, die or wait from within.
+"""Points of a load, of a sensor tick and of upkeep at which a test can make the process fail, die or wait from within.
 
 The product has no hooks. In a process whose code location is `soak.location`, `install` wraps some methods in functions
 of this module. Orders are files in the data folder's subfolder `orders` that define what happens at a given point. Each
@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 import dagster as dg
+from deltalake import DeltaTable
 
 from platform_assets.engines.columnar.engine import ColumnarEngine
 from platform_assets.engines.connector.engine import SparkEngine
+from platform_assets.lake import merging
 from platform_assets.lake.commits import WindowCommit
 from platform_assets.lake.location import Lake
 from platform_assets.ledger.store import Ledger
@@ -30,6 +33,8 @@ from platform_assets.orchestration import dagster_records
 from platform_assets.orchestration.tick import Tick
 from platform_assets.windows.load import catching_up
 from platform_assets.windows.load.loading import Loader
+from platform_assets.windows.maintain import upkeep
+from platform_assets.windows.maintain.merging import Upkeep
 
 RunPoint = Literal[
     "before the plan",
@@ -46,9 +51,22 @@ the answer; the ledger has the receipt; Dagster has the materialization."""
 SensorPoint = Literal["tick begun", "cuts taken", "cuts recorded", "tick done"]
 """Points of the sensor: nothing is done; the cuts are known; the ledger has the cuts; everything is done, but Dagster
 has not been informed."""
-Point = RunPoint | SensorPoint
+UpkeepPoint = Literal[
+    "merge planned",
+    "files merged",
+    "merge made",
+    "merge committed",
+    "log folded",
+    "files deleted",
+    "upkeep recorded",
+]
+"""Points of the command `upkeep`, for one table: the files to merge are known; the merged files are written and proved;
+they are committed, but upkeep has no answer yet; upkeep has the answer; a checkpoint is written, and old log files are
+deleted; files that no kept version needs are deleted; the outcome is recorded."""
+Point = RunPoint | SensorPoint | UpkeepPoint
 RUN_POINTS: Final[tuple[RunPoint, ...]] = get_args(RunPoint)
 SENSOR_POINTS: Final[tuple[SensorPoint, ...]] = get_args(SensorPoint)
+UPKEEP_POINTS: Final[tuple[UpkeepPoint, ...]] = get_args(UpkeepPoint)
 
 Deed = Literal["raise", "kill", "lose the answer", "wait"]
 """raise: an error that the platform does not expect; kill: SIGKILL, sent by the process to itself; lose the answer: the
@@ -63,7 +81,7 @@ class SoakFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A fault for `topic` at `point`, to be caused once at least `loaded` windows of the topic are loaded."""
+    """A fault for `topic` at `point`, to be caused once at least `loaded` windows of the topic with rows are loaded."""
 
     topic: str
     point: Point
@@ -156,12 +174,22 @@ class Orders:
 
 
 def _loaded(topic: str) -> int:
-    return len(Ledger(Lake.at(os.environ["LAKE_ROOT"])).receipts(TableRef.raw(topic)))
+    return loaded_windows(Ledger(Lake.at(os.environ["LAKE_ROOT"])), topic)
+
+
+def loaded_windows(ledger: Ledger, topic: str) -> int:
+    """Return the number of loaded windows of a topic that have rows."""
+    return sum(receipt.rows > 0 for receipt in ledger.receipts(TableRef.raw(topic)).values())
 
 
 def in_run() -> bool:
     """Return True if this process is a run started by the platform's launcher."""
     return multiprocessing.current_process().name.startswith("run ")
+
+
+def in_upkeep() -> bool:
+    """Return True if this process is the command `upkeep`."""
+    return sys.argv[1:2] == ["upkeep"]
 
 
 def install(orders: Orders) -> None:
@@ -194,13 +222,23 @@ def install(orders: Orders) -> None:
     for engine in (SparkEngine, ColumnarEngine):
         around(engine, "write", lambda engine, records, *_: records.topic, "plan recorded")
         around(engine, "write_many", _topic_of_orders, "plan recorded")
-    around(WindowCommit, "replace", lambda commit, metadata, files: metadata.topic, "files written")
+    around(WindowCommit, "replace", lambda commit, metadata, *_: metadata.topic, "files written")
     around(Ledger, "record_receipts", _topic_of_load, "table committed", "ledger written", where=in_run)
     around(dagster_records, "orchestration", lambda instance, table, *_: table.topic, "event sent", where=in_run)
     around(Ledger, "record_cuts_of_many", _topic_of_proposed, "cuts taken", "cuts recorded")
-    around(WindowCommit, "_commit", lambda commit, metadata, files: metadata.topic, after="commit made")
+    around(WindowCommit, "_commit", lambda commit, metadata, *_: metadata.topic, after="commit made")
     around(Tick, "evaluate", lambda tick, cursor: tick.group.first.topic, "tick begun", "tick done")
+    around(Upkeep, "merge", lambda of, plan: of.table.topic if plan.groups else None, "merge planned")
+    around(DeltaTable, "create_write_transaction", _topic_of_handle, after="merge made", where=in_upkeep)
+    around(merging, "commit", lambda folder, *_: folder.name, "files merged", "merge committed", in_upkeep)
+    around(DeltaTable, "cleanup_metadata", _topic_of_handle, after="log folded", where=in_upkeep)
+    around(upkeep, "vacuum", lambda table, *_: table.topic, after="files deleted")
+    around(upkeep, "remember", lambda lake, table, *_: table.topic, after="upkeep recorded")
     _gate(orders)
+
+
+def _topic_of_handle(handle: DeltaTable, *_: Any) -> str:
+    return handle.table_uri.rstrip("/").rpartition("/")[2]
 
 
 def _topic_of_orders(_: Any, orders: Any, *__: Any) -> str | None:
