@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
@@ -12,8 +11,11 @@ import pytest
 
 from platform_assets.model.declaration import ENGINES, EngineName
 from platform_assets.services.home import CHECKOUT
+from platform_assets_tests.soak import points
 from platform_assets_tests.soak.cells import cells
-from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, UPKEEP_POINTS, Order, Orders, SoakFault
+from platform_assets_tests.soak.points import RUN_POINTS, SENSOR_POINTS, UPKEEP_POINTS, Order, Orders, Point, SoakFault
+from platform_assets_tests.support.dying_upkeep import upkeep
+from platform_assets_tests.support.erasures import MadeTopic
 
 _INSTALLED = """
 import sys
@@ -24,23 +26,6 @@ install(Orders.below(sys.argv[1]))
 class Cut:
     topic = "orders"
 Ledger(Lake.at(sys.argv[1])).record_cuts([Cut], None)
-"""
-
-_LOADED_AND_MERGED = """
-import sys
-from pathlib import Path
-from unittest.mock import patch
-from platform_assets_tests.soak.points import Orders, install
-from platform_assets_tests.support import dying_upkeep
-from platform_assets_tests.support.erasures import MadeTopic
-reached = []
-patch.object(Orders, "reach", lambda orders, topic, point: reached.append((topic, point))).start()
-install(Orders.below(sys.argv[2]))
-made = MadeTopic(Path(sys.argv[2]))
-made.fill(made.seal([{0: [(b"k", b"v")]}] * 3))
-reached.append(("", "all loaded"))
-dying_upkeep.upkeep(made.ledger, made.topic, "raw")
-print(reached)
 """
 
 
@@ -84,12 +69,23 @@ def test_a_process_dies_in_the_platforms_own_call(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (-9, "")
 
 
-def test_a_load_and_an_upkeep_reach_their_points_in_order(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _LOADED_AND_MERGED, "upkeep", str(tmp_path)]
-    done = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True)
-    reached = ast.literal_eval(done.stdout.splitlines()[-1])
-    assert reached[:2] == [("people", "files written"), ("people", "commit made")]
-    assert reached[reached.index(("", "all loaded")) + 1 :] == [("people", point) for point in UPKEEP_POINTS]
+@pytest.mark.usefixtures("flat")
+def test_a_load_and_an_upkeep_reach_their_points_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[Point] = []
+    monkeypatch.setattr(Orders, "reach", lambda orders, topic, point: reached.append(point))
+    # The points are gone after the test.
+    monkeypatch.setattr(points, "setattr", monkeypatch.setattr, raising=False)
+    monkeypatch.setattr(points, "_gate", lambda orders: None)
+    made = MadeTopic(tmp_path)
+    sealed = made.seal([{0: [(b"k", b"v")]}] * 2)
+    points.install(Orders.below(tmp_path))
+    for window in sealed:
+        made.load(window)
+    assert reached == ["files written", "commit made"] * 2
+    reached.clear()
+    monkeypatch.setattr(sys, "argv", ["", "upkeep"])
+    upkeep(made.ledger, made.topic, "raw")
+    assert reached == list(UPKEEP_POINTS)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
