@@ -27,7 +27,7 @@ from platform_assets.lake.location import Folder, Lake
 from platform_assets.lake.remembered import Remembered
 from platform_assets.ledger.entries import COMMIT_COLUMNS, CUT_COLUMNS, UTC_MICROS, arrow_type
 
-_SMALL_BYTES: Final = 1 << 16
+_SMALL_BYTES: Final = 1 << 18
 """Maximum size of files that are read completely and kept. Larger files contain long folded histories; from these, only
 the wanted rows are read."""
 _REMEMBERED_BYTES: Final = 64 << 20

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,8 +51,10 @@ _log = logger(__name__)
 
 _FOLD_AT_FILES = 16
 _CHECKPOINT_AT_COMMITS = 32
-_FOLDED_BYTES = 4 << 20
-"""Minimum size of files that are not folded again, so that a long ledger is not rewritten each time."""
+_FOLDED_BYTES = (1 << 18, 4 << 20)
+"""Sizes of folded files, in ascending order. Small files are folded into files of the first size, and many files of one
+size into files of the next size. So a long ledger is not rewritten each time, and its newest entries, which each check
+reads, are in small files."""
 
 FOLDED = WriterProperties(max_row_group_size=1 << 14)
 """Row group size. To read some windows of a long ledger, only their row groups are read, not hundreds of thousands of
@@ -286,7 +289,7 @@ class Ledger:
         with self._commits.reading():
             adds = pa.table(handle.get_add_actions(flatten=True))
         of_table = adds.filter(pc.equal(adds["partition.table"], table.ledger_name))
-        small = of_table.filter(pc.less(of_table["size_bytes"], _FOLDED_BYTES // 2))
+        small = of_table.filter(pc.less(of_table["size_bytes"], _FOLDED_BYTES[0] // 2))
         # Small batches come one by one, and are counted once, when they are folded.
         fold_is_due = small.num_rows >= _FOLD_AT_FILES
         new = max(new_rows, pc.sum(small["num_records"]).as_py() or 0) if fold_is_due else new_rows
@@ -323,16 +326,21 @@ class Ledger:
             adds = pa.table(handle.get_add_actions(flatten=True))
             names = adds[f"partition.{column}"]
             of_them = pc.is_in(names, pa.array(sorted(values), names.type))
-            small = names.filter(pc.and_(of_them, pc.less(adds["size_bytes"], _FOLDED_BYTES // 2)))
-            counts = sorted(pc.value_counts(small).to_pylist(), key=lambda c: (-c["counts"], c["values"]))
-            due = [c["values"] for c in counts if c["counts"] >= _FOLD_AT_FILES]
-            if not due:
-                return
-            some = due[: -(-len(values) // _FOLD_AT_FILES * 2)]
-            handle.optimize.compact(
-                partition_filters=[(column, "in", some)], target_size=_FOLDED_BYTES, writer_properties=FOLDED
-            )
-            self._tidy(path, handle)
+            # The largest size first: such a fold includes all smaller files too.
+            for lower, target in reversed(tuple(pairwise((0, *_FOLDED_BYTES)))):
+                between = pc.and_(
+                    pc.greater_equal(adds["size_bytes"], lower // 2), pc.less(adds["size_bytes"], target // 2)
+                )
+                small = names.filter(pc.and_(of_them, between))
+                counts = sorted(pc.value_counts(small).to_pylist(), key=lambda c: (-c["counts"], c["values"]))
+                due = [c["values"] for c in counts if c["counts"] >= _FOLD_AT_FILES]
+                if due:
+                    some = due[: -(-len(values) // _FOLD_AT_FILES * 2)]
+                    handle.optimize.compact(
+                        partition_filters=[(column, "in", some)], target_size=target, writer_properties=FOLDED
+                    )
+                    self._tidy(path, handle)
+                    return
         except failures.RAISED as e:
             # Another process folded the same files first, or a later call will: the entries themselves are safe.
             _log.info("did not fold the small files of %s %s this time: %s", column, sorted(values)[:3], e)

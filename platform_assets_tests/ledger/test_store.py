@@ -739,12 +739,39 @@ def test_a_long_ledger_is_not_written_again_by_each_fold(
 ) -> None:
     soon_folded.record_cuts(hourly("t", [{0: n} for n in range(3_000)]), None)
     (long,) = DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
-    monkeypatch.setattr(ledger_module, "_FOLDED_BYTES", Path(long).stat().st_size)
+    monkeypatch.setattr(ledger_module, "_FOLDED_BYTES", (Path(long).stat().st_size,))
     for n in range(3_000, 3_020):
         soon_folded.record_cuts([cut("t", edge(n), {0: n})], edge(n - 1))
     assert long in DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
     assert data_files(tmp_path, "cuts") < 8
     assert len(soon_folded.cuts("t")) == 3_020
+
+
+def test_newest_entries_are_folded_apart_from_long_files_until_there_are_many_of_these(
+    soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each check reads the newest entries, so they must not be in the same file as a long history."""
+    cuts = hourly("t", [{0: n} for n in range(3_506)])
+    soon_folded.record_cuts(cuts[:500], None)
+
+    def files() -> list[str]:
+        return DeltaTable(tmp_path / "_ledger" / "cuts").file_uris()
+
+    size = Path(files()[0]).stat().st_size
+    monkeypatch.setattr(ledger_module, "_FOLDED_BYTES", (size - 1_000, 4 << 20))
+    for n in range(500, 2_500, 500):
+        soon_folded.record_cuts(cuts[n : n + 500], edge(n - 1))
+    long = set(files())
+    assert len(long) == 5
+    for n in range(2_500, 2_506):
+        soon_folded.record_cuts([cuts[n]], edge(n - 1))
+    short = set(files()) - long
+    assert long < set(files())
+    assert len(short) < 6
+    assert sum(pq.read_metadata(file).num_rows for file in short) == 6
+    soon_folded.record_cuts(cuts[2_506:], edge(2_505))
+    assert len(files()) == 1
+    assert soon_folded.cuts("t") == cuts
 
 
 def test_folded_files_are_read_in_parts(soon_folded: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
