@@ -193,7 +193,7 @@ class LocalFiles:
 
     def open(self, name: str) -> pa.NativeFile:
         """Implement `Files.open`."""
-        return pa.OSFile(str(Path(self.folder, name)), "rb")
+        return pa.OSFile(f"{self.folder}/{name}", "rb")
 
     def create(self, name: str) -> pa.NativeFile:
         """Implement `Files.create`, but the file is visible before it is closed."""

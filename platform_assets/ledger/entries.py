@@ -6,7 +6,7 @@ import itertools
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -414,25 +414,30 @@ def newest_entries(rows: pa.Table) -> pa.Table:
 
 
 def receipts_in(rows: pa.Table) -> list[Receipt]:
-    found: dict[str, Receipt] = {}
-    for row in rows.to_pylist():
-        part = PartitionReceipt(
-            OffsetRange(row["start"], row["end"]), row["rows"], row["first_offset"], row["last_offset"]
-        )
-        known = found.get(row["window"])
-        figures = None if row["expectations"] is None else expectations.from_fields(json.loads(row["expectations"]))
-        if known is not None:
-            partitions = {**known.partitions, row["partition"]: part}
-            found[row["window"]] = replace(known, partitions=partitions, figures=known.figures or figures)
-            continue
-        found[row["window"]] = Receipt(
-            table=TableRef.of_ledger(row["table"], row["topic"]),
+    """Return the receipts of `rows`, which have one row for each partition of a window."""
+    partitions: dict[str, dict[int, PartitionReceipt]] = {}
+    figures: dict[str, FiguresByDigest | None] = {}
+    first = list[int]()
+    names = ("window", "partition", "start", "end", "rows", "first_offset", "last_offset", "expectations")
+    columns = (rows[name].to_pylist() for name in names)
+    for number, (key, partition, start, end, found, low, high, text) in enumerate(zip(*columns, strict=True)):
+        if key not in partitions:
+            first.append(number)
+        of_window = partitions.setdefault(key, {})
+        of_window[partition] = PartitionReceipt(OffsetRange(start, end), found, low, high)
+        figures[key] = figures.get(key) or (None if text is None else expectations.from_fields(json.loads(text)))
+    # The other columns are the same in all rows of a window.
+    of_windows = rows.take(pa.array(first, pa.int64())).to_pylist()
+    tables = {place: TableRef.of_ledger(*place) for place in {(row["table"], row["topic"]) for row in of_windows}}
+    return [
+        Receipt(
+            table=tables[row["table"], row["topic"]],
             topic=row["topic"],
             topic_id=row["topic_id"],
             generation=row["generation"],
             window=Window(row["window_start"].astimezone(UTC), row["window_end"].astimezone(UTC)),
             kind=row["kind"],
-            partitions={row["partition"]: part},
+            partitions=partitions[row["window"]],
             offsets_digest=int(row["offsets_digest"]),
             content_digest=int(row["content_digest"]),
             duplicates=row["duplicates"],
@@ -449,6 +454,7 @@ def receipts_in(rows: pa.Table) -> list[Receipt]:
             engine=row["engine"],
             confirmed_by=row["confirmed_by"],
             table_id=row["table_id"],
-            figures=figures,
+            figures=figures[row["window"]],
         )
-    return list(found.values())
+        for row in of_windows
+    ]

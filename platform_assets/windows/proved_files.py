@@ -40,10 +40,11 @@ class Expected:
     measured: Measured
 
 
-def expected_in(entries: pa.Table, keys: Collection[str]) -> list[Expected]:
-    """Return the rows that the ledger expects in the windows `keys`. `entries` has the newest entry of each window, by
-    partition."""
-    of_keys = entries.filter(pc.is_in(entries["window"], pa.array(list(keys), pa.string())))
+def expected_in(entries: pa.Table, keys: Collection[str] | None = None) -> list[Expected]:
+    """Return the rows that the ledger expects in the windows `keys`, by default in all windows. `entries` has the newest
+    entry of each window, by partition."""
+    among = None if keys is None else pa.array(list(keys), pa.string())
+    of_keys = entries if among is None else entries.filter(pc.is_in(entries["window"], among))
     per_window = of_keys.group_by(
         ["window", "topic_id", "files_digest", "offsets_digest", "content_digest"], use_threads=False
     ).aggregate([("rows", "sum")])

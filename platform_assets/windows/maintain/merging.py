@@ -111,10 +111,9 @@ class Upkeep:
         }
         with self.folder.reading():
             files = pa.table(handle.get_add_actions(flatten=True))
+            columns = pa.schema(handle.schema().to_arrow())
         found = holdings.by_window(self.folder, files, flat=True)
-        groups = merging.plan(
-            found, receipts, self.target, self._lacking(files, ids_of(data_files.columns_of(self.folder)))
-        )
+        groups = merging.plan(found, receipts, self.target, self._lacking(files, ids_of(columns)))
         number, size = 0, 0
         while number < len(groups) and (number == 0 or size + groups[number].bytes <= budget):
             size += groups[number].bytes

@@ -131,10 +131,11 @@ class TableUpkeep:
 
         Files that other programs have rewritten are read once, if they hold several windows.
         """
-        receipts = {key: r for key, r in self.ledger.receipts(self.table).items() if r.rows}
+        entries = self.ledger.commit_rows(self.table)
+        expected = {e.key: e for e in proved_files.expected_in(entries) if e.measured.rows}
         found = holdings.window_files(holdings.actions(self._folder))
-        held = proved_files.recognised(self.ledger.lake, self.table, found, receipts.values())
-        return tuple(key for key, r in sorted(receipts.items()) if key not in held or not held[key].are(r.files_digest))
+        held = proved_files.recognised_as(self.ledger.lake, self.table, found, expected.values())
+        return tuple(key for key, e in sorted(expected.items()) if key not in held or not held[key].are(e.files_digest))
 
     def _keep_bounds(self) -> None:
         """Put the columns `cluster_by` into the table's property, so that Spark skips files by their bounds.
