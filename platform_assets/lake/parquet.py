@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -234,3 +236,29 @@ def _is_list(kind: pa.DataType) -> bool:
         or pa.types.is_fixed_size_list(kind)
         or pa.types.is_list_view(kind)
     )
+
+
+def by_place(rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
+    """Yield the rows of each window and topic id. Rows that are already adjacent are sliced without a copy."""
+    if not rows.num_rows:
+        return
+    (windows, of_window), (ids, of_id) = (_encoded(rows[name]) for name in (WINDOW, "topic_id"))
+    codes = windows * np.int64(len(of_id)) + ids
+    starts = np.flatnonzero(np.diff(codes, prepend=codes[0] - 1))
+    if len(starts) > len(np.unique(codes[starts])):
+        order = np.argsort(codes, kind="stable")
+        codes, rows = codes[order], rows.take(pa.array(order))
+        starts = np.flatnonzero(np.diff(codes, prepend=codes[0] - 1))
+    ends = [*starts[1:].tolist(), rows.num_rows]
+    for start, end in zip(starts.tolist(), ends, strict=True):
+        window, topic_id = divmod(int(codes[start]), len(of_id))
+        yield (of_window[window], of_id[topic_id]), rows.slice(start, end - start)
+
+
+def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """Number the distinct values of a column. Return the number for each row, and the list of values in the order of
+    their numbers. A missing value becomes ''."""
+    found = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    names = found.dictionary.to_pylist()
+    indices = pc.fill_null(found.indices, len(names)) if found.null_count else found.indices
+    return indices.to_numpy(zero_copy_only=False).astype(np.int64), [*(name or "" for name in names), ""]

@@ -7,13 +7,14 @@ sources.
 from __future__ import annotations
 
 import functools
-import itertools
 import uuid
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import numpy as np
@@ -36,6 +37,8 @@ _BLOCK_ROWS: Final = 1 << 16
 _NEVER_NULL: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_timestamp_type")
 _STATISTICS: Final = ["kafka_partition", "kafka_offset", "kafka_timestamp", parquet.WINDOW]
 _NOTHING: Final = Measured.of_nothing()
+_CODEC: Final = "zstd"
+_DELTAS: Final = "DELTA_BINARY_PACKED"
 _ROW_GROUP_BYTES: Final = 8 << 20
 """Number of bytes of columns that are collected before they are written, which limits the memory."""
 _SEPARATED_BYTES: Final = 64 << 20
@@ -101,7 +104,9 @@ def merged(
     try:
         for source in sources:
             with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
-                for read in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
+                file = parquet.opened(opened)
+                written.like = written.like or file.metadata
+                for read in parquet.blocks(file, _BLOCK_ROWS):
                     block = _with_window(read, source)
                     measure_into(before, block, measure)
                     written.add(aligned(block, schema))
@@ -130,13 +135,14 @@ def separated(
     files: list[NewFile] = []
     try:
         with failures.reading_files(table, ""), table.open(unquote(source.path)) as opened:
-            for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
-                for (key, _), rows in _by_place(block):
+            whole = parquet.opened(opened)
+            for block in parquet.blocks(whole, _BLOCK_ROWS):
+                for (key, _), rows in parquet.by_place(block):
                     own = key if key in windows else None
                     if own not in copies:
                         span = holdings.span_of(table, source) if own is None else (own, own)
                         below = shared_folder(*span, since, str(uuid.uuid4()))
-                        copies[own], before[own] = _Copy(table, below, ids), {}
+                        copies[own], before[own] = _Copy(table, below, ids, whole.metadata), {}
                     copies[own].add(rows)
                     measure_into(before[own], rows, measure)
                 if sum(copy.waiting_bytes for copy in copies.values()) > _SEPARATED_BYTES:
@@ -173,8 +179,9 @@ def aligned(block: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def measure_into(digests: Digests, block: pa.RecordBatch, measure: Measure) -> None:
     """Add up the digests of rows, by window and topic id."""
-    for place, rows in _by_place(block):
-        usual = _usual(rows)
+    are_usual = _usual(block) is None
+    for place, rows in parquet.by_place(block):
+        usual = None if are_usual else _usual(rows)
         found = measure(rows) if usual is None else measure(rows.filter(usual)) + _plain_measure(rows, usual)
         digests[place] = digests.get(place, _NOTHING) + found
 
@@ -205,10 +212,7 @@ def _plain_measure(rows: pa.RecordBatch, usual: pa.BooleanArray) -> Measured:
 def _compared(table: Folder, name: str, before: Digests, measure: Measure, refusal: str) -> NewFile:
     """Return a new file after proving that its rows are those of `before`; remember the windows in the file. Raises
     LoadError."""
-    after: Digests = {}
-    with failures.reading_files(table, ""), table.open(name) as opened:
-        for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
-            measure_into(after, block, measure)
+    after = _digests(table, name, measure)
     if before != after:
         raise LoadError(
             f"{refusal}: the rows in the new file differ from the original rows. Nothing was committed. Run it again; if this "
@@ -224,15 +228,29 @@ def _compared(table: Folder, name: str, before: Digests, measure: Measure, refus
 
 def is_intact(table: Folder, file: NewFile, digests: Digests, measure: Measure) -> bool:
     """Read a copy that another process has written; return True if the copy's rows have these digests."""
-    found: Digests = {}
     try:
-        with failures.reading_files(table, ""), table.open(file.path) as opened:
-            for block in parquet.blocks(parquet.opened(opened), _BLOCK_ROWS):
-                measure_into(found, block, measure)
+        return _digests(table, file.path, measure) == digests
     except FilesLostError as e:
         _log.warning("copy %s of %s cannot be read: %s", file.path, table.name, e)
         return False
-    return found == digests
+
+
+def _digests(table: Folder, name: str, measure: Measure) -> Digests:
+    """Read a copy in two threads, which take its row groups by turns. Return the digests of its rows."""
+
+    def of_half(first: int) -> Digests:
+        found: Digests = {}
+        with failures.reading_files(table, ""), table.open(name) as opened:
+            file = parquet.opened(opened)
+            for block in parquet.blocks(file, _BLOCK_ROWS, groups=list(range(first, file.num_row_groups, 2))):
+                measure_into(found, block, measure)
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        found, other = pool.map(of_half, (0, 1))
+    for place, rows in other.items():
+        found[place] = found.get(place, _NOTHING) + rows
+    return found
 
 
 def discard(table: Folder, files: Sequence[NewFile]) -> None:
@@ -251,8 +269,7 @@ def _copied(
     lost = list[str]()
     written = _Copy(table, shared_folder(*holdings.span_of(table, source), since, str(uuid.uuid4())), ids)
     try:
-        for block in _others(table, path, window, lost):
-            measure_into(before, block, measure)
+        for block in _ahead(_measured(_others(table, path, window, lost, written), before, measure)):
             written.add(block)
         name = written.close()
         refusal = (
@@ -271,12 +288,28 @@ def _copied(
     return file, not lost
 
 
-def _others(table: Folder, path: str, window: str, lost: list[str]) -> Iterator[pa.RecordBatch]:
+def _measured(blocks: Iterator[pa.RecordBatch], digests: Digests, measure: Measure) -> Iterator[pa.RecordBatch]:
+    for block in blocks:
+        measure_into(digests, block, measure)
+        yield block
+
+
+def _ahead(blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield `blocks`. Another thread makes the next two while the caller uses one."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, blocks, None) for _ in range(2))
+        while (block := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(next, blocks, None))
+            yield block
+
+
+def _others(table: Folder, path: str, window: str, lost: list[str], copy: _Copy) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all windows except one, by row group. For each row group that cannot be read, add the reason to
-    `lost`."""
+    `lost`. `copy` gets the encodings of the file."""
     try:
         with failures.reading_files(table, window), table.open(unquote(path)) as opened:
             file = parquet.opened(opened)
+            copy.like = file.metadata
             for group in range(file.num_row_groups):
                 blocks = parquet.blocks(file, _BLOCK_ROWS, groups=[group])
                 while True:
@@ -288,35 +321,21 @@ def _others(table: Folder, path: str, window: str, lost: list[str]) -> Iterator[
                         break
                     if block is None:
                         break
-                    others = block.filter(pc.fill_null(pc.not_equal(block[parquet.WINDOW], window), True))
+                    is_other = pc.fill_null(pc.not_equal(block[parquet.WINDOW], window), True)
+                    others = block if is_other.true_count == block.num_rows else block.filter(is_other)
                     if others.num_rows:
                         yield others
     except FilesLostError as e:
         lost.append(e.detail)
 
 
-def _by_place(block: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], pa.RecordBatch]]:
-    """Yield the rows of each window and topic id. Rows that are adjacent are not copied. Rows without a window or a
-    topic id count under ''."""
-    if not block.num_rows:
-        return
-    keys, ids = (pc.fill_null(block[name], "").dictionary_encode() for name in (parquet.WINDOW, "topic_id"))
-    places = keys.indices.to_numpy().astype(np.int64) * len(ids.dictionary) + ids.indices.to_numpy()
-    starts = np.flatnonzero(np.diff(places, prepend=-1))
-    if len(starts) > len(np.unique(places)):
-        order = np.argsort(places, kind="stable")
-        block, places = block.take(pa.array(order)), places[order]
-        starts = np.flatnonzero(np.diff(places, prepend=-1))
-    for start, end in itertools.pairwise([*starts.tolist(), len(places)]):
-        key, topic_id = divmod(int(places[start]), len(ids.dictionary))
-        yield (keys.dictionary[key].as_py(), ids.dictionary[topic_id].as_py()), block.slice(start, end - start)
-
-
 class _Copy:
-    """A file that is being written. If there are no rows, nothing is written."""
+    """A file that is being written, with the encodings of the file with the footer `like`, as far as it has them. If
+    there are no rows, nothing is written."""
 
-    def __init__(self, table: Folder, below: str, ids: FieldIds) -> None:
+    def __init__(self, table: Folder, below: str, ids: FieldIds, like: pq.FileMetaData | None = None) -> None:
         self._table, self._name, self._ids = table, f"{below}/part-{uuid.uuid4().hex[:12]}.parquet", ids
+        self.like = like
         self._sink: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
@@ -341,7 +360,7 @@ class _Copy:
                 self._writer = pq.ParquetWriter(
                     self._sink,
                     self._ids.in_file(rows.schema),
-                    compression="zstd",
+                    **_encodings(rows.schema, self.like),
                     write_statistics=[name for name in _STATISTICS if name in rows.schema.names],
                     write_page_index=True,
                     write_page_checksum=True,
@@ -369,3 +388,23 @@ class _Copy:
             self._sink.close()
         with suppress(OSError):
             self._table.content.remove([self._name])
+
+
+def _encodings(schema: pa.Schema, like: pq.FileMetaData | None) -> dict[str, Any]:
+    """Return the writer's options for the encodings of a file with the footer `like`. Columns that no codec shrank stay
+    uncompressed, unless the whole file is uncompressed."""
+    if like is None or not like.num_row_groups:
+        return {"compression": _CODEC}
+    group = like.row_group(0)
+    chunks = {c.path_in_schema: c for c in map(group.column, range(group.num_columns))}
+    plain = {path for path, chunk in chunks.items() if chunk.compression == "UNCOMPRESSED"}
+    plain = set() if len(plain) == len(chunks) else plain
+    paths = [path for field in schema for path, _ in parquet.leaves(field.name, field.type)]
+    dictionaries = [path for path in paths if path not in chunks or chunks[path].has_dictionary_page]
+    return {
+        "compression": {path: "none" if path in plain else _CODEC for path in paths},
+        "use_dictionary": dictionaries,
+        "column_encoding": {
+            path: _DELTAS for path in paths if path not in dictionaries and _DELTAS in chunks[path].encodings
+        },
+    }
