@@ -1,4 +1,4 @@
-"""Brokers' answers about topics: ids, partitions, log starts, last stable offsets, and offsets by timestamp.
+"""Facts that brokers report about topics: ids, partitions, log starts, last stable offsets, and offsets by timestamp.
 
 Nothing here consumes a message. Every call ends within its timeout, whatever the brokers do.
 """
@@ -49,8 +49,8 @@ _ANOTHER_LEADER = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
-"""Error codes of a broker that is not the leader. After such an error, the leader is looked up, because librdkafka's
-admin client does not do so."""
+"""Error codes from a broker that is not the partition's leader. After such an error, this module looks up the leader,
+because librdkafka's admin client does not do so."""
 _PARTITION_OUT_OF_REACH = (
     _UNREACHABLE
     | _ANOTHER_LEADER
@@ -68,9 +68,9 @@ _LEADER_PAUSES_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8)
 same time."""
 
 _PATIENCE_SECONDS = 1.5
-"""Duration of a call after which the client is made to look up the brokers again."""
+"""Time, in seconds, after which a call that is still running makes the client look up the brokers again."""
 _NO_TOPIC = "_"
-"""Topic to request when topics do not matter: the answer lists all brokers, and only this topic."""
+"""Topic to request when only the brokers matter: the answer lists all brokers, but no other topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """An offset that a look-up found. `timestamp` is the timestamp in ms of the record at that offset, or -1 if there
-    is no record."""
+    """An offset that a look-up found. `timestamp` is the timestamp in ms of the record at that offset; -1 if there is
+    no record."""
 
     offset: int
     leader_epoch: int | None
@@ -97,8 +97,8 @@ class FoundOffset:
 
 
 class Cluster:
-    """A thin client of the admin interface, with time limits. `timeout` limits each call, in seconds. `deadline` (of
-    `time.monotonic`), if given, limits all calls together. Every call raises BrokerUnreachableError if no broker
+    """A thin wrapper of the admin client, with time limits. `timeout` limits each call, in seconds. `deadline` (a time
+    of `time.monotonic`), if given, limits all calls together. Every call raises BrokerUnreachableError if no broker
     answers in that time, and BrokerRefusedError if a broker refuses the request. Calls about a topic also raise
     TopicMissingError."""
 
@@ -122,13 +122,14 @@ class Cluster:
         return cls(AdminClient(options, logger=_log), settings, timeout)
 
     def with_deadline(self, deadline: float) -> Cluster:
-        """Return a client with the same connection, whose calls are all limited by `deadline` (of `time.monotonic`)."""
+        """Return a client with the same connection, whose calls are all limited by `deadline` (a time of
+        `time.monotonic`)."""
         allowed = max(round(deadline - time.monotonic(), 1), 0.0)
         return Cluster(self._admin, self._settings, min(self._timeout, allowed), deadline)
 
     @property
     def settings(self) -> ClientSettings:
-        """Settings with which the client was connected."""
+        """Settings with which the client was created."""
         return self._settings
 
     @property
@@ -138,7 +139,7 @@ class Cluster:
 
     @property
     def deadline(self) -> float | None:
-        """Time (of `time.monotonic`) by which all calls together must end, if there is such a limit."""
+        """Time (of `time.monotonic`) by which all calls together must end; None if there is no such limit."""
         return self._deadline
 
     def check_reachable(self) -> None:
@@ -173,14 +174,14 @@ class Cluster:
         return TopicState(name, topic_id, tuple(sorted(p.id for p in described.partitions)), cluster_id)
 
     def last_stable_offsets(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """Return, by partition, the exclusive end of what read_committed consumers may read.
+        """Map each partition to the exclusive end of what read_committed consumers may read.
 
         Unreachable partitions are left out.
         """
         return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.latest()), "last stable offsets")
 
     def high_watermarks(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """Return, by partition, the exclusive end of replicated records, including open transactions.
+        """Map each partition to the exclusive end of its replicated records, including records of open transactions.
 
         Unreachable partitions are left out.
         """
@@ -189,11 +190,11 @@ class Cluster:
         )
 
     def log_starts(self, topic: TopicState) -> dict[int, FoundOffset]:
-        """Return, by partition, the earliest offset that the partition still has. Unreachable partitions are left out."""
+        """Map each partition to the earliest offset that it still has. Unreachable partitions are left out."""
         return self._list(topic, dict.fromkeys(topic.partitions, OffsetSpec.earliest()), "log starts")
 
     def offsets_at(self, topic: TopicState, timestamps: Mapping[int, int]) -> dict[int, FoundOffset | None]:
-        """Return, by partition, the earliest offset whose record has the given timestamp (ms) or a later one. The value
+        """Map each partition to the earliest offset whose record has the given timestamp (ms) or a later one. The value
         is None if no committed record is that new; unreachable partitions are left out. Brokers treat a transaction
         marker as a record: see `kafka.lookup`."""
         specs = {p: OffsetSpec.for_timestamp(t) for p, t in timestamps.items()}
@@ -209,8 +210,8 @@ class Cluster:
         return {k: e.value for k, e in found.items() if e.value is not None}
 
     def allowed(self, name: str) -> frozenset[str] | None:
-        """Return the operations on the topic that this client's user is allowed to do, under Kafka's names; None if the
-        brokers do not report them."""
+        """Return the operations on the topic that this client's user is allowed to perform, under Kafka's names; None
+        if the brokers do not report them."""
         doing = f"requesting the rights on topic {checked_topic(name)!r}"
         future = self._call(
             doing,
@@ -226,8 +227,8 @@ class Cluster:
         return "compact" in self.topic_config(name).get("cleanup.policy", "")
 
     def create_topic(self, name: str, config: Mapping[str, str]) -> TopicState:
-        """Create a topic with one partition and the brokers' default replication, if it is missing, and wait until the
-        brokers know the topic. Also raises TopicNameError."""
+        """If the topic is missing, create it with one partition and the brokers' default replication, and wait until
+        the brokers know it. Also raises TopicNameError."""
         new = NewTopic(checked_topic(name), num_partitions=1, config=dict(config))
         doing = f"creating topic {name!r}"
         future = self._call(doing, lambda s: self._admin.create_topics([new], request_timeout=s))[name]
@@ -295,8 +296,8 @@ class Cluster:
         return found, failed
 
     def _left(self) -> float:
-        """Return the number of seconds that a call begun now may take; zero or less if the time limit of all calls has
-        been reached."""
+        """Return the number of seconds that a call begun now may take; zero or less if the deadline for all calls has
+        passed."""
         return self._timeout if self._deadline is None else min(self._timeout, self._deadline - time.monotonic())
 
     def _remaining(self, doing: str) -> float:
@@ -327,10 +328,10 @@ class Cluster:
     def _look_up(self, topic: str, seconds: float) -> None:
         """Make the client look up the brokers, and the leaders of a topic's partitions.
 
-        A call that is waiting for the controller then continues. librdkafka remembers which broker was the controller,
-        and looks up the controller again only when the connection breaks. At that time, the other brokers do not know
-        yet that the controller has failed, and librdkafka then does not ask again for minutes. Similarly, it does not
-        look up leaders when a broker reports that it is no longer a leader.
+        After that, a call that is waiting for the controller continues. librdkafka remembers which broker was the
+        controller, and looks up the controller again only when the connection breaks. At that time, the other brokers
+        do not know yet that the controller has failed, and librdkafka does not ask again for minutes. Similarly,
+        librdkafka does not look up leaders when a broker reports that it is no longer a leader.
         """
         try:
             self._admin.list_topics(topic=topic, timeout=min(seconds, _PATIENCE_SECONDS))

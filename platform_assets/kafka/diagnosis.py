@@ -1,6 +1,6 @@
-"""Diagnosis of brokers that do not answer: a few plain connections find the likely cause after a client has given up. A
-client library reports the same "timed out" for a name that does not resolve, a port without TLS, and a wrong password.
-"""
+"""Diagnosis for brokers that do not answer: after a client has given up, a few plain connections find the likely cause.
+A client library reports the same "timed out" for a name that does not resolve, a port without TLS, and a wrong
+password."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _plain(server: str, address: tuple[str, int], protocol: str) -> str:
 
 
 def _consent(host: str, protocol: str) -> str:
-    """Return the additional setting that an unencrypted login needs."""
+    """Return the additional setting that a login over an unencrypted connection needs."""
     if protocol != "SASL_PLAINTEXT" or cleartext.is_loopback(host):
         return ""
     return f", and {cleartext.VARIABLE}=true, because the login is then not encrypted"
@@ -134,7 +134,7 @@ def _answers_plainly(address: tuple[str, int], api: int, version: int, body: byt
 
 
 def _answers(connection: socket.socket, api: int, version: int, body: bytes) -> bool:
-    """Return True if a request gets an answer in Kafka's protocol, which repeats the request's number.
+    """Return True if the answer to a request is in Kafka's protocol, that is, repeats the request's number.
 
     Raises OSError.
     """

@@ -1,9 +1,9 @@
-"""Positions in a topic at a past moment: offsets by timestamp, for boundaries that were not cut in time.
+"""Positions in a topic at a past moment: offsets by timestamp, for window boundaries that were not cut in time.
 
 The brokers' own look-up finds the first record at or after a timestamp, and treats a transaction marker as a record.
-Markers have the time of the broker's clock. If the records in a backlog are older than their transactions, the first
-marker is newer than every boundary, so every boundary would be cut at this marker. So if an answer lies beyond the
-window and is a marker, the log after the marker is searched by batch headers (`evidence/search.py`).
+Markers carry the time of the broker's clock. If the records in a backlog are older than their transactions, the first
+marker is newer than every boundary, so every boundary would be cut at this marker. For this reason, if an answer lies
+beyond the window and is a marker, the batch headers after the marker are searched instead (`evidence/search.py`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class TimestampLookup:
-    """Look-ups for ascending edges, which query the brokers only if the last answer no longer applies.
+    """Look-ups for window boundaries in ascending order, which query the brokers only if the last answer no longer
+    applies.
 
-    The earliest record at or after `t` is also the earliest record at or after each `t'` in `[t, its timestamp]`. So a
-    backlog with many edges needs only one look-up for each edge that is followed by new records.
+    The earliest record at or after `t` is also the earliest record at or after each `t'` in `[t, its timestamp]`. So in
+    a backlog with many boundaries, a look-up is needed only for those boundaries that are followed by new records.
     """
 
     def __init__(self, cluster: Cluster, state: TopicState, partitions: Sequence[int]) -> None:
@@ -44,9 +45,9 @@ class TimestampLookup:
             self._search.close()
 
     def at(self, window: Window, cut: Mapping[int, int], stable: Mapping[int, FoundOffset]) -> dict[int, FoundOffset]:
-        """Return, by partition, the first record at or after the end of `window`, or the entry in `stable` if there is
-        no such record. `cut` is the cut at the window's start, by partition, from which a search past markers begins.
-        Raises whatever `Cluster.offsets_at` raises, EmptyAnswersError and DamagedBatchError."""
+        """Map each partition to the first record at or after the end of `window`, or to its entry in `stable` if there
+        is no such record. `cut` maps each partition to its cut at the window's start, where a search past markers
+        begins. Raises whatever `Cluster.offsets_at` raises, EmptyAnswersError and DamagedBatchError."""
         moment = milliseconds(window.end)
         asked = [p for p in self._partitions if not self._still_holds(p, moment)]
         # For all times up to its own timestamp, the brokers would return the first marker.
@@ -79,7 +80,8 @@ class TimestampLookup:
     def _is_misleading_marker(
         self, partition: int, answer: FoundOffset, window: Window, cut: Mapping[int, int]
     ) -> bool:
-        """Return True if the marker hides records of later windows. A marker within a window's length does no harm."""
+        """Return True if the found offset is a marker that hides records of later windows. A marker that is less than
+        one window length after the end of `window` does no harm."""
         near = answer.timestamp < milliseconds(window.end + (window.end - window.start))
         if near and answer.offset >= cut.get(partition, 0):
             return False

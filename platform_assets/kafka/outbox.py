@@ -1,10 +1,10 @@
-"""Sends records to a Kafka topic exactly once each, whichever process dies in between. It is used for dead letters that
-are to be read from Kafka.
+"""Sends records to a Kafka topic exactly once each, even if the sending process dies at any point. It is used for dead
+letters that are to be read from Kafka.
 
 Only Kafka records what was sent. In addition to the records, each transaction writes to a compacted topic,
-`<topic>.sent`: for each (id of the target topic, topic id, partition, bucket of offsets), it writes one bit per offset.
-There is one transactional id for each pair of topics, which fences an earlier sender. The open transaction of that
-sender is aborted, and its committed records are read, before anything more is sent.
+`<topic>.sent`: for each (id of the target topic, topic id of the letter, partition, bucket of offsets), it writes one
+bit per offset. There is one transactional id for each pair of topics, which fences an earlier sender. Before anything
+more is sent, the earlier sender's open transaction is aborted, and its committed records are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUCKET: Final = 8192
 """Number of offsets in each record of the compacted topic."""
 _RECORDS: Final = 500
 _BYTES: Final = 8 << 20
-"""Limits of one transaction. The transaction ends when the first of them is reached."""
+"""Limits of one transaction. The transaction ends when it reaches the first of these limits."""
 _LARGEST: Final = 64 << 20
 _REFUSALS: Final = frozenset(
     {
@@ -65,7 +65,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Number of letters sent now, and number of letters sent before."""
+    """Number of letters that this call sent, and number of letters that were already sent before."""
 
     now: int
     before: int
@@ -80,12 +80,13 @@ class Outbox:
     target: str
     seconds: float = 60.0
     before_step: Callable[[str], None] = lambda step: None
-    """Called before each irreversible step, with the name of the step. Tests use it to kill a process there."""
+    """Callback that is called with the name of each irreversible step before that step. Tests use it to kill a process
+    at that point."""
 
     def send(self, letters: Iterable[Letter]) -> Sent:
         """Send the letters that were never sent, in order, in transactions. Raises TopicMissingError and
         ConfigurationError for unsuitable topics, SendingInterruptedError (retryable), and SendingRefusedError.
-        Transactions that were committed before the error stay, and the next call takes them into account."""
+        Transactions that were committed before the error remain, and the next call takes them into account."""
         target = self._topics()
         producer = self._producer()
         # From here on, no other sender of these topics can commit, so what is read now stays complete.
@@ -228,8 +229,8 @@ class Outbox:
 
 @contextmanager
 def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()) -> Iterator[None]:
-    """Run a block that sends. Errors of the client become errors of the platform; `failures` has more specific
-    messages."""
+    """Run a block that sends records. Errors of the client are raised as errors of the platform; `failures` are errors
+    with more specific messages."""
     try:
         yield
     except KafkaException as e:
@@ -245,14 +246,14 @@ def _translating(outbox: Outbox, doing: str, failures: Sequence[KafkaError] = ()
 
 
 class _Bitmaps:
-    """Offsets that were sent to one topic: one bit each, in buckets like those of the compacted topic."""
+    """The offsets that were sent to one topic, as one bit each, in buckets like those of the compacted topic."""
 
     def __init__(self, target_id: str) -> None:
         self._target_id = target_id
         self._bits: dict[tuple[str, int, int], bytearray] = {}
 
     def read(self, key: bytes, value: bytes) -> None:
-        """Read one record of the compacted topic. It replaces earlier records with the same key."""
+        """Apply one record of the compacted topic. The record replaces earlier records with the same key."""
         target_id, topic_id, partition, bucket = json.loads(key)
         if target_id == self._target_id:
             self._bits[topic_id, partition, bucket] = bytearray(value)
@@ -279,8 +280,7 @@ class _Bitmaps:
 
 
 def _batches(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
-    """Yield parts of at most `_RECORDS` letters. The letter with which a part reaches `_BYTES` is the last letter in
-    that part."""
+    """Yield parts of at most `_RECORDS` letters. A part also ends with the letter that brings it to `_BYTES`."""
     batch: list[Letter] = []
     size = 0
     for letter in letters:

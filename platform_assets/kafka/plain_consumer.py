@@ -1,4 +1,4 @@
-"""A consumer of assigned partitions without a group, which needs no rights on a group."""
+"""A consumer that is assigned partitions directly, without a group, so it needs no rights on a group."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ _OPTIONS: Final = {
 
 
 def plain_consumer(settings: ClientSettings) -> Consumer:
-    """Return a consumer of committed records. It signals the end of a partition with a message that has an error."""
+    """Return a consumer of committed records. The consumer signals the end of a partition with a message that carries
+    an error."""
     return Consumer({**settings.librdkafka(), **_OPTIONS}, logger=_log)
 
 
 def consume(consumer: Consumer, number: int, seconds: float) -> list[Message]:
     """Return up to `number` messages within `seconds`.
 
-    librdkafka looks up the group's coordinator although nothing needs it, and reports a refusal as a message. This
-    message does not concern a record, so it is left out.
+    librdkafka looks up the group's coordinator although nothing needs it, and reports a refusal of this look-up as a
+    message. That message does not concern a record, so it is left out.
     """
     found = consumer.consume(num_messages=number, timeout=seconds)
     return [m for m in found if m.error() is None or m.error().code() != KafkaError.GROUP_AUTHORIZATION_FAILED]

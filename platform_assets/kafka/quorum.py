@@ -1,5 +1,5 @@
-"""The current time by the clock of Kafka's controllers. For each voter, DescribeQuorum reports the time, by the
-leader's clock, when the voter had caught up with the quorum's leader. For the leader itself, this is the current time.
+"""The current time by the clock of Kafka's controllers. DescribeQuorum reports, for each voter, when the voter had last
+caught up with the quorum's leader, by the leader's clock. The value for the leader itself is the current time.
 librdkafka does not support DescribeQuorum."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _PATIENCE: Final = 2.0
 
 
 def controller_time(settings: ClientSettings, patience: float = _PATIENCE) -> datetime | None:
-    """Return the time by the clock of the controllers' leader. Return None if the brokers have no such leader (Kafka
-    below 3.3, or with ZooKeeper), if this client is not allowed to describe the cluster, or if no controller answers
-    within `patience` seconds. Raises BrokerRefusedError and ConfigurationError."""
+    """Return the time by the clock of the controllers' leader. Return None if the brokers have no controller quorum
+    (Kafka below 3.3, or with ZooKeeper), if this client is not allowed to describe the cluster, or if no controller
+    answers within `patience` seconds. Raises BrokerRefusedError and ConfigurationError."""
     until = time.monotonic() + patience
     security = Security(settings)
     for address in addresses(settings.bootstrap_servers):

@@ -1,4 +1,4 @@
-"""The right whose absence made a broker refuse a request, under the name that Kafka's tools and the guide use."""
+"""Finding the missing right for which a broker refused a request, under the name that Kafka's tools and the guide use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Client settings for the three Kafka clients in use, from the environment alone.
+"""Client settings for the three Kafka clients in use, read only from environment variables.
 
 `KAFKA_SECURITY_PROTOCOL=SASL_SSL` means `security.protocol=SASL_SSL`: the variable has the setting's name in upper
-case, with underscores for dots. A secret may also be in a file, whose path is in a variable such as
+case, with underscores instead of dots. A secret may also be in a file, whose path is in a variable such as
 `KAFKA_SASL_PASSWORD_FILE`. Only the settings listed here are accepted, because some other settings make a client fetch
 addresses or load classes (CVE-2025-27817, CVE-2025-27818). Values never appear in a message, a repr or a log.
 """
@@ -33,8 +33,8 @@ _OTHERWISE: Final = "set KAFKA_SSL_CA_LOCATION to a file with the certificates o
 
 
 def distrusted(error: ssl.SSLCertVerificationError) -> str:
-    """Return the cause in the words of OpenSSL, and the next step. The text continues a sentence that begins with "the
-    certificate"."""
+    """Return OpenSSL's description of the cause, and the next step. The string continues a sentence that begins with
+    "the certificate"."""
     return f"is not trusted ({error.verify_message}): {_REMEDIES.get(error.verify_code, _OTHERWISE)}"
 
 
@@ -45,7 +45,7 @@ BATCH_VARIABLES: Final[Mapping[str, str]] = {
     "records": "KAFKA_BATCH_MAX_RECORDS",
     "headers": "KAFKA_BATCH_MAX_HEADERS",
 }
-"""The environment variable of each of the `BatchLimits`."""
+"""Maps each field of `BatchLimits` to its environment variable."""
 
 _BATCH_PREFIX: Final = "KAFKA_BATCH_"
 _NUMBER: Final = re.compile("[0-9]{1,10}")
@@ -86,7 +86,7 @@ _BEARER_LOGIN: Final = (
     "sasl.oauthbearer.token.endpoint.url",
 )
 _EXTENSIONS: Final = re.compile(r"[A-Za-z]+=[\x20-\x2b\x2d-\x7e]+(?:,[A-Za-z]+=[\x20-\x2b\x2d-\x7e]+)*")
-"""Extensions according to RFC 7628, except for the comma, which separates extensions here."""
+"""Pattern of extensions according to RFC 7628, but without commas, because a comma separates extensions here."""
 
 
 def variable(setting: str) -> str:
@@ -96,8 +96,8 @@ def variable(setting: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits on one unpacked record batch: its bytes, its records, and the headers of all its records. Larger batches
-    are not opened.
+    """Limits on one unpacked record batch: its size in bytes, the number of its records, and the number of headers in
+    all its records. Larger batches are not opened.
 
     A few kilobytes can unpack to gigabytes, so each limit is checked before memory is allocated. Raises
     ConfigurationError for a limit that is not between 1 and 2^30.
@@ -128,7 +128,7 @@ class BatchLimits:
 class ClientSettings:
     """Settings for connections to the brokers, and limits on the brokers' answers. `options` have librdkafka's names
     and are hidden from the repr. `cleartext_logins` allows unencrypted logins to other machines. Raises
-    ConfigurationError for options that are not allowed, or not sufficient for their protocol."""
+    ConfigurationError for options that are not allowed, or that lack something the protocol needs."""
 
     bootstrap_servers: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -225,7 +225,8 @@ class ClientSettings:
         return settings
 
     def java(self) -> dict[str, str]:
-        """Return settings for the Java client inside Spark, without the prefix `kafka.` that the reader's options have."""
+        """Return settings for the Java client inside Spark, without the prefix `kafka.`, which the options of Spark's
+        reader have."""
         given = self.options
         settings = {"bootstrap.servers": self.bootstrap_servers}
         for same in (

@@ -1,4 +1,4 @@
-"""Search for records in old message sets with a timestamp that Spark's reader cannot represent; see
+"""Search in old message sets for records with a timestamp that Spark's reader cannot represent; see
 `engines.columnar.refused`."""
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from platform_assets.kafka.settings import ClientSettings
 from platform_assets.model.offsets import TopicRanges
 
 LAST_READABLE_MS = (2**63 - 1) // 1000
-"""The highest timestamp in ms that fits Spark's 64-bit microseconds."""
+"""The highest timestamp in ms that fits in Spark's 64-bit microseconds."""
 FIRST_READABLE_MS = -(2**63) // 1000 + 1
 
 
 def unreadable_records(
     settings: ClientSettings, topic: str, ranges: TopicRanges, patience: float = 120.0
 ) -> list[tuple[int, int, int]]:
-    """Return `(partition, offset, timestamp in ms)` of each committed record in `ranges` that Spark cannot represent. A
-    separate consumer, outside any group, reads the ranges, however long that takes. Raises BrokerUnreachableError after
-    `patience` seconds without a message, and BrokerRefusedError."""
+    """Return `(partition, offset, timestamp in ms)` of each committed record in `ranges` whose timestamp Spark cannot
+    represent. A separate consumer, outside any group, reads the ranges, however long that takes. Raises
+    BrokerUnreachableError after `patience` seconds without a message, and BrokerRefusedError."""
     consumer = plain_consumer(settings)
     doing = f"searching topic {topic!r} for unreadable timestamps"
     found: list[tuple[int, int, int]] = []

@@ -1,1 +1,1 @@
-"""Raw record batches: fetched and parsed without a consumer, for evidence and for loading."""
+"""Fetching and parsing raw record batches without a consumer, for evidence and for loading."""

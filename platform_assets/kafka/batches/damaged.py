@@ -1,8 +1,8 @@
 """The extent of a damaged batch: the offsets for which a broker can send nothing but this batch.
 
-A broker looks for the batch that holds an offset, and sends the log from that batch on. Positions in the log ascend
-with offsets. So if the broker sends the same damaged batch for two offsets, it also sends that batch for all offsets
-between the two.
+When a broker gets a fetch request for an offset, it finds the batch that contains the offset, and sends the log from
+that batch on. Positions in the log ascend with offsets. So if the broker sends the same damaged batch for two offsets,
+it also sends that batch for all offsets between the two.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from platform_assets.kafka.batches.unpacking import Damage
 
 _PROBE_BYTES: Final = 1 << 14
 _REFUSED: Final = b""
-"""The broker itself finds that a batch is damaged, and sends nothing of this batch."""
+"""Stands for a damaged batch that the broker itself detects, so that it sends none of the batch's bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Front:
-    """Beginning of a fetch: a damaged batch, identified by its first bytes, or an intact batch, identified by its first
+    """First batch that a fetch returns: a damaged batch is identified by its first bytes, an intact batch by its first
     offset."""
 
     damaged: bytes | None = None
@@ -30,8 +30,8 @@ class _Front:
 
 
 def damaged_until(brokers: Brokers, partition: int, start: int, end: int) -> int | None:
-    """Return the first offset after `start`, up to `end`, for which the broker sends a batch other than the damaged one
-    at `start`.
+    """Return the first offset after `start` for which the broker sends a different batch from the damaged one at
+    `start`; `end` if there is no such offset before `end`.
 
     Return None if the batch at `start` is intact. Offsets between the damaged batch and the next intact batch count as
     part of the damage, because nothing shows that they held no records. Raises whatever `Brokers.persist` raises.

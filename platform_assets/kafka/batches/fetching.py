@@ -1,8 +1,8 @@
 """Finding the leaders of a topic's partitions and fetching raw record batches from them, by topic id.
 
-Fetch version 13 is the first version that identifies a topic by its id, so the broker itself refuses an old id. Its
-answer is decoded here, in place, because kafka-python would copy the records; everything else goes through
-kafka-python's own classes. The layouts are at https://kafka.apache.org/protocol.
+Version 13 is the first version of the Fetch request that identifies a topic by its id, so the broker itself refuses an
+old id. This module decodes the answer in place, because kafka-python would copy the records; everything else goes
+through kafka-python's own classes. The layouts are at https://kafka.apache.org/protocol.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ MAX_WAIT_MS: Final = 500
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 _KNOWS_LOCAL: Final = 8
-"""Version of ListOffsets that can report the offsets on the leader's own disks (KIP-405)."""
+"""First version of ListOffsets that can report the log start on the leader's own disks (KIP-405)."""
 _UNRECORDED_RETRIABLE = {-1}  # UNKNOWN_SERVER_ERROR: any failure of the broker itself
 _CORRUPT_MESSAGE = 2
 OFFSET_OUT_OF_RANGE: Final = 1
 _WRONG_TOPIC = {3, 100, 103}  # UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID
 _MISSING_TRIES = 5
 _LONGEST_PAUSE = 60.0
-"""Longest wait, in seconds.
+"""Longest wait for a quota, in seconds.
 
-If a broker requests a longer wait, which no quota does by default, the request is sent again after this time, and the
-broker may repeat its answer.
+A broker may request a longer wait, although no default quota leads to that. In that case, the request is sent again
+after this time, and the broker may throttle it again.
 """
 
 T = TypeVar("T")
@@ -59,8 +59,8 @@ T = TypeVar("T")
 
 class Transient(Exception):
     """An error after which another try is worthwhile. If `final_error` is set, it is a more specific error to raise
-    after the last try. The next try waits at least `pause` seconds. The broker has requested this pause, so it does not
-    count as waiting without an answer."""
+    after the last try. The next try waits at least `pause` seconds. The broker has requested this pause, so the pause
+    does not count as waiting without an answer."""
 
     def __init__(self, reason: str, final_error: PlatformError | None = None, pause: float = 0.0) -> None:
         self.final_error, self.pause = final_error, pause
@@ -90,7 +90,8 @@ class Throttled(Exception):
 
 
 class Redirected(Exception):
-    """The leader answered with a replica in the client's rack, to which requests must be sent from now on (KIP-392)."""
+    """The leader's answer redirects the client to a replica in the client's rack. From now on, the client must send its
+    requests to that replica (KIP-392)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,10 @@ class FetchedPartition:
     """The broker's answer for one partition. `records` points into the answer's buffer.
 
     `aborted` lists `(producer id, first offset)` for the aborted transactions that overlap the fetched data, including
-    transactions that began before the data. Offsets are -1 if the broker does not return them, for example with an
-    error. `replica` is the id of the broker to which the leader redirects the client, or -1 for the leader itself.
-    `throttled` is the number of seconds during which the broker wants no requests (KIP-219).
+    transactions that began before that data. Offsets are -1 if the broker does not return them, for example with an
+    error. `replica` is the id of the broker to which the leader redirects the client; it is -1 if there is no
+    redirection. `throttled` is the number of seconds during which the client should send the broker no requests
+    (KIP-219).
     """
 
     error: int
@@ -167,11 +169,12 @@ class Brokers:
             self._rack = ""
 
     def persist(self, doing: str, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it succeeds, each time with new connections and leaders that were looked up again.
+        """Call `attempt` until it succeeds. Before each further try, open new connections and look up the leaders
+        again.
 
-        This waits until a quota allows requests again, however long that takes, because the broker does answer. Raises
-        BrokerUnreachableError after `patience` seconds without an answer, or the `final_error` of the last Transient.
-        Also raises Stopped.
+        While a quota is used up, this waits until requests are allowed again, however long that takes, because the
+        broker does answer. Raises BrokerUnreachableError after `patience` seconds without an answer, or the
+        `final_error` of the last Transient. Also raises Stopped.
         """
         since, pause = time.monotonic(), 0.05
         while True:
@@ -195,13 +198,13 @@ class Brokers:
                 pause = min(2 * pause, 1.0)
 
     def last_stable_offsets(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Return, by partition, the first offset that read_committed consumers may not read yet."""
+        """Map each partition to the first offset that read_committed consumers may not read yet."""
         doing = f"looking up last stable offsets of topic {self.topic!r}"
         return self.persist(doing, lambda: self._list_offsets(partitions, _LATEST, _READ_COMMITTED))
 
     def high_watermark(self, partition: int) -> int:
-        """Return the first offset that is not replicated yet. For consumers, this is the end of the log, including open
-        transactions."""
+        """Return the first offset that is not fully replicated yet. Up to this offset, read_uncommitted consumers can
+        read, also in open transactions."""
         doing = f"looking up the high watermark of topic {self.topic!r} partition {partition}"
         return self.persist(doing, lambda: self._list_offsets([partition], _LATEST, _READ_UNCOMMITTED))[partition]
 
@@ -211,8 +214,8 @@ class Brokers:
         return self.persist(doing, lambda: self._list_offsets([partition], _EARLIEST, _READ_UNCOMMITTED))[partition]
 
     def local_log_start(self, partition: int) -> int | None:
-        """Return the first offset on the leader's own disks; None if the broker does not report it. This makes only one
-        try, so call it through `persist`."""
+        """Return the first offset on the leader's own disks; None if the broker does not report it. This method makes
+        only one try, so call it through `persist`."""
         if not self._connection(self._leader(partition).address).offers(ListOffsetsRequest, _KNOWS_LOCAL):
             return None
         return self._list_offsets([partition], _EARLIEST_LOCAL, _READ_UNCOMMITTED, _KNOWS_LOCAL)[partition]
@@ -227,8 +230,8 @@ class Brokers:
         """Send a fetch request for about `size` bytes of `partition` from `offset` on; return the connection on which
         the answer will arrive.
 
-        Unless `committed`, the fetch continues past the last stable offset. The broker answers after `wait_ms` even if
-        it has no data. Raises OSError and Transient, so call it through `persist`.
+        If `committed` is false, the fetch continues past the last stable offset. The broker answers after `wait_ms`
+        even if it has no data. Raises OSError and Transient, so call it through `persist`.
         """
         leader = self._leader(partition)
         connection = self._connection(self._near.get(partition, leader.address))
@@ -258,8 +261,8 @@ class Brokers:
         return connection
 
     def receive(self, connection: Connection, partition: int, offset: int, buffer: bytearray) -> FetchedPartition:
-        """Return the answer to `ask`, in `buffer` if that is large enough. The answer's `error` is 0 or
-        OFFSET_OUT_OF_RANGE.
+        """Return the answer to the request that `ask` sent. The answer is in `buffer` if that is large enough, and its
+        `error` is 0 or OFFSET_OUT_OF_RANGE.
 
         Raises OSError, Transient, Throttled and Redirected, so call it through `persist`. Also raises
         TopicRecreatedError, TopicMissingError, DamagedBatchError and BrokerRefusedError.

@@ -29,7 +29,7 @@ _VERSION: Final = 4
 
 
 class EpochBrokers(Brokers):
-    """Brokers that report the ends of leader epochs."""
+    """A `Brokers` that also looks up the ends of leader epochs."""
 
     def epoch_end(self, partition: int, epoch: int) -> int | None:
         """Return the exclusive end of the newest leader epoch up to `epoch`; None if the broker does not know this end."""
@@ -54,7 +54,7 @@ class EpochBrokers(Brokers):
 
 
 def _end(answer: Any) -> tuple[int, int]:
-    """Return the error code and the end of the epoch."""
+    """Return the error code and the end of the epoch that `answer` contains."""
     (partition,) = answer.topics[0].partitions
     return partition.error_code, partition.end_offset
 
@@ -67,7 +67,7 @@ _FETCH_BYTES: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Coordinated:
-    """A transaction as its coordinator knows it: its producer, its start, and the time after which the coordinator
+    """A transaction as its coordinator reports it: its producer, its start, and the time after which the coordinator
     aborts it."""
 
     transactional_id: str
@@ -104,10 +104,10 @@ class OpenTransaction:
 
 
 class ObservingBrokers(Brokers):
-    """Brokers that report the state of a topic's logs."""
+    """A `Brokers` that also looks up the state of a topic's logs."""
 
     def open_transactions(self, partitions: Sequence[int]) -> list[OpenTransaction]:
-        """Return the open transactions in `partitions`, in the order of partition and start.
+        """Return the open transactions in `partitions`, ordered by partition and start.
 
         Raises whatever `persist` raises, and BrokerRefusedError.
         """
@@ -121,9 +121,9 @@ class ObservingBrokers(Brokers):
         return self.persist(doing, lambda: self._sizes(partitions, doing))
 
     def newest_timestamp(self, partition: int, offset: int) -> int | None:
-        """Return the highest timestamp (ms) of the batch that has `offset`, or of the next batch, whether or not it is
-        committed; None if the log has neither. Raises whatever `persist` raises, EmptyAnswersError and
-        DamagedBatchError."""
+        """Return the highest timestamp (ms) in the batch that contains `offset` or, if there is no such batch, in the
+        next batch, whether or not that batch is committed. Return None if there is no next batch. Raises whatever
+        `persist` raises, EmptyAnswersError and DamagedBatchError."""
         doing = f"reading the batch at offset {offset} of topic {self.topic!r} partition {partition}"
 
         def attempt() -> FetchedPartition:
@@ -168,8 +168,7 @@ class ObservingBrokers(Brokers):
         )
 
     def _writing(self, partitions: Sequence[int], doing: str) -> list[tuple[int, Any]]:
-        """Return the producers that have an open transaction according to the partitions' leaders, each with its
-        partition."""
+        """Return `(partition, producer)` for each open transaction that the partitions' leaders report."""
         found: list[tuple[int, Any]] = []
         of_topic = DescribeProducersRequest.TopicRequest
         for address, led in self._led(partitions).items():
@@ -188,11 +187,11 @@ class ObservingBrokers(Brokers):
         return found
 
     def _coordinated(self, producers: Iterable[int], doing: str) -> dict[tuple[int, int], Coordinated]:
-        """Return what coordinators know about these producers' transactions, by producer and by partition of this
-        topic.
+        """Return what the coordinators report about the transactions of these producers, keyed by producer and by
+        partition of this topic.
 
-        If a transaction does not list a partition, it is not the transaction that is open there: the marker of the open
-        transaction never arrived.
+        If a producer's transaction does not list a partition, it is not the transaction that is open in that partition:
+        the end marker of the open transaction never arrived there.
         """
         found: dict[tuple[int, int], Coordinated] = {}
         for address in list(self._nodes.values()):

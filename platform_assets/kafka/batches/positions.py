@@ -1,7 +1,7 @@
 """Committing offsets to a consumer group that has no members, for lag monitors.
 
-This module uses plain requests, because an admin request in librdkafka to a group's coordinator may end the process if
-that coordinator does not exist yet (https://github.com/confluentinc/librdkafka/issues/5040).
+This module uses plain requests, because librdkafka may end the process when it sends an admin request to a group's
+coordinator that does not exist yet (https://github.com/confluentinc/librdkafka/issues/5040).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from platform_assets.kafka.rights import needed
 _FIND: Final = 3
 _COMMIT: Final = 8
 _GROUP: Final = 0
-"""Kind of coordinator to look up."""
+"""Key type with which FindCoordinator looks up the coordinator of a consumer group."""
 _NO_GENERATION: Final = -1
-"""Generation of a group that has no members."""
+"""Generation number in a commit to a group that has no members."""
 
 
 class PositionBrokers(Brokers):
-    """Brokers that keep the positions of consumer groups in one topic."""
+    """A `Brokers` that also commits the positions of consumer groups in one topic."""
 
     def commit(self, group: str, offsets: Mapping[int, int]) -> None:
-        """Commit `offsets`, by partition; each is the next offset to read. Like `persist`, this waits for a coordinator
-        that does not exist yet. Raises whatever `persist` raises, and BrokerRefusedError."""
+        """Commit `offsets`, which map each partition to the next offset to read. If the group's coordinator does not
+        exist yet, wait for it, as `persist` does. Raises whatever `persist` raises, and BrokerRefusedError."""
         if offsets:
             doing = f"publishing a position in topic {self.topic!r} to consumer group {group!r}"
             self.persist(doing, lambda: self._commit(group, offsets, doing))

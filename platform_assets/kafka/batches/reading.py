@@ -24,52 +24,52 @@ from platform_assets.kafka.batches.record_batches import Batches
 from platform_assets.kafka.batches.unpacking import Damage, TooLarge
 from platform_assets.kafka.batches.wire import Connection
 
-# Fetching below the last stable offset, where an empty answer is no sign that a log holds nothing.
+# Fetching below the last stable offset, where an empty answer does not mean that the log has no records.
 # Brokers answer a fetch with no records and no error for reasons that prove nothing about the log:
 #
-# * a read from tiered storage that did not finish within the wait (KIP-405), * a client that is over its quota
-# (KIP-219); that answer usually has no topic either, see `fetching.Throttled`, * a replica in the client's rack that is
-# behind its leader (KIP-392). Only the log itself shows what it lacks. A broker that is asked for an offset returns the
-# first batch that ends at this offset or later: over a gap that the cleaner left, it continues to the next batch, also
-# in the next segment. So `[offset, end)` is known to hold no record if and only if
+# * a read from tiered storage that did not finish within the wait (KIP-405),
+# * a client that is over its quota (KIP-219); that answer usually has no topic either, see `fetching.Throttled`,
+# * a replica in the client's rack that lags behind its leader (KIP-392).
 #
-# * the log start lies at or above `end`: the answer is OFFSET_OUT_OF_RANGE, or names that log start,
-# * a batch spans it: what the cleaner leaves of a batch keeps its first and last offset,
-# * or the first batch that a fetch at `offset` returns begins at `end` or later.
+# Only the log itself shows which offsets it lacks. When a broker gets a fetch for an offset, it returns the first batch
+# that ends at this offset or later: after a gap that the cleaner left, it continues with the next batch, even if that
+# is in the next segment. So `[offset, end)` is known to hold no record if and only if one of these is true:
+#
+# * The log start lies at or above `end`: the answer is OFFSET_OUT_OF_RANGE, or reports that log start.
+# * A batch spans the range: when the cleaner removes records, their batch keeps its first and last offset.
+# * The first batch that a fetch at `offset` returns begins at `end` or later.
 #
 # A read_committed fetch stops at the last stable offset, so it returns no batch if the cleaner removed all records from
-# `offset` up to there. The batch after the gap is then part of an open transaction, and a read_uncommitted fetch
-# returns it:
-# that batch is requested each time an answer is empty. The cleaner leaves the active segment alone, and a segment is
-# rolled for
-# the record that goes into the next one, so such a batch exists unless the active segment was emptied by other means.
+# `offset` up to there. The batch after the gap is then part of an open transaction, and only a read_uncommitted fetch
+# returns it. So that batch is requested each time an answer is empty. The cleaner leaves the active segment alone, and
+# a segment is rolled for the record that goes into the next segment, so such a batch exists unless the active segment
+# was emptied by other means.
 #
-# Then no batch can show the gap, and only the leader's own log can: its read goes through the segments on its disks and
-# gives nothing if none of them has a batch at the offset or later (`LocalLog.read` of Apache Kafka). An empty answer
-# comes from
-# that read if
+# In that case, no batch can show the gap, and only the leader's own log can: a read goes through the segments on the
+# leader's disks and returns nothing if none of them has a batch at the offset or later (`LocalLog.read` of Apache
+# Kafka). An empty answer comes from such a read if all of these are true:
 #
-# * the leader answers, not a replica in the client's rack,
-# * its disks hold the offset: it is at or above the local log start that ListOffsets gives since Kafka 3.6, so no
-#   remote
-#   storage is asked,
-# * no quota is used up: the answer has no throttle time,
-# * and the fetch was read_uncommitted, with a high watermark and a last stable offset at `end` or later.
+# * The leader answers, not a replica in the client's rack.
+# * The leader's disks hold the offset: it is at or above the local log start that ListOffsets reports since Kafka 3.6,
+#   so no remote storage is read.
+# * No quota is used up: the answer has no throttle time.
+# * The fetch was read_uncommitted, and its high watermark and last stable offset are at `end` or later.
 #
-# This counts only after several such answers in a row, each on a new connection and with the leader looked up again.
-# Otherwise the
-# question stays open: `EmptyAnswersError`, which the next record in the partition ends.
+# This proves the gap only after several such answers in a row, each on a new connection and after the leader was looked
+# up again. Until then, the question stays open and raises `EmptyAnswersError`; the next record in the partition
+# resolves it.
 
 _LONGEST_WAIT_MS: Final = 8_000
 _PROBE_BYTES: Final = 1 << 14
 _LOCAL_ANSWERS: Final = 3
-"""Number of consecutive empty answers from the leader's own disks that prove a gap up to the end of its log."""
+"""Number of consecutive empty answers from the leader's own disks that prove that there are no records up to the end of
+the leader's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """An answer, and those of its batches that begin before the end. If no batch reaches the offset, there are no
-    records before the end.
+    """An answer, and those of its batches that begin before the end of the range. If no batch reaches the requested
+    offset, there are no records from that offset to the end.
 
     If `answer.error` is set, it is OFFSET_OUT_OF_RANGE, and there are no batches.
     """
@@ -79,8 +79,8 @@ class FetchedBatches:
 
 
 class PresentFetch:
-    """Fetches from one partition. Each fetch returns batches, or shows that there are none, as the docstring of this
-    module explains."""
+    """Fetches from one partition. Each fetch either returns batches or shows that there are none, by the rules in the
+    comment at the top of this module."""
 
     def __init__(self, brokers: Brokers, partition: int) -> None:
         self._brokers, self._partition = brokers, partition
@@ -90,12 +90,12 @@ class PresentFetch:
     def attempt(
         self, offset: int, end: int, size: int, buffer: bytearray, asked: Connection | None = None
     ) -> FetchedBatches:
-        """Fetch about `size` bytes from `offset` on, into `buffer`. This makes only one try, so call it through
+        """Fetch about `size` bytes from `offset` on, into `buffer`. This method makes only one try, so call it through
         `Brokers.persist`.
 
-        `end` is exclusive, and must be stable. `asked` is the connection on which the same fetch was already sent.
-        After an empty answer, the next try gives the broker more time. Raises whatever `Brokers.ask` and `receive`
-        raise, and Damage.
+        `end` is exclusive, and must be stable. If the same fetch was already sent, `asked` is the connection on which
+        it was sent. After an empty answer, the next try gives the broker more time. Raises whatever `Brokers.ask` and
+        `Brokers.receive` raise, and Damage.
         """
         brokers, partition = self._brokers, self._partition
         if asked is None:
@@ -118,8 +118,8 @@ class PresentFetch:
         return self._uncommitted(offset, end, answer)
 
     def _uncommitted(self, offset: int, end: int, empty: FetchedPartition) -> FetchedBatches:
-        """Return the batch after a gap that reaches up to the last stable offset; it is found with read_uncommitted.
-        Raises Transient."""
+        """Check, with a read_uncommitted fetch, that the log has no records in `[offset, end)`. Return no batches if
+        the log shows this; raise Transient if it does not."""
         brokers, partition = self._brokers, self._partition
         asked = brokers.ask(partition, offset, _PROBE_BYTES, committed=False, wait_ms=self._wait_ms)
         answer = brokers.receive(asked, partition, offset, bytearray(2 * _PROBE_BYTES))
@@ -137,8 +137,8 @@ class PresentFetch:
         raise Transient(f"the broker returned no records from offset {offset} on", final_error, pause)
 
     def _is_local(self, offset: int, end: int, committed: FetchedPartition, answer: FetchedPartition) -> bool:
-        """Return True if two empty answers come from the leader's log and reach up to `end`. The second answer must be
-        read_uncommitted."""
+        """Return True if both empty answers come from the leader's own log, and show that it holds nothing from
+        `offset` to `end`. `answer` must be the answer to a read_uncommitted fetch."""
         brokers, partition = self._brokers, self._partition
         if len(committed.records) or len(answer.records) or committed.throttled or answer.throttled:
             return False
@@ -161,21 +161,21 @@ class BatchSink(Protocol):
 
     @property
     def position(self) -> int:
-        """The first offset that the sink still wants; it never decreases."""
+        """The first offset that the sink still needs; it never decreases."""
 
     @property
     def end(self) -> int:
-        """Exclusive end of the wanted offsets."""
+        """Exclusive end of the offsets that the sink needs."""
 
     def observe(self, log_start: int) -> None:
-        """Note the partition's first offset, which comes from the broker's next answer."""
+        """Record the partition's first offset, as reported in the broker's latest answer."""
 
     def missing(self, until: int) -> None:
-        """Note that the log has no batch in `[position, until)`; `until` may be after `end`."""
+        """Record that the log has no batch in `[position, until)`; `until` may be after `end`."""
 
     def take(self, batches: Batches, aborted: Iterable[tuple[int, int]]) -> None:
         """Take batches that contain or follow `position` and begin before `end`; the last batch may extend beyond
-        `end`. The batches become invalid with the next call, because buffers are reused. `aborted` lists the aborted
+        `end`. The batches become invalid at the next call, because buffers are reused. `aborted` lists the aborted
         transactions that the broker returned for this fetch, as `(producer id, first offset)`. May raise Damage."""
 
 
@@ -196,11 +196,12 @@ class Buffers:
 
 
 class PartitionReading:
-    """Steps through one partition, always one fetch ahead: the broker prepares the next answer while the last one is
-    used.
+    """Reads one partition step by step, always one fetch ahead: the broker prepares the next answer while the current
+    one is processed.
 
-    Offsets are reported to the sink as missing only if the log proves this, as the module's docstring explains. The
-    sink gets all intact batches before a damaged batch, so damage affects only offsets at or after the damaged batch.
+    Offsets are reported to the sink as missing only if the log proves this, by the rules in the comment at the top of
+    this module. The sink gets all intact batches before a damaged batch, so damage affects only offsets at or after the
+    damaged batch.
     """
 
     def __init__(self, brokers: Brokers, sink: BatchSink, buffers: Buffers) -> None:
@@ -232,13 +233,13 @@ class PartitionReading:
             raise DamagedBatchError(*where, damage.offset, damage.reason) from None
 
     def abandon(self) -> None:
-        """End the reading. An answer that was requested but not read is dropped together with its connection."""
+        """End the reading. If an answer was requested but not read, close the connections, which drops the answer."""
         if self._asked is not None:
             self._asked = None
             self._brokers.close()
 
     def _found(self) -> FetchedBatches:
-        """Make one try. Return no batches only if the log shows that there are none before the end."""
+        """Try once to fetch batches. Return no batches only if the log shows that there are none before the end."""
         sink = self._sink
         asked, self._asked = self._asked, None
         found = self._fetch.attempt(self._from, sink.end, self._size, self._buffers.next(self._size), asked)
@@ -255,8 +256,8 @@ class PartitionReading:
         return found
 
     def _take(self, answer: FetchedPartition, batches: Batches, *, whole: bool) -> None:
-        """Use intact batches. Unless they are the `whole` answer, a damaged batch follows, and the next fetch begins
-        with it."""
+        """Pass intact batches to the sink. If they are not the `whole` answer, a damaged batch follows them, and the
+        next fetch begins with that batch."""
         sink = self._sink
         sink.observe(answer.log_start)
         sink.missing(self._from)  # if the log start is later, the fetch began there
@@ -280,7 +281,7 @@ class PartitionReading:
             self._asked = None  # the next step asks again, through `persist`
 
     def _move_to_log_start(self) -> None:
-        """Continue at the log start, because the broker has deleted the requested offset, or because its log ends
+        """Continue at the log start if the broker has deleted the requested offset. Raise an error if its log ends
         before that offset."""
         sink = self._sink
         log_start = self._brokers.log_start(sink.partition)
@@ -294,7 +295,7 @@ class PartitionReading:
 
 
 def past_the_end(brokers: Brokers, partition: int, end: int, stable: int) -> UnstableEndError | TruncationError:
-    """Return the reason why the end of a range is invalid: open transactions, or a shorter log."""
+    """Return the error that says why the end of a range is invalid: open transactions, or a log that is too short."""
     high = brokers.high_watermark(partition)
     if high < end:
         return TruncationError(brokers.topic, partition, end, high)

@@ -1,7 +1,9 @@
-"""Kafka's record batches as bytes. Headers are read in bulk, and bodies are opened only if headers do not suffice.
+"""Parsing of Kafka's record batches. Headers are read in bulk; the body of a batch is opened only if its header does
+not suffice.
 
 Layout of a batch (magic 2), of a record and of a control record: https://kafka.apache.org/documentation/#messageformat.
-Older message sets (magic 0 and 1, which brokers keep unchanged on disk): the same page, "Old Message Format".
+The same page describes older message sets (magic 0 and 1, which brokers keep unchanged on disk) under "Old Message
+Format".
 
 This module does not depend on topics, brokers or transactions. Offsets are absolute; `last_offset` is inclusive, as in
 Kafka.
@@ -44,11 +46,11 @@ HEADER = np.dtype(
 
 CODEC_MASK, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 ABORT, COMMIT = 0, 1
-"""Types of a control record that ends a transaction."""
+"""Types of control records that end a transaction."""
 NO_SETTINGS: Final = BatchLimits()
 """Default limits."""
 NO_END: Final = 1 << 63
-"""An offset that no batch has."""
+"""Stands for "no end": an offset that no batch reaches."""
 
 _LOG_OVERHEAD = 12  # base offset (8) and length (4), which the length itself leaves out
 _MAGIC_AT = 16
@@ -65,9 +67,9 @@ _control_key = struct.Struct(">hh").unpack_from
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch, described by its header: it has the offsets `base_offset` to `last_offset`, both inclusive. `body` is
-    the whole batch. `records_count` is the number of records that remain in the batch: fewer than its offsets after
-    compaction, and 0 if compaction kept the batch only for the producer's sequence number."""
+    """One batch, described by its header: it covers the offsets `base_offset` to `last_offset`, both inclusive. `body`
+    is the whole batch. `records_count` is the number of records that remain in the batch: after compaction, it can be
+    lower than the number of offsets. It is 0 if compaction kept the batch only for the producer's sequence number."""
 
     body: memoryview
     base_offset: int
@@ -84,7 +86,7 @@ class Batch:
 
     @property
     def control(self) -> bool:
-        """True if the batch has control records, such as transaction markers, which consumers never receive."""
+        """True if the batch contains control records, such as transaction markers, which consumers never receive."""
         return bool(self.attributes & CONTROL)
 
     @property
@@ -99,7 +101,7 @@ class Batch:
 
     @property
     def max_timestamp(self) -> int:
-        """The newest timestamp in ms, from the header; -1 for the older formats, whose headers may not have it."""
+        """The newest timestamp in ms, from the header; -1 for the older formats, whose headers may not contain one."""
         return -1 if self._old else int(_base_at(self.body, _MAX_TIMESTAMP_AT)[0])
 
     @property
@@ -107,19 +109,18 @@ class Batch:
         return self.body[_MAGIC_AT] < 2
 
     def offsets(self) -> npt.NDArray[np.int64]:
-        """Return the offsets of the records in the batch, in ascending order. This unpacks the batch. Raises Damage and
-        TooLarge."""
+        """Unpack the batch and return the offsets of its records, in ascending order. Raises Damage and TooLarge."""
         return np.fromiter((offset for offset, _, _ in self._walk()), dtype=np.int64)
 
     def timestamps(self) -> Iterator[tuple[int, int]]:
-        """Yield `(offset, timestamp in ms)` of each record in the batch, in ascending order of offsets; only for magic
-        2. Raises Damage."""
+        """Yield `(offset, timestamp in ms)` for each record in the batch, in ascending order of offsets. Works only for
+        magic 2. Raises Damage."""
         base, newest = int(_base_at(self.body, _BASE_TIMESTAMP_AT)[0]), self.max_timestamp
         for offset, delta, _ in self._walk():
             yield offset, newest if self.attributes & APPEND_TIME else base + delta
 
     def control_types(self) -> list[tuple[int, int]]:
-        """Yield `(offset, type)` of each control record in the batch; see ABORT and COMMIT. Raises Damage."""
+        """Return `(offset, type)` for each control record in the batch; see ABORT and COMMIT. Raises Damage."""
         found = []
         for offset, _, key in self._walk():
             if len(key) < 4:
@@ -128,8 +129,8 @@ class Batch:
         return found
 
     def _walk(self) -> Iterator[tuple[int, int, memoryview]]:
-        """Yield `(offset, timestamp relative to the batch's first timestamp, key)` of each record. A record is read
-        only up to its key."""
+        """Yield `(offset, timestamp relative to the batch's first timestamp, key)` for each record. Each record is read
+        only up to the end of its key."""
         if not self.records_count:
             return
         check_count(self.base_offset, self.records_count, self.limits)
@@ -156,11 +157,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The complete batches in the records of a fetch, in order. A batch that the size of the fetch truncates is left
-    out.
+    """The complete batches in the answer to a fetch, in order. If the fetch's size limit truncates a batch, that batch
+    is left out.
 
-    The bytes are not copied, so use them before their buffer is reused. `beyond` is true if the fetch continues with
-    batches that are not wanted. `limits` apply to each batch. `verified` is true if `verify` has nothing left to check.
+    The bytes are not copied, so use them before their buffer is reused. `beyond` is true if the next batch in the
+    answer begins after the requested end. `limits` apply to each batch. `verified` is true if `verify` has nothing left
+    to check.
     """
 
     data: memoryview
@@ -174,10 +176,10 @@ class Batches:
     @classmethod
     def scan(cls, data: memoryview, until: int = NO_END, limits: BatchLimits = NO_SETTINGS) -> Batches:
         """Find the batches in `data` by their lengths. Batches that begin at the offset `until` or later are left out,
-        so that damage in unwanted batches does no harm. This is not possible in the old formats, which identify batches
-        by their last offset. Raises Damage if the first batch has no valid length. If a later batch has no valid
-        length, this batch and all following ones are left out, like a truncated batch: the next fetch begins with it.
-        """
+        so that damage in unwanted batches does no harm. In the old formats, they cannot be left out, because these
+        formats identify message sets by their last offset. Raises Damage if the first batch has no valid length. If a
+        later batch has no valid length, this batch and all following batches are left out, like a truncated batch: the
+        next fetch begins with that batch."""
         at, end, positions, beyond, old = 0, len(data), list[int](), False, False
         while at + _SMALLEST <= end:
             base, magic = _base_at(data, at)[0], data[at + _MAGIC_AT]
@@ -206,7 +208,8 @@ class Batches:
 
     @property
     def base_offsets(self) -> npt.NDArray[np.int64]:
-        """First offset of each batch. This array and the next ones are empty in the old formats."""
+        """First offset of each batch. In the old formats, this array is empty, and so are `last_offsets`,
+        `records_counts` and `attributes`."""
         return self.headers["base_offset"].astype(np.int64)
 
     @property
@@ -234,8 +237,7 @@ class Batches:
         return int(base + delta + 1)  # an older message set is numbered by its last message
 
     def range_of(self, offset: int) -> OffsetRange:
-        """Return the offsets of the batch that begins at `offset` or, in the old formats, of the message set that ends
-        at `offset`."""
+        """Return the offset range of the batch that begins at `offset`. In the old formats, return `offset` alone."""
         if self.old_format:
             return OffsetRange.closed(offset, offset)
         index = int(np.flatnonzero(self.base_offsets == offset)[0])
@@ -251,10 +253,11 @@ class Batches:
             raise damage
 
     def intact(self) -> tuple[Batches, Damage | None]:
-        """Return the batches before the first batch with a wrong CRC or header, and the fault of that batch, which is
-        None if all batches are intact.
+        """Return the batches before the first batch with a wrong CRC or header, and the fault of that first wrong
+        batch. The fault is None if all batches are intact.
 
-        If offsets do not ascend, either of two batches may be the wrong one, so the first of the two is left out too.
+        If the offsets of two adjacent batches do not ascend, either batch may be the wrong one, so the first of the two
+        is left out too.
         """
         if self.old_format or self.verified:
             return self, None  # iterating checks each message of the old formats
@@ -284,7 +287,8 @@ class Batches:
         return replace(self, positions=positions, headers=headers, beyond=False, verified=True), damage
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield each batch separately, for cases in which the columns are not sufficient. Raises Damage (old formats)."""
+        """Yield each batch separately, for cases in which the arrays above are not sufficient. Raises Damage in the old
+        formats."""
         if self.old_format:
             yield from self._mixed()
             return
@@ -295,7 +299,8 @@ class Batches:
             yield Batch(self.data[start:end], base, last, count, bits, producer, self.limits)
 
     def _mixed(self) -> Iterator[Batch]:
-        """Yield message sets, possibly mixed with batches, record by record, each record as a batch of its own."""
+        """Yield each record of message sets as a batch of its own. Batches with magic 2 in between are yielded
+        unchanged."""
         for start in self.positions.tolist():
             size = _LOG_OVERHEAD + _length_at(self.data, start + 8)[0]
             piece = self.data[start : start + size]
@@ -309,7 +314,7 @@ class Batches:
 
 
 def _not_a_batch(size: int, magic: int) -> str | None:
-    """Return the reason why bytes of this `size` and format version are not a batch; None if they may be a batch."""
+    """Return the reason why bytes with this `size` and format version are not a batch; None if they may be a batch."""
     if size < _SMALLEST:
         return "its length is impossible"
     if magic > 2:
@@ -318,8 +323,8 @@ def _not_a_batch(size: int, magic: int) -> str | None:
 
 
 def _wanted_behind(data: memoryview, at: int, until: int) -> str | None:
-    """Return a fault if a batch that begins at `until` or later is followed by a batch that begins before `until`:
-    batches must ascend. `at` is the position of the first of the two batches."""
+    """Return a fault if a batch that begins at `until` or later is followed by a batch that begins before `until`,
+    because batches must ascend. `at` is the position of the first of the two batches."""
     end = len(data)
     while at + _SMALLEST <= end and data[at + _MAGIC_AT] == 2:
         if _base_at(data, at)[0] < until:
@@ -338,8 +343,8 @@ def check_count(offset: int, records: int, limits: BatchLimits) -> None:
 
 
 def old_offsets(message: memoryview, limits: BatchLimits = NO_SETTINGS) -> list[int]:
-    """Return the offset of a message of magic 0 or 1, or the offsets of the messages packed inside it. Raises Damage
-    and TooLarge."""
+    """Return the offset of a message of magic 0 or 1. If the message is compressed, return the offsets of the messages
+    packed inside it. Raises Damage and TooLarge."""
     offset, size, crc, magic, attributes = _old_head_at(message, 0)
     if zlib.crc32(message[_OLD_CRC_COVERS_FROM:]) != crc:
         raise Damage(offset, "its CRC does not match its bytes")

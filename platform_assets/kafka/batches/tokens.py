@@ -1,5 +1,5 @@
-"""Tokens for OAUTHBEARER. They are requested from the token endpoint with the client's id and secret, and reused for
-most of their lifetime."""
+"""Tokens for OAUTHBEARER. Each token is requested from the token endpoint with the client's id and secret, and reused
+for most of its lifetime."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDLESS_SECONDS: Final = 1e9
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _REFUSALS: Final = range(400, 500)
 _BUSY: Final = (408, 429)
-"""Request Timeout and Too Many Requests: another try may succeed."""
+"""The HTTP status codes Request Timeout and Too Many Requests, after which another try may succeed."""
 
 _Key = tuple[str, str, str, str]
 _kept: dict[_Key, tuple[str, float]] = {}
@@ -40,7 +40,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
     """The tokens of one client. All connections of the process share them."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        """`settings` must use OAUTHBEARER and have the token endpoint."""
+        """`settings` must use OAUTHBEARER and include the token endpoint."""
         super().__init__()
         given = settings.options
         self._key: _Key = (
@@ -109,7 +109,8 @@ def _asked(url: str, client: str, secret: str, scope: str) -> tuple[str, float]:
 
 
 def _content(answer: urllib3.BaseHTTPResponse) -> bytes:
-    """Return the answer. An answer that is too long is cut, but its length still exceeds the limit.
+    """Return the content of the answer. If the content is too long, it is truncated, but to more bytes than the limit,
+    so the caller can notice.
 
     Raises OSError if the answer takes too long.
     """

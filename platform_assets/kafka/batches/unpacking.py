@@ -1,4 +1,4 @@
-"""Decompression of record batches. Codecs have the numbers that a batch's attributes use."""
+"""Decompression of record batches. A codec is given by its number in a batch's attributes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Damage(Exception):
 
 
 class TooLarge(Damage):
-    """A batch that exceeds one of the limits, which the variable `variable` sets. The batch was not opened."""
+    """A batch that exceeds one of the limits. `variable` is the environment variable that sets this limit. The batch
+    was not opened."""
 
     def __init__(self, offset: int, reason: str, variable: str) -> None:
         self.variable = variable
@@ -33,25 +34,26 @@ class TooLarge(Damage):
 _XERIAL = b"\x82SNAPPY\x00"
 _SMALLEST_BUFFER: Final = 1 << 16
 _TOO_SMALL: Final = "failed to write whole buffer"
-"""Message of cramjam's error for unpacked data that does not fit into the given memory."""
+"""Cramjam's error message if unpacked data does not fit in the given memory."""
 _GUESSED: Final = 8
-"""Initial estimate for the ratio of unpacked to packed size, because a frame need not state its unpacked size."""
+"""Initial estimate of the ratio of unpacked to packed size. An estimate is needed because a frame need not state its
+unpacked size."""
 _length_at = struct.Struct(">i").unpack_from
 T = TypeVar("T")
 _FRAMES: Final = {3: cramjam.lz4, 4: cramjam.zstd}
-"""Codecs that unpack into existing memory."""
+"""Codecs that can unpack into existing memory."""
 
 
 class UnpackBuffer:
-    """Memory into which bodies are unpacked, one body after another. It is reused, because clearing new memory costs
-    the system nearly as much as unpacking into it."""
+    """Memory into which batch bodies are unpacked, one after another. The memory is reused, because the system needs
+    nearly as much time to clear new memory as to unpack into it."""
 
     def __init__(self) -> None:
         self._data = np.empty(0, np.uint8)
 
     def add(self, codec: int, packed: memoryview, offset: int, at: int, limit: int) -> int:
-        """Unpack `packed` after the first `at` bytes, which are kept; return the end of the unpacked bytes. `offset` is
-        for the message.
+        """Unpack `packed` to position `at` of the buffer; the first `at` bytes of the buffer are kept. Return the end
+        of the unpacked bytes. `offset` is for the error message.
 
         Raises Damage, and TooLarge for more than `limit` bytes. The limit is checked before memory is allocated.
         """
@@ -63,7 +65,7 @@ class UnpackBuffer:
         return at + len(body)
 
     def filled(self, size: int) -> npt.NDArray[np.uint8]:
-        """Return the first `size` bytes; they are valid until the next `add`."""
+        """Return the first `size` bytes of the buffer; they are valid until the next `add`."""
         return self._data[:size]
 
     def _unpack(self, codec: object, packed: memoryview, offset: int, at: int, limit: int) -> int:
@@ -87,7 +89,7 @@ class UnpackBuffer:
 
 
 def unpacked(codec: int, packed: memoryview, offset: int, limit: int) -> bytes | bytearray | memoryview:
-    """Decompress a batch. `codec` is the codec in its attributes, and `offset` is for the message.
+    """Decompress a batch. `codec` is the codec number in the batch's attributes, and `offset` is for the error message.
 
     Raises Damage, and TooLarge for more than `limit` bytes. The limit is checked before memory is allocated.
     """

@@ -1,8 +1,8 @@
 """One blocking connection to one broker, with a deadline on everything.
 
-Requests and answers are kafka-python's protocol classes, and so are the SASL mechanisms. The socket is read here,
-because kafka-python's client reads 4 KB at a time and copies each answer several times, which takes six times as long
-as receiving an answer into one buffer.
+Requests and answers are kafka-python's protocol classes, and so are the SASL mechanisms. This module reads the socket
+itself, because kafka-python's client reads 4 KB at a time and copies each answer several times. That takes six times as
+long as receiving an answer into one buffer.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _SLICE = 0.25  # seconds between two checks for the end of a wait
 _CONNECT_TIMEOUT = 5.0
 _SMALL_ANSWER = 1 << 26
 _SIZE_BELIEVED: Final = 1 << 24
-"""Number of bytes of an answer for which memory is allocated before they arrive."""
+"""Number of bytes of an answer for which memory is allocated before the bytes arrive."""
 _API_VERSIONS, _HANDSHAKE, _AUTHENTICATE = 3, 1, 1
 _frame_head = struct.Struct(">ii").unpack_from
 _NO_ANSWER: Final = (
     ValueError, struct.error, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError, kafka.errors.KafkaError,
 )  # fmt: skip
-"""Errors that kafka-python, and the code that reads its answers, raise for bytes that a broker would not send."""
+"""Errors that kafka-python, and the code here that reads its answers, can raise for bytes that no broker would send."""
 _LATEST_MOMENT: Final = 253_370_764_800_000
-"""Start of the year 9999 in ms. This leaves space for additions to the times that brokers report."""
+"""Start of the year 9999 in ms. This limit leaves headroom for additions to the times that brokers report."""
 _SHOWN: Final = 10
 _SHOWN_CHARACTERS: Final = 100
 
@@ -70,12 +70,12 @@ def addresses(bootstrap_servers: str) -> list[Address]:
 
 
 def moment(milliseconds: int) -> datetime:
-    """Return a time from a broker in UTC, limited to the years 1970 to 9998."""
+    """Convert a time from a broker to a UTC datetime, limited to the years 1970 to 9998."""
     return datetime.fromtimestamp(min(max(milliseconds, 0), _LATEST_MOMENT) / 1000, UTC)
 
 
 class Security:
-    """TLS and SASL settings from `ClientSettings`, in the terms of `ssl` and of kafka-python."""
+    """TLS and SASL settings from `ClientSettings`, in the form that `ssl` and kafka-python expect."""
 
     def __init__(self, settings: ClientSettings) -> None:
         options = settings.options
@@ -119,8 +119,8 @@ def _tls(options: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _trusting(location: str, check_hostname: bool) -> ssl.SSLContext:
-    """Return a context that trusts only the authorities in a PEM file. The other clients do this too if such a file is
-    set."""
+    """Return a TLS context that trusts only the certificate authorities in a PEM file. The other clients do the same if
+    such a file is set."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = check_hostname
@@ -129,11 +129,10 @@ def _trusting(location: str, check_hostname: bool) -> ssl.SSLContext:
 
 
 class Connection:
-    """A connection that is ready for requests. Not thread-safe. All methods raise OSError if the
-    broker is unreachable or sends invalid data, Stopped if `stopped()` became true in the meantime, and
-    BrokerRefusedError if the broker refuses this client. After any of these, close it. The constructor also raises
-    ConfigurationError if the login would leave this machine unencrypted.
-    """
+    """A connection that is ready for requests. Not thread-safe. All methods raise OSError if the broker is unreachable
+    or sends invalid data, Stopped if `stopped()` became true in the meantime, and BrokerRefusedError if the broker
+    refuses this client. After any of these errors, close the connection. The constructor also raises ConfigurationError
+    if the login would leave this machine unencrypted."""
 
     def __init__(
         self,
@@ -144,8 +143,8 @@ class Connection:
         timeout: float,
         stopped: Callable[[], bool],
     ) -> None:
-        """Connect. `needs` has the requests that will be sent and their versions; `timeout` limits the wait for each
-        answer, in seconds."""
+        """Connect. `needs` lists the kinds of requests that will be sent, with their versions; `timeout` limits the
+        wait for each answer, in seconds."""
         self._timeout, self._stopped = timeout, stopped
         self._client_id = security.client_id
         self._correlation = 0
@@ -187,13 +186,13 @@ class Connection:
         return version in self._offered.get(kind.API_KEY, ())  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Close the connection; a call in progress in another thread fails."""
+        """Close the connection; if a call is in progress in another thread, that call fails."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def request(self, request: Any, read: Callable[[Any], T]) -> T:
-        """Send a small request of kafka-python and decode its answer; return what `read` extracts. An answer can be
-        well encoded and still lack required fields, so errors in `read` are raised as OSError."""
+        """Send a small request of kafka-python and decode its answer; return what `read` extracts from the answer. An
+        answer can be well encoded and still lack required fields, so errors in `read` are raised as OSError."""
         self.send(request)
         frame = self.receive(bytearray())
         version, answers = request.API_VERSION, request.header.get_response_class()
@@ -205,7 +204,7 @@ class Connection:
             raise ConnectionError(f"{self._name} sent a malformed answer ({type(error).__name__})") from None
 
     def send(self, request: Any) -> None:
-        """Send a request whose version is set. Receive its answer before the answer to the next request."""
+        """Send a request whose version is set. Receive its answer before you receive the answer to the next request."""
         self._correlation += 1
         request.with_header(correlation_id=self._correlation, client_id=self._client_id)
         self._socket.settimeout(self._timeout)
@@ -246,8 +245,8 @@ class Connection:
             until = max(until, time.monotonic() + self._timeout)  # an answer that keeps arriving is in time
 
     def _refuse_another_machine(self) -> None:
-        """Refuse an unencrypted login to another machine. The address in use decides, because brokers may advertise
-        addresses that are not in the settings, and names may resolve to any address."""
+        """Refuse an unencrypted login to another machine. This check uses the address of the actual connection, because
+        brokers may advertise addresses that are not in the settings, and names may resolve to any address."""
         peer = self._socket.getpeername()[0]
         if not cleartext.is_loopback(peer):
             raise ConfigurationError(

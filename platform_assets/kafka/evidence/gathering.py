@@ -1,7 +1,7 @@
 """Evidence about every offset in a range, from the broker's raw record batches. This code shares nothing with Spark's
-connector, so that the results of both can be compared. It reads batch headers, and opens only control batches and
-batches from which compaction has removed records. So it processes several million records per second and partition.
-`partition.PartitionEvidence` defines the proof of each kind."""
+connector, so the two results can be compared. The code reads batch headers, and opens only control batches and batches
+from which compaction has removed records. For this reason, it processes several million records per second and
+partition. `partition.PartitionEvidence` says what proves each kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from platform_assets.model.names import checked_topic
 from platform_assets.model.offsets import OffsetRange, TopicRanges
 
 FETCH_BYTES: Final = 8 << 20
-"""Number of bytes per fetch. A reader holds two answers of that size."""
+"""Number of bytes per fetch. A reader holds two answers of this size."""
 READERS: Final = 4
 """Number of partitions read in parallel."""
 PATIENCE: Final = 30.0
@@ -37,7 +37,7 @@ PATIENCE: Final = 30.0
 class Evidence:
     """The evidence about every partition of `topic`, whose id is `topic_id` (base64, as Kafka prints it).
 
-    `compacted` is true if the topic's cleanup.policy allowed compaction. This is the only proof of the kind
+    `compacted` is true if the topic's cleanup.policy allowed compaction. Nothing else supports the kind
     `compacted_away`.
     """
 
@@ -51,12 +51,12 @@ class Evidence:
 
     @property
     def complete(self) -> bool:
-        """True if every offset was read. If not, a deadline cut the reading short."""
+        """True if every offset was read; False if a deadline ended the reading early."""
         return all(p.complete for p in self.by_partition.values())
 
     @property
     def done(self) -> int:
-        """Number of offsets read, out of `total`."""
+        """Number of offsets that were read, out of `total`."""
         return sum(p.reached - p.range.start for p in self.by_partition.values())
 
     @property
@@ -76,12 +76,12 @@ class Evidence:
 
     @property
     def unexplained(self) -> tuple[tuple[int, int, int], ...]:
-        """`(partition, start, end)` ranges, end exclusive, of the listed offsets for which no reason is known."""
+        """`(partition, start, end)` for each listed range of offsets for which no reason is known; `end` is exclusive."""
         return tuple((n, r.start, r.end) for n, p in self.by_partition.items() for r in p.unexplained.listed)
 
     @property
     def digest(self) -> Digest:
-        """Digest of all committed records' offsets, for comparison with the digest of the loaded rows."""
+        """Digest of the offsets of all committed records, for comparison with the digest of the loaded rows."""
         return sum((p.digest for p in self.by_partition.values()), Digest(0, 0))
 
     def _count(self, kind: OffsetKind) -> int:
@@ -102,21 +102,22 @@ def gather_evidence(
     listed: int = LISTED,
     without: Mapping[int, Sequence[OffsetRange]] = MappingProxyType({}),
 ) -> Evidence:
-    """Determine the kind of every offset in `ranges` from the broker's record batches. `topic_id` is the topic id of
-    the ranges (base64, as Kafka prints it). `compacted` is true if the topic's cleanup.policy contains "compact". If
-    `deadline` (of `time.monotonic`) ends the reading early, the evidence is not `complete`, and the evidence of each
-    partition covers the offsets `[range.start, reached)`. The offsets in `without` are not read, and are unexplained.
+    """Determine the kind of every offset in `ranges` from the broker's record batches. `topic_id` is the id of the
+    topic to which the ranges belong (base64, as Kafka prints it). `compacted` is true if the topic's cleanup.policy
+    contains "compact". If `deadline` (a time of `time.monotonic`) ends the reading early, the evidence is not
+    `complete`, and the evidence of each partition covers the offsets `[range.start, reached)`. The offsets in `without`
+    are not read, and count as unexplained.
 
-    Memory is bounded, whatever the ranges are: `2 * readers * fetch_bytes`, unless single batches are larger, and
+    Memory is bounded, whatever the ranges are: `2 * readers * fetch_bytes`, unless single batches are larger, plus
     `listed` ranges of each kind per partition. The result for each offset holds for the moment at which it was read.
 
     Raises:
         UnstableEndError: a range ends past the last stable offset.
         TruncationError: a range ends past the end of the log.
-        TopicRecreatedError, TopicMissingError: the name now belongs to another topic id, or to no topic.
+        TopicRecreatedError, TopicMissingError: the topic name now belongs to another topic id, or to no topic.
         EmptyAnswersError: a broker kept returning no records for `patience` seconds, and the log does not show that
             there are none.
-        DamagedBatchError: a batch is damaged; the error names its place.
+        DamagedBatchError: a batch is damaged; the error gives its location.
         BatchTooLargeError: a batch that must be opened exceeds the limits in `settings`.
         BrokerUnreachableError: no answer for `patience` seconds.
         BrokerRefusedError, ConfigurationError, TopicNameError: the settings, rights or arguments are wrong.
@@ -145,8 +146,8 @@ class _Gathering:
         self._waiting: queue.SimpleQueue[PartitionTally] = queue.SimpleQueue()
 
     def read(self, tallies: Sequence[PartitionTally], readers: int) -> None:
-        """Read until every tally is done or the deadline has passed. If one reader fails, all readers end, and its
-        error is raised."""
+        """Read until every tally is done or the deadline has passed. If one reader fails, stop all readers, and raise
+        the error of the failed reader."""
         if not tallies or self._stopped():
             return
         try:
@@ -174,7 +175,8 @@ class _Gathering:
         return Brokers(self._settings, self._topic, self._topic_id, patience=self._patience, stopped=self._stopped)
 
     def _refuse_unstable_ends(self, tallies: Sequence[PartitionTally]) -> None:
-        """Check the ends before anything is read, because it would be a waste if a long audit were refused at its end."""
+        """Check the ends of all ranges before anything is read, so that a long audit is not refused only when it
+        reaches them."""
         brokers = self._brokers()
         try:
             stable = brokers.last_stable_offsets([tally.partition for tally in tallies])
@@ -185,7 +187,7 @@ class _Gathering:
             brokers.close()
 
     def _read_partitions(self) -> None:
-        """Read one partition after another, in a reader's thread."""
+        """Read one partition after another. This method runs in a reader's thread."""
         brokers, buffers = self._brokers(), Buffers(self._fetch_bytes)
         try:
             while not self._stopped():
@@ -204,7 +206,7 @@ class _Gathering:
             brokers.close()
 
     def _read_piece(self, reading: PartitionReading, tally: PartitionTally) -> None:
-        """Read up to the end of the tally's current piece, and let the tally continue."""
+        """Read up to the end of the tally's current piece, and move the tally to its next piece."""
         try:
             while not tally.piece_done and not self._stopped():
                 reading.step()

@@ -1,4 +1,5 @@
-"""Evidence about one partition: each offset in a range has exactly one kind. This module has only values, no I/O."""
+"""Evidence about one partition: each offset in a range has exactly one kind. This module contains only values and does
+no I/O."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ OffsetKind = Literal[
     "below_log_start",
     "unexplained",
 ]
-"""Kinds of offsets. `records` are the committed records. All other kinds are holes, and all of these except
-`unexplained` have a reason."""
+"""Kinds of offsets. `records` are the committed records. All other kinds are holes. There is a reason for each hole,
+except for those of the kind `unexplained`."""
 OFFSET_KINDS: Final[tuple[OffsetKind, ...]] = get_args(OffsetKind)
 
 
@@ -27,9 +28,9 @@ OFFSET_KINDS: Final[tuple[OffsetKind, ...]] = get_args(OffsetKind)
 class OffsetListing:
     """Offsets of one kind: their number, the number of separate ranges, and the first ranges.
 
-    The ranges in `listed` are ascending and half-open, and ranges that touch are joined; `pieces - len(listed)` ranges
-    are left out. `offsets` counts all offsets. `end` is the exclusive end of the last range, or -1 if there are no
-    ranges. Raises ValueError if ranges and counts contradict each other.
+    The ranges in `listed` are ascending and half-open, and adjacent ranges are joined; `pieces - len(listed)` ranges
+    are not listed. `offsets` counts the offsets in all ranges. `end` is the exclusive end of the last range, or -1 if
+    there are no ranges. Raises ValueError if ranges and counts contradict each other.
     """
 
     listed: tuple[OffsetRange, ...] = ()
@@ -55,14 +56,14 @@ class OffsetListing:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvidence:
-    """The offsets `[range.start, reached)` of one partition, each in exactly one kind; `reached` is exclusive.
+    """The offsets `[range.start, reached)` of one partition, each assigned to exactly one kind; `reached` is exclusive.
 
-    `digest` is the digest of the offsets in `records`, and equals the sum that Spark computes over the same rows; see
-    `platform_assets.model.digest.Digest`. Raises ValueError if the kinds do not add up to the offsets read, or the
-    digest covers a different number of records.
+    `digest` is the digest of the offsets in `records`, and equals the digest that Spark computes over the rows of these
+    records; see `platform_assets.model.digest.Digest`. Raises ValueError if the numbers of all kinds do not add up to
+    the number of offsets read, or the digest covers a different number of records.
 
-    Proof of each kind: if a batch's header states as many records as offsets, its `records` are counted from that
-    header, which its CRC protects; all other batches are opened. Markers are read from control records.
+    Proof of each kind: if a batch's header states as many records as offsets, `records` are counted from the header
+    alone, which is protected by the batch's CRC; all other batches are opened. Markers are read from control records.
     `aborted_records` are determined from the broker's list of aborted transactions. `below_log_start` are the offsets
     that the broker reports as deleted. `compacted_away` is inferred: the offsets are missing, and the topic's policy
     allows compaction, which leaves no proof. All other missing offsets are `unexplained`, and so are control records of
@@ -90,7 +91,7 @@ class PartitionEvidence:
 
     @classmethod
     def unread(cls, wanted: OffsetRange) -> PartitionEvidence:
-        """Return the evidence before any of `wanted` is read."""
+        """Return evidence for `wanted` in which no offset has been read yet."""
         return cls(wanted, wanted.start)
 
     @property
@@ -104,6 +105,6 @@ class PartitionEvidence:
         return {kind: self.of(kind).offsets for kind in OFFSET_KINDS[1:] if self.of(kind).offsets}
 
     def of(self, kind: OffsetKind) -> OffsetListing:
-        """Return the listing of one kind."""
+        """Return the offsets of one kind."""
         listing: OffsetListing = getattr(self, kind)
         return listing

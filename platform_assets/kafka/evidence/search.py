@@ -1,7 +1,7 @@
 """Searching a partition by the timestamps in its batch headers, while skipping transaction markers.
 
-A search reads a handful of batches, never a range. It assumes that timestamps mostly ascend. If they do not, it finds a
-nearby offset. Any offset makes a valid cut.
+A search reads a handful of batches, never a whole range. It assumes that timestamps mostly ascend. If they do not, the
+search finds a nearby offset, which is also a valid cut.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from platform_assets.kafka.batches.wire import Stopped
 from platform_assets.kafka.cluster import Cluster, FoundOffset, TopicState
 
 _FETCH_BYTES: Final = 1 << 14
-"""A small size, because only one batch is needed: the first batch is sent completely, however long it is (KIP-74)."""
+"""Fetch size. It is small, because only one batch is needed, and brokers send the first batch completely, however long
+it is (KIP-74)."""
 
 T = TypeVar("T")
 
 
 class BatchSearch:
-    """Searches one topic. Every call ends at the deadline of `cluster`, with BrokerUnreachableError."""
+    """Searches one topic. Every call ends at the deadline of `cluster`; after the deadline, it raises
+    BrokerUnreachableError."""
 
     def __init__(self, cluster: Cluster, state: TopicState) -> None:
         deadline = time.monotonic() + cluster.timeout if cluster.deadline is None else cluster.deadline
@@ -56,9 +58,9 @@ class BatchSearch:
 
     def first_record_at(self, partition: int, moment: int, start: int, end: int) -> FoundOffset | None:
         """Return the first record in offsets `[start, end)` whose timestamp is at or after `moment` (ms), ignoring
-        markers. The search gallops from `start`, so that near records are found cheaply, and then bisects. It reads
-        about twice as many batches as the binary logarithm of the number of batches in between. Raises
-        BrokerUnreachableError, EmptyAnswersError and DamagedBatchError."""
+        markers. The search advances from `start` in growing steps, so that nearby records are found cheaply, and then
+        bisects. It reads about `2 * log2(n)` batches, where `n` is the number of batches between `start` and the
+        result. Raises BrokerUnreachableError, EmptyAnswersError and DamagedBatchError."""
         low, high, step, ahead = max(start, self._log_start(partition)), end, 0, True
         found: Batch | None = None
         # Data below `low` is older than `moment`; `found` is the first data at or after `high`, or None.
@@ -92,7 +94,8 @@ class BatchSearch:
         return self._log_starts[partition]
 
     def _data_batch(self, partition: int, offset: int, end: int) -> Batch | None:
-        """Return the first batch with data that ends at `offset` or later and begins before `end`."""
+        """Return the first data batch that ends at `offset` or later and begins before `end`; None if there is no such
+        batch."""
         while offset < end:
             batches = self._fetched(partition, offset, end)
             for batch in batches:
@@ -106,7 +109,8 @@ class BatchSearch:
         return None
 
     def _fetched(self, partition: int, offset: int, end: int) -> list[Batch]:
-        """Return batches that end at `offset` or later and begin before `end`; none if the log has no such batches."""
+        """Return batches that end at `offset` or later and begin before `end`; an empty list if the log has no such
+        batches."""
         fetch = PresentFetch(self._brokers, partition)
 
         def attempt() -> FetchedBatches:
@@ -126,7 +130,7 @@ class BatchSearch:
             raise DamagedBatchError(self._topic, partition, damage.offset, damage.reason) from None
 
     def _after_log_start(self, partition: int, offset: int, end: int) -> list[Batch]:
-        """Return what `_fetched` returns if the log has lost `offset` since the search began."""
+        """Fetch like `_fetched`, but from the log start on, because the log has lost `offset` since the search began."""
         self._log_starts.pop(partition, None)
         start = self._log_start(partition)
         if start <= offset:
@@ -135,7 +139,7 @@ class BatchSearch:
         return self._fetched(partition, start, end) if start < end else []
 
     def _bounded(self, partition: int, offset: int, call: Callable[[], T]) -> T:
-        """Run `call`. If the deadline of all look-ups ended it, say so in the error."""
+        """Run `call`. If it fails because the deadline for all look-ups has passed, the error says so."""
         try:
             return call()
         except Stopped:

@@ -1,4 +1,4 @@
-"""Counts each offset of one partition by kind, from its record batches. No I/O.
+"""Counting the offsets of one partition by kind, from its record batches. No I/O.
 
 Every offset is counted once, in ascending order: the offsets in the batches, and the offsets that are missing before
 and between the batches. Like `model.offsets`, this package compares and adds offsets; ranges are always half-open.
@@ -22,7 +22,7 @@ _DIGEST_STEP = 1 << 15
 
 
 class _Growing:
-    """A listing that is being built; ranges must be added in ascending order."""
+    """A listing under construction; ranges must be added in ascending order."""
 
     __slots__ = ("_end", "_limit", "_listed", "_offsets", "_pieces")
 
@@ -48,9 +48,9 @@ class _Growing:
 
 
 class PartitionTally:
-    """Counts the offsets of one partition, batch by batch; `[position, end)` are the offsets to count next. It is a
-    `batches.reading.BatchSink`. Memory is bounded: at most `listed` ranges per kind, and a limited number of offsets
-    that wait for the digest."""
+    """Counts the offsets of one partition, batch by batch; `[position, end)` are the offsets to count next. This class
+    implements `batches.reading.BatchSink`. Memory is bounded: at most `listed` ranges per kind, and a limited number of
+    offsets that wait to be added to the digest."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class PartitionTally:
         without: Sequence[OffsetRange] = (),
         listed: int = LISTED,
     ) -> None:
-        """`compacted` is true if the topic's policy means that missing offsets may have been compacted away. Offsets in
-        `without` are not read, and count as unexplained."""
+        """If `compacted` is true, the topic's policy allows compaction, so missing offsets may have been compacted
+        away. Offsets in `without` are not read, and count as unexplained."""
         self.partition = partition
         self.position = wanted.start
         self.end = wanted.end
@@ -88,22 +88,22 @@ class PartitionTally:
 
     @property
     def piece_done(self) -> bool:
-        """True if the offsets up to `end` have been counted; call `skip` before you continue to read."""
+        """True if the offsets up to `end` have been counted; in that case, call `skip` before you read on."""
         return self.position >= self.end
 
     def skip(self) -> None:
-        """Continue with the next offsets to read, once `piece_done`."""
+        """Move on to the next piece of offsets. Call this once `piece_done` is true."""
         piece = self._pieces.pop(0) if self._pieces else OffsetRange(self._range.end, self._range.end)
         self._add("unexplained", piece.start)
         self.end = piece.end
 
     def observe(self, log_start: int) -> None:
-        """Note the partition's log start: from now on, missing offsets before it are `below_log_start`."""
+        """Record the partition's log start: from now on, missing offsets before it count as `below_log_start`."""
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """Count `[position, until)` as holes, because the broker has no batch there. If `until` is after the end, the
-        end is used."""
+        """Count `[position, until)` as holes, because the broker has no batch there. If `until` is after `end`, stop at
+        `end`."""
         until = min(until, self.end)
         self._add("below_log_start", min(until, self._log_start))
         self._add("compacted_away" if self._compacted else "unexplained", until)
@@ -120,14 +120,14 @@ class PartitionTally:
             self._take_each(batches, transactions)
 
     def evidence(self) -> PartitionEvidence:
-        """Return the counts so far, as a separate value."""
+        """Return the counts so far as a value that later counting does not change."""
         self._flush()
         listings = {kind: growing.listing() for kind, growing in self._kinds.items()}
         return PartitionEvidence(self._range, self.position, **listings, digest=self._digest)
 
     def _take_plain(self, batches: Batches, some_aborted: bool) -> bool:
-        """Count all batches at once in the common case: all batches are dense and adjacent, without markers or aborted
-        records."""
+        """Count all batches at once if they are all dense and adjacent, without markers or aborted records, as is
+        common."""
         if batches.old_format:
             return False
         attributes, bases, lasts = batches.attributes, batches.base_offsets, batches.last_offsets
@@ -186,7 +186,7 @@ class PartitionTally:
         self.missing(batch.last_offset + 1)
 
     def _add(self, kind: OffsetKind, until: int) -> None:
-        """Count `[position, until)` as `kind`; nothing if `until` is not after `position`."""
+        """Count `[position, until)` as `kind`; count nothing if `until` is not after `position`."""
         start = self.position
         if until <= start:
             return
@@ -203,7 +203,8 @@ class PartitionTally:
             self._flush()
 
     def _flush(self) -> None:
-        """Add all waiting ranges to the digest in one step, because each small range would cost a numpy call."""
+        """Add all waiting ranges to the digest in one step. Adding each small range separately would cost a numpy call
+        per range."""
         if not self._waiting:
             return
         starts, ends = np.array(self._waiting, dtype=np.int64).T
