@@ -1,2 +1,2 @@
-"""Decoding of bytes to typed columns: one decoder for each format, which is a pure function of a declaration and
+"""Decoding of bytes to typed columns. Each format has one decoder, which is a pure function of a declaration and
 values."""

@@ -1,5 +1,4 @@
-"""Decoding of a block value by value, for every format. One function for a single value gives columns, rescued fields
-and dead letters."""
+"""Decoding of a block one value at a time, for every format. The decoding function handles a single value."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ import pyarrow as pa
 from platform_assets.decoding.decoder import DeadLetter, Decoded, DecodeFault, dead_letters
 
 Row: TypeAlias = tuple[Mapping[str, Any], str | None]
-"""Function that returns the columns of a value by name, and its rescued fields as a string, or None if nothing is
-rescued."""
+"""Function that returns two results for one value: its columns by name, and its rescued fields as a string, or None if
+nothing is rescued."""
 
 
 def decoded(fields: pa.Schema, values: pa.BinaryArray, read: Callable[[bytes], Row]) -> Decoded:

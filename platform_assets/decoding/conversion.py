@@ -55,7 +55,7 @@ class Conversion:
         return type_name(self.type)
 
     def column(self, pieces: Pieces) -> tuple[pa.Array, Marks]:
-        """Return the values, and marks of the undecided values, which are null. Each piece must be UTF-8."""
+        """Return the values, and marks for the undecided values. Undecided values are null. Each piece must be UTF-8."""
         if pa.types.is_string(self.type):
             return pieces.strings(), np.zeros(len(pieces), np.bool_)
         marks = np.zeros(len(pieces), np.uint8)
@@ -90,7 +90,7 @@ class Conversion:
         return pa.array(values, self.type, mask=pieces.nulls | undecided), undecided
 
     def value(self, text: str) -> Any:
-        """Return the value of one string in pyarrow's form. Raises DecodeFault."""
+        """Convert one string to a value in pyarrow's form. Raises DecodeFault."""
         try:
             return self._value(text)
         except DecodeFault as fault:
@@ -161,7 +161,7 @@ class Conversion:
 
 
 def conversion(field: pa.Field, times: TimeFormat | None = None) -> Conversion:
-    """Return the conversion for one column. Raises ConfigurationError for a type that no string can express."""
+    """Return the conversion for one column. Raises ConfigurationError for a type that strings cannot represent."""
     if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
         raise ConfigurationError(
             f"column {field.name!r}: text cannot be converted to {type_name(field.type)}; "

@@ -146,7 +146,7 @@ class Dialect:
 
 @lru_cache(maxsize=64)
 def _others(characters: str) -> re.Pattern[str]:
-    """Return a pattern for any number of characters other than these."""
+    """Return a pattern that matches any number of characters that are not in `characters`."""
     return re.compile(f"[^{re.escape(characters)}]*")
 
 
@@ -176,7 +176,7 @@ class CsvDecoder:
         return with_fallback(self, values, columns, undecided)
 
     def _split(self, pieces: Pieces) -> tuple[list[Pieces], np.ndarray[Any, Any]]:
-        """Return the fields column by column, and marks of the values that are not clearly one row."""
+        """Return the fields of the values, column by column, and marks for the values that are not clearly one row."""
         number, width = len(pieces), len(self.conversions)
         low = int(pieces.starts[0]) if number else 0
         high = int(pieces.starts[-1]) + max(int(pieces.sizes[-1]), 0) if number else 0

@@ -1,7 +1,7 @@
 """The interface of a decoder, which turns the values of a block of records into typed columns and dead letters.
 
-A decoder is a pure function of its declaration and the values. The same input gives the same columns and dead letters
-today and when a window is decoded again in a year.
+A decoder is a pure function of its declaration and the values. If a window is decoded again a year later, the same
+input gives the same columns and dead letters.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Reason = Literal[
 not fit the schema; out_of_range: the value has the right type, but is larger or more precise than its column allows;
 missing: a required field is absent or null; too_deep and too_large: the value exceeds the declared bounds; unmatched:
 no pattern fits; unknown_schema: the value names a schema that the registry has never had; bad_schema: the value names a
-schema that cannot be read, or cannot be read into the declared columns; not_admitted: the value does not match the
-schema that it names; failed: the decoder raised an error for the value, which is a defect."""
+schema that is unreadable or does not fit the declared columns; not_admitted: the value does not match the schema that
+it names; failed: the decoder raised an error for the value, which is a defect."""
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 MOST_DETAIL: Final = 300
-"""Maximum number of characters in a dead letter's detail. Longer details are cut."""
+"""Maximum number of characters in a dead letter's detail. Longer details are truncated."""
 
 DEAD_LETTER_FIELDS: Final = pa.schema(
     [
@@ -44,8 +44,8 @@ class DeadLetter:
     """One value that could not be decoded.
 
     `place` is the faulty column or path, for example `$.legs[2].carrier`, or None for the value as a whole. `detail`
-    describes what was found and what was expected, and never contains the whole value. `place` is cut after
-    `MOST_PLACE` characters, and `detail` after `MOST_DETAIL`.
+    describes what was found and what was expected, and never contains the whole value. `place` is truncated after
+    `MOST_PLACE` characters, and `detail` after `MOST_DETAIL` characters.
     """
 
     row: int
@@ -60,8 +60,8 @@ class DeadLetter:
 
 
 def _utf8(text: str) -> str:
-    """Return the text with surrogates escaped. JSON can express surrogates but UTF-8 cannot, and names in a registry's
-    schema may contain them."""
+    """Return the text with surrogates escaped. Names in a registry's schema can contain surrogates, which JSON can
+    represent but UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -69,10 +69,10 @@ def _utf8(text: str) -> str:
 class Decoded:
     """A decoded block of values.
 
-    `columns` has the decoder's `fields` and one row for each value. The row is all null if the value was null or is
-    dead, so even required fields have nulls. `rescued` has a string for each value: a JSON object with the fields that
-    the schema lacks, or null if there were no such fields. `dead` has the columns `DEAD_LETTER_FIELDS`, in ascending
-    order of `row`, and each row occurs at most once.
+    `columns` has the decoder's `fields` and one row for each value. If a value is null or dead, all columns of its row
+    are null, so even required fields can be null. `rescued` contains a string for each value: a JSON object with the
+    fields that the schema lacks, or null if there are no such fields. `dead` has the columns `DEAD_LETTER_FIELDS`, in
+    ascending order of `row`, and each row occurs at most once.
     """
 
     columns: pa.RecordBatch
@@ -81,7 +81,7 @@ class Decoded:
 
 
 class Decoder(Protocol):
-    """One format with one schema. It can be pickled and contains no secrets."""
+    """A decoder for one format with one schema. It can be pickled and contains no secrets."""
 
     @property
     def fields(self) -> pa.Schema:
@@ -91,8 +91,8 @@ class Decoder(Protocol):
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """Decode a block with vectorized code, which passes values that it cannot decide to the exact path.
 
-        Raises only the platform's retryable errors, if a service that the decoder needs (a schema registry) is not
-        available.
+        Raises only those of the platform's errors that are retryable, and only if a service that the decoder needs (a
+        schema registry) is not available.
         """
 
     def decode_exactly(self, values: pa.BinaryArray) -> Decoded:
@@ -105,8 +105,8 @@ class ReadsHeaders(Protocol):
     """A decoder that also needs the headers of records, to identify the schemas of their values."""
 
     def decode_records(self, values: pa.BinaryArray, headers: pa.ListArray, side: Literal["value", "key"]) -> Decoded:
-        """Like `Decoder.decode`, but for values whose records have these headers: lists of structs with key and
-        value."""
+        """Decode a block like `Decoder.decode`, but with the headers of the values' records. `headers` contains lists
+        of structs with key and value."""
 
 
 def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
@@ -124,7 +124,7 @@ def dead_letters(found: Sequence[DeadLetter]) -> pa.RecordBatch:
 _OF_NO_VALUE: Final = (
     PlatformError, MemoryError, OSError, ImportError, KeyboardInterrupt, SystemExit, GeneratorExit,
 )  # fmt: skip
-"""Errors from the process, the machine or a service. A later run might not have these errors."""
+"""Errors that come from the process, the machine or a service. They might not occur in a later run."""
 
 
 def decode_each(fields: pa.Schema, decode: Callable[..., Decoded], values: pa.Array, *others: pa.Array) -> Decoded:

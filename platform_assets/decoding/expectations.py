@@ -16,7 +16,7 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.expectations import Expectation, Value
 
 Failing = Callable[[pa.Array], pa.BooleanArray]
-"""Function from a column to marks of the column's failing values. The marks have no nulls."""
+"""Function that marks the failing values in a column. The marks have no nulls."""
 
 _WHOLE: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
@@ -117,7 +117,7 @@ def _outside(values: pa.Array, least: pa.Scalar | None, most: pa.Scalar | None) 
 
 
 def _is_exact(kind: pa.DataType) -> bool:
-    """Return True if values of the type have an order, and two values are equal exactly if they are written alike."""
+    """Return True if values of the type have an order and if equal values are always written alike."""
     return (
         kind in _WHOLE
         or bool(pa.types.is_decimal(kind))

@@ -22,12 +22,12 @@ def with_fallback(
     voided: bool = False,
     dead: Sequence[DeadLetter] = (),
 ) -> Decoded:
-    """Return `columns` from the fast path, with the result of `decoder`'s exact path in the `undecided` rows.
+    """Return `columns` from the fast path, with the results of `decoder`'s exact path in the `undecided` rows.
 
     The content of `columns` in the undecided rows does not matter. If `voided` is true, however, `columns` and
-    `rescued` must be null in these rows, so that nothing is copied if all of the rows are dead letters. `dead` has, in
-    ascending order, the dead letters that the fast path itself found in other rows. In the rows of these dead letters,
-    `columns` and `rescued` are null.
+    `rescued` must be null in these rows, so that nothing is copied if all of these rows are dead letters. `dead`
+    contains, in ascending order, the dead letters that the fast path itself found in other rows. In the rows of these
+    dead letters, `columns` and `rescued` are null.
     """
     if rescued is None:
         rescued = pa.nulls(len(values), pa.string())

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format. The `module` in this package has the function `decoder(spec)`. The module is imported on first use.
+    """One format. The `module` in this package contains the function `decoder(spec)`. The module is imported on first
+    use.
 
-    Values of a `binary` format cannot be written as text. If `registry` is true, values can name their schema;
-    `registry/__init__` has the readers. `other_reader` names the reader in `checks/other_readers` that shares no code
-    with ours. That reader supports only `its_options`.
+    Values of a `binary` format cannot be written as text. If `registry` is true, values can name their schema; the
+    readers for such values are in `registry/__init__`. `other_reader` names the reader in `checks/other_readers` that
+    shares no code with this decoder. That reader supports only the options in `its_options`.
     """
 
     module: str
@@ -61,14 +62,15 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
     }
 )
 _REGISTRY: Final = "registry"
-"""The option, in any format, for values that name their own schema."""
+"""Name of the option, the same in each format, for values that name their own schema."""
 
 
 def decoder_of(spec: FormatSpec, schemas: Schemas | None = None, registry: str = "") -> Decoder:
     """Return the decoder for one side of a record. Raises ConfigurationError, which names the faulty option.
 
     `schemas` returns the files that store schemas read from a registry. Without `schemas`, the registry is queried each
-    time. `registry` is the registry's address, which is used if the environment of the decoding process has no address.
+    time. `registry` is the address of the registry. This address is used if the environment of the decoding process
+    does not set one.
     """
     if spec.format not in FORMATS:
         raise ConfigurationError(f"{spec.format!r} is not a format; use one of: {', '.join(sorted(FORMATS))}")

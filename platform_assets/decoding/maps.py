@@ -18,8 +18,8 @@ def map_type(value: pa.Field) -> pa.DataType:
 
 
 def repeated_keys(keys: pa.StringArray, offsets: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Return the entries whose key occurs earlier in the same map. Map `i` has the entries `[offsets[i], offsets[i +
-    1])`."""
+    """Return the indices of the entries whose key occurs earlier in the same map. The entries of map `i` are
+    `[offsets[i], offsets[i + 1])`."""
     if not len(keys):
         return np.zeros(0, np.int64)
     coded = keys.dictionary_encode()
@@ -37,8 +37,7 @@ def entries_type(kind: pa.DataType) -> pa.DataType:
 
 
 def entries_of(array: pa.MapArray) -> pa.ListArray:
-    """Return maps as lists of structs with `key` and `value`. The entries stay in the order that they have in each
-    map."""
+    """Return maps as lists of structs with `key` and `value`. The entries of each map keep their order."""
     kind = entries_type(array.type)
     entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(kind.value_type))
     return pa.Array.from_buffers(
@@ -47,7 +46,7 @@ def entries_of(array: pa.MapArray) -> pa.ListArray:
 
 
 def map_of(lists: pa.ListArray, kind: pa.DataType) -> pa.MapArray:
-    """Return lists of structs with two fields, key and value, as maps of type `kind`. No key may be null."""
+    """Convert lists of structs with two fields, key and value, to maps of type `kind`. No key may be null."""
     pairs = lists.values
     entries = pa.StructArray.from_arrays(
         [pairs.field(0).cast(kind.key_type), pairs.field(1)], fields=[kind.key_field, kind.item_field]

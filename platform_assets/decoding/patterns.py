@@ -37,7 +37,7 @@ from platform_assets.model.decoding import FormatSpec
 _MOST_PARTS: Final = 40
 """Maximum number of parts of an expression. If there are more parts, adjacent parts are merged."""
 _MOST_CHARACTERS: Final = 1000
-"""Maximum number of characters of a line that are compared."""
+"""Maximum number of characters that are compared at the start of a line, and at the end of the line."""
 _ONE_TEXT: Final = pa.array([""])
 """A column with one line, because Arrow compiles an expression only if there is something to match."""
 _PART: Final = re.compile(
@@ -50,7 +50,7 @@ _REPETITION: Final = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??")
 
 @dataclass(frozen=True, slots=True)
 class Nearness:
-    """The search for the pattern that is nearest to a line. `patterns` has each pattern's name and parts."""
+    """The search for the pattern that is nearest to a line. `patterns` contains the name and the parts of each pattern."""
 
     patterns: tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -60,7 +60,7 @@ class Nearness:
         return cls(tuple((name, parts_of(regex)) for name, regex in patterns))
 
     def details(self, lines: pa.StringArray) -> list[str]:
-        """Return the detail for each line. The lines must not be null, and must not match a pattern."""
+        """Return the detail for each line. No line may be null or match a pattern."""
         starts = pc.utf8_slice_codeunits(lines, 0, _MOST_CHARACTERS)
         ends = pc.utf8_slice_codeunits(lines, -_MOST_CHARACTERS)
         first = [_fitting(starts, parts) for _, parts in self.patterns]
@@ -141,7 +141,7 @@ def _share(parts: Sequence[str], first: np.ndarray[Any, Any], last: np.ndarray[A
 
 @lru_cache(maxsize=256)
 def _solid(parts: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the number of parts that count among the first n parts, for each n from 0 on."""
+    """Return, for each n from 0 on, the number of those among the first n parts that count."""
     empty = pa.array([""])
     counts = [0]
     for part in parts:
@@ -364,7 +364,7 @@ def _row(pattern: Pattern, groups: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    """Remove a line ending as `_without_line_ends` does."""
+    """Remove a line ending in the same way as `_without_line_ends`."""
     return text[: -2 if text.endswith("\r\n") else -1] if text.endswith("\n") else text
 
 
@@ -381,7 +381,7 @@ def _without_line_ends(pieces: Pieces) -> Pieces:
 
 
 def _assembled(parts: Sequence[tuple[Ints, pa.Array]], kind: pa.DataType, number: int) -> pa.Array:
-    """Return a column with `number` rows, put together from parts and their row numbers. All other rows are null."""
+    """Assemble a column with `number` rows from parts that come with their row numbers. All other rows are null."""
     places = np.full(number, -1, np.int64)
     at = 0
     for rows, _ in parts:

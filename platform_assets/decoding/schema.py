@@ -21,7 +21,7 @@ RESERVED: Final = (
 )  # fmt: skip
 """Columns that every decoded table has."""
 ELEMENT: Final = "element"
-"""The name that an array's elements have in Arrow and Parquet, as Spark writes it."""
+"""Name of an array's elements in Arrow and Parquet. Spark writes the same name."""
 MOST_LEVELS: Final = 50
 """Maximum nesting of types, because schemas are read recursively."""
 
@@ -82,7 +82,7 @@ def ddl_of_schema(schema: pa.Schema) -> str:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return Spark's name of a type that a schema of this module can have."""
+    """Return Spark's name for a type. The type must be possible in a schema of this module."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):
@@ -98,8 +98,8 @@ def type_name(kind: pa.DataType) -> str:
 
 
 def schema_of_json_schema(document: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
-    """Return the columns for the properties of a JSON Schema (see docs/json-dialect.md). `renamed` has column names by
-    property.
+    """Return the columns for the properties of a JSON Schema (see docs/json-dialect.md). `renamed` maps properties to
+    column names.
 
     Raises ConfigurationError, which names the path.
     """

@@ -1,4 +1,4 @@
-"""Text formats for times: ISO 8601, or a strptime format with a few directives, each of which is parsed exactly."""
+"""Text formats for times: ISO 8601, or a strptime format with a few directives. Each directive is parsed exactly."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ ISO_TIME_LENIENT: Final = TimeFormat(
 TIMESTAMPS: Final = MappingProxyType(
     {"iso8601": ISO_TIME, "iso8601_or_utc": ISO_TIME_OR_UTC, "iso8601_lenient": ISO_TIME_LENIENT}
 )
-"""Formats by the name that the option `timestamps` has, here and in JSON."""
+"""Formats, keyed by the values that the option `timestamps` accepts, here and in JSON."""
 
 
 def time_format(text: str) -> TimeFormat:

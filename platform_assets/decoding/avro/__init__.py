@@ -37,7 +37,7 @@ def decoder(spec: FormatSpec) -> AvroDecoder:
 
 
 def declared_schema(spec: FormatSpec, options: Options, name: str) -> AvroType:
-    """Parse the schema in an option, which is given as YAML values or as a JSON string. Raises ConfigurationError."""
+    """Parse the schema in an option. The schema is given as YAML values or as a JSON string. Raises ConfigurationError."""
     document: Any = spec.options.get(name)
     if document is None or document == "":
         raise options.wrong(name, "an Avro schema: {type: record, name: …, fields: […]}")

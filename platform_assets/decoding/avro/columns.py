@@ -33,8 +33,8 @@ TIMESTAMP: Final = pa.timestamp("us", "UTC")
 SINGLE: Final = "value"
 """Name of the column for values that are not records. Such values have only this column."""
 MOST_PARTS: Final = 10_000
-"""Maximum number of parts of a schema after each name is replaced by its definition. Without a limit, a few lines could
-define billions of parts."""
+"""Maximum number of parts in a schema, counted after each name is replaced by its definition. Without a limit, a few
+lines could define billions of parts."""
 LARGEST_PRECISION: Final = 38
 
 _PLAIN: Final[Mapping[PlainKind, pa.DataType]] = {
@@ -62,9 +62,9 @@ def plain_type(kind: PlainKind) -> pa.DataType:
 
 
 def logical_type(logical: Logical, place: str) -> pa.DataType | None:
-    """Return a column's type, or None if the logical type does not set one and the underlying type applies.
+    """Return the column type for a logical type, or None if the column has the underlying type.
 
-    Raises BadSchema if no column can have the logical type.
+    Raises BadSchema if no column type can represent the logical type.
     """
     if logical.name == "date":
         return pa.date32()
@@ -82,7 +82,8 @@ def logical_type(logical: Logical, place: str) -> pa.DataType | None:
 
 
 def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
-    """Return the type other than null, and True if null is allowed too. Raises BadSchema for any other union."""
+    """Return the type other than null, and True if null is allowed too. Raises BadSchema for any union that is not of
+    one type and null."""
     if not isinstance(schema, Union):
         return schema, False
     others = [branch for branch in schema.branches if branch != Plain("null")]
@@ -93,7 +94,7 @@ def nullable(schema: AvroType, place: str) -> tuple[AvroType, bool]:
 
 
 class _Columns:
-    """Counts the parts of a schema while walking it."""
+    """Builds columns, and counts the parts of the schema."""
 
     def __init__(self) -> None:
         self._parts = 0
@@ -145,13 +146,13 @@ class _Columns:
 
 
 def default_of(field: Field, place: str) -> Any:
-    """Return the reader's default for `field` in pyarrow's form. The writer does not have this field. Raises BadSchema
-    if the field's type does not allow this default."""
+    """Return the default of the reader's field `field` in pyarrow's form. The writer's schema does not have this field.
+    Raises BadSchema if the field's type does not allow the default."""
     return _default(field.type, field.default, f"default of {place}")
 
 
 def _default(schema: AvroType, given: Any, place: str) -> Any:
-    """Convert a default from JSON as the specification requires. For a union, use the branch that the default fits."""
+    """Convert a JSON default by the rules of the specification. For a union, use the branch that the default fits."""
     wrong = BadSchema(place, f"{given!r} is not a valid {described(schema)}")
     if isinstance(schema, Union):
         kept, has_null = nullable(schema, place)

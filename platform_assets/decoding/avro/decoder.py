@@ -54,7 +54,7 @@ def _outputs(node: Struct, read: pa.StructArray, children: list[pa.Array]) -> li
 
 
 def _assembled(node: Node, read: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return `read` in the reader's form."""
+    """Convert `read` from the type that `node` reads to the reader's type `wanted`."""
     if isinstance(node, Either):
         return _assembled(node.main, read, wanted)
     if read.type == wanted:
@@ -70,14 +70,14 @@ def _assembled(node: Node, read: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _rebuilt(read: pa.Array, wanted: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    """Return a struct or list with other children. A list of pairs can become a map."""
+    """Return the array `read` with the type `wanted` and with these children. A list of pairs can become a map."""
     assert read.offset == 0
     own = read.buffers()[: 1 if pa.types.is_struct(wanted) else 2]
     return pa.Array.from_buffers(wanted, len(read), own, read.null_count, children=children)
 
 
 def _filled(output: Output, read: pa.StructArray) -> pa.Array:
-    """Return an array with the default in each row that is not null."""
+    """Return an array with the default in each row in which `read` is not null."""
     mask = read.is_null().to_numpy(zero_copy_only=False)
     rows = pa.array(np.zeros(len(read), np.int32), mask=mask)
     return pa.array([output.default], output.column.type).take(rows)
@@ -93,8 +93,8 @@ def _rescues(node: Node) -> bool:
 
 
 def _rescued(node: Node, read: pa.Array) -> pa.Array:
-    """Return the parts of a node that the reader lacks, under their names in the node. `_rescues` must be true for the
-    node."""
+    """Return those parts of a node that the reader lacks, under the names that they have in the node. Requires that
+    `_rescues` returns True for the node."""
     if isinstance(node, Either):
         return _rescued(node.main, read)
     if isinstance(node, Repeated):
@@ -112,12 +112,13 @@ def _rescued(node: Node, read: pa.Array) -> pa.Array:
 
 
 def decode_faults(program: Program, block: Block, values: Pieces, max_bytes: int) -> tuple[list[DeadLetter], Marks]:
-    """Return dead letters, in ascending order of rows, and marks of the values to decode from the beginning.
+    """Return the dead letters, in ascending order of rows, and marks for the values that must be decoded from the
+    beginning.
 
     The kernel reads the parts of a value in the same order as the exact path, and stops at the first part that it
-    cannot read. The exact path would reach the same part at the same byte, so the exact path's fault for that part is
-    the fault of the value. If the exact path can read the part (for example a branch that the kernel does not follow,
-    or a decimal of many bytes), the exact path decodes the whole value.
+    cannot read. The exact path would reach the same part at the same byte, so if the exact path finds a fault in that
+    part, this is the fault of the value. If the exact path can read the part (for example a branch that the kernel does
+    not follow, or a decimal of many bytes), the exact path decodes the whole value.
     """
     dead: list[DeadLetter] = []
     undecided = np.zeros(len(values), np.bool_)

@@ -1,6 +1,7 @@
-"""The exact path: it reads one value at a time, in plain Python. The messages of its errors appear in dead letters.
+"""The exact path, which reads one value at a time in plain Python. Dead letters contain the messages of its errors.
 
-The exact path recurses into nested types. A schema has at most `MOST_LEVELS` levels of them, whatever a value contains.
+The exact path recurses into nested types. Whatever a value contains, its schema has at most `MOST_LEVELS` levels of
+nested types.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from platform_assets.decoding.avro.plan import (
 from platform_assets.decoding.decoder import DecodeFault
 
 MOST_AGAIN: Final = 64
-"""Maximum nesting of records of one type. The code that reads them recurses once for each level."""
+"""Maximum depth to which records of one type can be nested in each other. The code that reads these records recurses
+once for each level."""
 _LONG_BITS: Final = 64
 _WHOLE: Final = ("int", "long")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -44,8 +46,8 @@ _WIDE: Final = Context(prec=100)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a value. `node` is the plan for reading the part, or None at the end of the value. `place` has the
-    steps to the part, for example `.legs.carrier`."""
+    """A part of a value. `node` is the plan for reading the part, or None at the end of the value. `place` is the path
+    to the part, for example `.legs.carrier`."""
 
     node: Node | None
     place: str
@@ -73,10 +75,10 @@ def too_large(size: int, max_bytes: int) -> DecodeFault:
 
 
 def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
-    """Return the fault that `read` would raise for `value`, if nothing before the byte `at` is wrong and `part` begins
-    at that byte.
+    """Return the fault that `read` would raise for `value`. The bytes before `at` must be correct, and `part` must
+    begin at `at`.
 
-    The result is None if this part can be read. The remainder of the value may still be wrong.
+    The result is None if this part can be read. The bytes after this part might still be wrong.
     """
     reader = _Reader(value, at)
     try:
@@ -91,13 +93,13 @@ def fault_at(part: Part, value: bytes, at: int) -> DecodeFault | None:
 
 
 def step_to(name: str) -> str:
-    """Return the step to a part with that name, in the form that paths to faults have."""
+    """Return the step for the part `name`, in the form used in paths to faults."""
     return "." + name.lstrip(RESCUED)
 
 
 class _Reader:
-    """Reader of the value `data`. It keeps the position of the next part and, for a faulty part, the steps to that
-    part, innermost first."""
+    """Reader of the value `data`. It keeps the position of the next part. If a part is faulty, it also keeps the steps
+    to that part, innermost first."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -105,13 +107,13 @@ class _Reader:
         self.again = 0
 
     def placed(self, outside: str) -> str | None:
-        """Return the path to the fault, in the form that dead letters show. `outside` has the steps to the value that
-        is being read."""
+        """Return the path to the fault, in the form that dead letters show. `outside` contains the steps to the part at
+        which reading began."""
         inside = "".join(reversed(self.place))
         return f"${outside}{inside}" if outside or inside else None
 
     def end(self) -> None:
-        """Check that no bytes follow."""
+        """Check that no bytes follow the datum."""
         if self.at < len(self.data):
             raise DecodeFault(
                 "malformed", f"{len(self.data) - self.at} bytes follow the datum, which ends at byte {self.at}"
@@ -294,7 +296,8 @@ class _Reader:
                 raise self._malformed(f"a block that should end at byte {end} ends elsewhere")
 
     def once_more(self, node: Again) -> Any:
-        """Read a nested record of the same type as JSON. Return its JSON text if it is the outermost one."""
+        """Read a recursive record. Return the outermost such record as JSON text, and the records nested in it as
+        dicts."""
         self.again += 1
         if self.again > MOST_AGAIN:
             raise DecodeFault("too_deep", f"more than {MOST_AGAIN} records {node.name} nested in one another")
@@ -315,8 +318,8 @@ class _Reader:
                 return
 
     def _block(self) -> tuple[int, int | None]:
-        """Return the number of items that follow (0 at the end), and the position after these items if the block states
-        it."""
+        """Return the number of items that follow (0 at the end), and the position after these items, or None if the
+        block does not state that position."""
         count = self._long("the item count of a block")
         if count >= 0:
             return count, None

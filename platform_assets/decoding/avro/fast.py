@@ -55,10 +55,10 @@ class Column:
 
 @dataclass(slots=True)
 class Program:
-    """A compiled plan. Steps refer to a column by number; `bound` replaces the number with the position of the column's
-    slots.
+    """A compiled plan. Steps refer to a column by its number; `bound` replaces the number with the position of the
+    column's slots.
 
-    For each step, `parts` has the part of a value that begins with the step. For steps within a list, `parts` has the
+    For each step, `parts` contains the part of a value that begins with the step or, for a step within a list, the
     outermost list.
     """
 
@@ -71,7 +71,7 @@ class Program:
     symbols: dict[int, pa.Array] = field(default_factory=dict)
 
     def bound(self, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the steps for columns whose slots begin at `begins[i]`."""
+        """Return the steps for columns whose slots begin at these positions: the slots of column `i` at `begins[i]`."""
         made = self.steps.copy()
         made[:, 1] = begins[made[:, 1]]
         return made.reshape(-1)
@@ -168,8 +168,8 @@ class _Compiler:
         return tuple(each for each in made if each is not None)
 
     def _either(self, node: Either, level: int, column: Column | None) -> Column | None:
-        """Read the main branch. For null, jump to the step after the main branch. The exact path decides all other
-        branches."""
+        """Add steps that read the main branch. For null, the steps jump to the step after the main branch. The exact
+        path handles all other branches."""
         main = node.main
         first = self._reserve(len(node.branches))
         self.emit(steps.UNION, None, first, len(node.branches))
@@ -222,17 +222,18 @@ class _Compiler:
 Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 TOO_LARGE: Final = -2
-"""Step number that stands for a value of more than `max_bytes`."""
+"""Step number that stands for a value larger than `max_bytes`."""
 _FEW = 64
 """Initial number of slots for the items of a list, in addition to one slot for each value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Values read from a block: an array of the plan's type, with nulls where the kernel stopped.
+    """Values read from a block. `read` is an array of the plan's type, with nulls in the rows in which the kernel
+    stopped.
 
-    `rows` are the rows in which the kernel stopped, in ascending order. For each of these rows, `steps` has the step of
-    the program that failed, or `TOO_LARGE`, and `places` has the byte of the value at which that step begins.
+    `rows` contains the numbers of these rows, in ascending order. For each of these rows, `steps` contains the step of
+    the program that failed, or `TOO_LARGE`, and `places` contains the position in the value at which that step begins.
     """
 
     read: pa.StructArray
@@ -242,7 +243,7 @@ class Block:
 
 
 def read_block(program: Program, values: Pieces, max_bytes: int) -> Block:
-    """Read `values` with `program`, which stops at values of more than `max_bytes`."""
+    """Read `values` with `program`. The kernel does not read values of more than `max_bytes` bytes."""
     reading = _Reading(program, values)
     reading.run(max_bytes)
     steps = reading.stops[0::2]

@@ -1,4 +1,4 @@
-"""Keys of Avro maps that become MAP columns. A key may occur twice in an Avro map, but not in a MAP.
+"""Keys of Avro maps that become MAP columns. An Avro map can contain the same key twice, but a MAP cannot.
 
 Both paths look for duplicate keys only in values that they could read completely. The two paths therefore agree on the
 outcome.
@@ -31,7 +31,7 @@ def has_map_columns(node: Node) -> bool:
 
 
 def check_keys(plan: Struct, row: dict[str, Any]) -> None:
-    """Raise DecodeFault for the first map in `row` that contains a key twice. The exact path has read `row`."""
+    """Raise DecodeFault for the first map in `row` that contains a key twice. `row` comes from the exact path."""
     _check(plan, row, "$")
 
 
@@ -60,7 +60,7 @@ def _check(node: Node, value: Any, place: str) -> None:
 
 
 def rows_with_repeated_keys(plan: Struct, read: pa.StructArray) -> Marks:
-    """Return marks of the rows that have a map with a duplicate key. The fast path has read the rows."""
+    """Mark the rows that contain a map with a duplicate key. The rows come from the fast path."""
     marks = np.zeros(len(read), np.bool_)
     _mark(plan, read, np.arange(len(read)), marks)
     return marks

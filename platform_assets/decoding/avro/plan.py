@@ -1,7 +1,8 @@
-"""Plan for reading values of one schema as another: a tree, in the writer's order, that both paths follow.
+"""Plan for reading values of one schema as values of another schema. The plan is a tree in the writer's order, and both
+paths follow it.
 
-Each node has the Arrow type of the value that it reads, or None if the value takes no bytes. Parts that the reader
-lacks are read too, for the column `rescued`. In a struct, the names of these parts have the prefix `RESCUED`.
+Each node has the Arrow type of the value that the node reads, or None if the value takes no bytes. Parts that the
+reader lacks are read too, for the column `rescued`. In a struct, the names of these parts have the prefix `RESCUED`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A symbol of an enum; `name` is the name of the enum. `read_as` has None for each symbol that the reader lacks."""
+    """A symbol of the enum `name`. `read_as` contains None for each symbol that the reader lacks."""
 
     name: str
     symbols: tuple[str, ...]
@@ -51,13 +52,13 @@ class Choice:
 
     @property
     def type(self) -> pa.DataType:
-        """The type of a string."""
+        """The string type, because symbols are read as strings."""
         return pa.string()
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A field of the reader, with the index of the child that was read or, if there is none, with a default."""
+    """A field of the reader. `child` is the index of the child that was read, or None if the field gets `default`."""
 
     column: pa.Field
     child: int | None
@@ -76,8 +77,8 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A union whose branches all become the same type. A branch None stands for null. A `Refused` branch is not
-    accepted by the reader."""
+    """A union whose branches all become the same type. The branch `None` stands for null. The reader does not
+    accept a `Refused` branch."""
 
     branches: tuple[Node | Refused | None, ...]
     type: pa.DataType
@@ -90,8 +91,8 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A union of several types whose value is rescued: a struct with a part for each type, of which only one has a
-    value. A branch None stands for null."""
+    """A union of several types. Its value is rescued as a struct with a part for each type, and only one of these parts
+    has a value. The branch `None` stands for null."""
 
     branches: tuple[tuple[str, Node] | None, ...]
     type: pa.DataType
@@ -99,8 +100,8 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Blocks of items of at least `least` bytes each. With `is_map_column` they are entries of a MAP, with unique
-    keys."""
+    """Blocks of items that take at least `least` bytes each. If `is_map_column` is true, the items are the entries of a
+    MAP, and their keys are unique."""
 
     item: Node
     least: int
@@ -117,21 +118,22 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class EmptyItems:
-    """Blocks of items that take no bytes: only their number is read, without work for each item."""
+    """Blocks of items that take no bytes. Only the number of items is read, without work for each item."""
 
     type: None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A recursive record that the reader lacks: rescued as JSON text. `plans` contains its plan by name."""
+    """A recursive record that the reader lacks. It is rescued as JSON text. `plans` maps names of records to their
+    plans."""
 
     name: str
     plans: dict[str, Node] = field(repr=False, compare=False)
 
     @property
     def type(self) -> pa.DataType:
-        """One text, under a name that no field can have."""
+        """A struct with one string, under a name that no field can have."""
         return pa.struct([pa.field(JSON, pa.string())])
 
 
@@ -169,5 +171,5 @@ def least_size(node: Node | Refused | None) -> int:
 
 
 def struct_type(parts: list[tuple[str, Node]]) -> pa.DataType:
-    """Return the type of the parts that have one."""
+    """Return a struct type with those parts that have a type."""
     return pa.struct([pa.field(name, part.type) for name, part in parts if part.type is not None])

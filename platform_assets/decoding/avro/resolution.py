@@ -1,5 +1,5 @@
-"""Avro's schema resolution: how to read values of one schema as another. It is done once for two schemas, and not for
-each value."""
+"""Avro's schema resolution, which determines how values of one schema are read as values of another schema. It runs
+once for each pair of schemas, not once for each value."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ _PROMOTIONS: Final[frozenset[tuple[PlainKind, PlainKind]]] = frozenset(
 
 
 def plan_of(writer: AvroType, reader: AvroType) -> Struct:
-    """Return the plan that turns what `writer` wrote into the columns of `reader`. Raises BadSchema if this is not
-    possible, or OtherRecord if the records have different names."""
+    """Return the plan that turns values written with `writer` into the columns of `reader`. Raises BadSchema if there
+    is no such plan, or OtherRecord if the records have different names."""
     if isinstance(reader, Record):
         if isinstance(writer, Record) and not _same_name(writer, reader):
             raise OtherRecord("$", _other_record(writer, reader))
@@ -92,7 +92,7 @@ class _Resolver:
         self._plans: dict[str, Node] = {}
 
     def _know(self, schema: AvroType) -> None:
-        """Find all records of the writer by name, because recursive records refer to themselves by name."""
+        """Store all records of the writer's schema by name, because recursive records refer to themselves by name."""
         pending = [schema]
         while pending:
             each = pending.pop()
@@ -156,8 +156,8 @@ class _Resolver:
         return Leaf(wire, kind, size)
 
     def _either(self, writer: Union, reader: AvroType, place: str) -> Node:
-        """Read each branch as the reader declares it. If the reader does not accept the branch of a value, the value
-        becomes a dead letter."""
+        """Return a node that reads each branch as the reader declares it. A value becomes a dead letter if the reader
+        does not accept the value's branch."""
         wanted, with_null = nullable(reader, place)
         branches: list[Node | Refused | None] = []
         found: Node | None = None
@@ -240,7 +240,7 @@ class _Resolver:
         return None if is_read else default_of(field, f"{place}.{field.name}")
 
     def _whole(self, schema: AvroType, place: str) -> Node:
-        """Return the plan for a part that the reader lacks. The result is as close to the written form as possible."""
+        """Return the plan for a part that the reader lacks. The part keeps its written form as far as possible."""
         self._count(place)
         if isinstance(schema, Plain):
             if schema.kind == "null":
@@ -288,7 +288,8 @@ class _Resolver:
 def _check_meaning(writer: Plain | Fixed, reader: Plain | Fixed, place: str) -> None:
     """Raise BadSchema if the bytes could be read but would have a different meaning.
 
-    A type without a logical type takes the number or the bytes unchanged, with the meaning that the reader gives them.
+    If the writer's or the reader's type has no logical type, the number or the bytes are read unchanged and have the
+    meaning that the reader gives them.
     """
     wrote, wants = writer.logical, reader.logical
     is_text = {type(each) is Plain and each.kind == "string" for each in (writer, reader)}
@@ -334,7 +335,7 @@ def _wire(kind: PlainKind) -> Wire:
 
 
 def _branch_name(of: AvroType) -> str:
-    """Return a branch's name in the form of Avro's JSON encoding."""
+    """Return a branch's name in the form that Avro's JSON encoding uses."""
     if isinstance(of, Plain):
         return of.kind
     if isinstance(of, Items):
@@ -344,7 +345,8 @@ def _branch_name(of: AvroType) -> str:
 
 
 def _same_name(writer: Record | Enum | Fixed, reader: Record | Enum | Fixed) -> bool:
-    """Return True if the unqualified names are equal, as in the specification, or if an alias of the reader matches."""
+    """Return True if the writer's unqualified name equals that of the reader, as the specification requires, or that of
+    one of the reader's aliases."""
     return _unqualified(writer.name) in map(_unqualified, (reader.name, *reader.aliases))
 
 

@@ -1,4 +1,4 @@
-"""Avro schemas as values: https://avro.apache.org/docs/1.12.0/specification/."""
+"""Python types for Avro schemas: https://avro.apache.org/docs/1.12.0/specification/."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ INSTANTS: Final[Mapping[str, int]] = MappingProxyType(
 
 
 class BadSchema(Exception):
-    """Raised if a schema is invalid or cannot have columns here. The message shows the position in the schema."""
+    """Raised if a schema is invalid or cannot be represented as columns. The message shows the position in the schema."""
 
     def __init__(self, place: str, what: str) -> None:
         super().__init__(f"{place}: {what}")
 
 
 class OtherRecord(BadSchema):
-    """Raised if the value was written as a record whose name is not the declared one."""
+    """Raised if the name of the written record is not the declared name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """One of several names. `default` replaces a name from the writer that the reader lacks."""
+    """One of several names. If the writer used a name that the reader lacks, that name is replaced by `default`."""
 
     name: str
     aliases: tuple[str, ...]
@@ -122,7 +122,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A reference to the enclosing record with that full name."""
+    """A reference to the enclosing record that has this full name."""
 
     name: str
 
@@ -133,11 +133,11 @@ AvroType: TypeAlias = Plain | Fixed | Enum | Items | Union | Record | Around
 def parsed(
     document: Any, references: Sequence[Any] = (), *, writes: bool = False, map_columns: bool = False
 ) -> AvroType:
-    """Parse a schema that is given as JSON. Raises BadSchema, also for recursive types, because columns cannot be
-    recursive. Recursive types are allowed if the schema is only used for writing (`writes`).
+    """Parse a schema that is given as JSON. Raises BadSchema.
 
-    `references` are the schemas whose names this schema can use, in dependency order. With `map_columns`, maps become
-    MAP columns.
+    Recursive types are allowed only if `writes` is true, that is, if the schema is used only for writing, because
+    columns cannot be recursive. `references` are the schemas whose names this schema can use, in dependency order. With
+    `map_columns`, maps become MAP columns.
     """
     parser = _Parser(writes=writes, map_columns=map_columns)
     for reference in references:
@@ -157,8 +157,8 @@ def described(of: AvroType) -> str:
 
 
 class _Parser:
-    """Parser with the names that are defined so far. A name has the value None while the type with that name is being
-    read."""
+    """Parser that stores the names defined so far. While the type with a name is being read, that name has the value
+    None."""
 
     def __init__(self, *, writes: bool, map_columns: bool) -> None:
         self._writes, self._map_columns = writes, map_columns
@@ -294,7 +294,7 @@ def _is_number(found: Any) -> bool:
 
 
 def _union_kind(of: AvroType) -> str:
-    """Return the kind of a type. A union may have each kind only once."""
+    """Return the kind of a type. A union can contain each kind only once."""
     if isinstance(of, Plain):
         return of.kind
     if isinstance(of, Items):

@@ -19,15 +19,15 @@ TIMESTAMPS: Final[tuple[Timestamps, ...]] = get_args(Timestamps)
 
 DEFAULT_DEPTH: Final = 100
 MOST_DEPTH: Final = 500
-"""Maximum nesting. It is less than Python's recursion limit, which limits the parser of the exact path."""
+"""Maximum depth of nesting. It is less than Python's recursion limit, which limits the parser of the exact path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The fields that become columns, and other settings for the conversion of values.
 
-    `renamed` has pairs of a field's name in the value and the name of the field's column, for fields where the two
-    names differ.
+    `renamed` lists the fields whose columns have different names, as pairs of the field's name in the value and the
+    column's name.
     """
 
     fields: pa.Schema

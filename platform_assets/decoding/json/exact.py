@@ -22,14 +22,15 @@ _BEHIND: Final = re.compile(rf"{_JSON_SPACE}([,}}\]]){_JSON_SPACE}")
 """Pattern of the text after a field or an element: a comma, or the end of the object or array."""
 _OPENING: Final = re.compile(rf"[{{\[]{_JSON_SPACE}([}}\]]?)")
 _SCAN: Final = json.JSONDecoder(parse_float=str, parse_int=str).raw_decode
-"""Function that finds the end of a value, in C. Numbers stay strings, because converting many digits is slow."""
+"""Function, written in C, that finds the end of a value. Numbers stay strings, because converting many digits is slow.
+"""
 
 Path = tuple[str | int, ...]
 
 
 def rescue(text: str, fields: pa.Schema) -> str:
     """Return a JSON object with those fields of `text` that `fields` lacks. `text` is a JSON object that was already
-    decoded."""
+    decoded successfully."""
     found: list[tuple[str, str]] = []
     start = len(text) - len(text.lstrip(" \t\n\r"))
     _object(text, start, {field.name: field.type for field in fields}, (), found)
@@ -66,7 +67,7 @@ def _map(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[st
 
 
 def _value(text: str, at: int, kind: pa.DataType, path: Path, found: list[tuple[str, str]]) -> int:
-    """Walk through the value at `at`, which can have more fields than `kind`. Return the end of the value."""
+    """Walk through the value at `at`, adding the fields that `kind` lacks to `found`. Return the end of the value."""
     if not _has_fields(kind) or text[at] not in "{[":
         return int(_SCAN(text, at)[1])
     if pa.types.is_map(kind):
@@ -158,7 +159,7 @@ def columns_of(rows: list[Row | None], fields: pa.Schema) -> list[pa.Array]:
 
 
 def _decode(value: bytes, dialect: Dialect, read: _Read) -> tuple[Row, str | None]:
-    """Return the row of a value, by column, and its rescued fields as a string. Raises DecodeFault."""
+    """Decode a value. Return its row, by column, and its rescued fields as a string. Raises DecodeFault."""
     text = text_of(value, dialect.max_bytes)
     _judge_depth(text, dialect.max_depth)
     try:
@@ -192,8 +193,8 @@ def _of_a_registry(value: bytes) -> str:
 
 
 def _judge_depth(text: str, most: int) -> None:
-    """Raise DecodeFault if an object or array is nested too deeply. A malformed earlier part of the text takes
-    precedence."""
+    """Raise DecodeFault if an object or array is nested too deeply. If an earlier part of the text is malformed, report
+    that part instead."""
     if text.count("[") + text.count("{") <= most:
         return
     depth = 0

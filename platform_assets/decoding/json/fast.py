@@ -61,13 +61,13 @@ _LONGS: Final = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The fields of one object or, if `bare` is true, one value, in the form that `find_fields` needs.
+    """The fields of one object or, if `bare` is true, of one value, in the form that `find_fields` needs.
 
-    `inner` has the programs for nested objects, for the elements of lists and for the values of maps. `keys` has the
-    programs for the keys of maps.
+    `inner` contains the programs for nested objects, for the elements of lists and for the values of maps. `keys`
+    contains the programs for the keys of maps.
 
-    `slots` has the index of each field among the columns with the same kind of storage (numbers, doubles, places).
-    `columns` has the number of columns for each kind of storage.
+    `slots` contains the index of each field among the columns with the same kind of storage (numbers, doubles, places).
+    `columns` contains the number of columns for each kind of storage.
     """
 
     fields: tuple[pa.Field, ...]
@@ -102,7 +102,7 @@ class Program:
 
 @lru_cache(maxsize=64)
 def program_of(dialect: Dialect) -> Program:
-    """Return the program for a value's columns."""
+    """Return the program that reads the columns of a value."""
     return _program(tuple(dialect.fields), dialect, bare=False)
 
 
@@ -145,8 +145,8 @@ def _program(fields: tuple[pa.Field, ...], dialect: Dialect, *, bare: bool) -> P
 
 
 def _declared(kind: Any, dialect: Dialect) -> tuple[int, int, int, int]:
-    """Return, for a type, the kind of field, the power of ten that turns a value into a whole number, and the
-    bounds."""
+    """Return four numbers for a type: the kind of field, the power of ten that turns a value into a whole number, and
+    the lower and upper bound."""
     if pa.types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return WHOLE, 0, -bound, bound - 1
@@ -195,8 +195,8 @@ class DecodedBlock:
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Values `data[starts[i]:ends[i]]`; a value is null if its start is NULL. Some bytes of `data` after the values are
-    readable."""
+    """Values `data[starts[i]:ends[i]]`; a value is null if its start is NULL. Some bytes of `data` after the last value
+    are readable too."""
 
     data: Bytes
     starts: Ints
@@ -340,8 +340,8 @@ class _Block:
         return nulls, pa.py_buffer(np.packbits(~absent, bitorder="little")) if nulls else None
 
     def _read_pending(self, field: int) -> None:
-        """Read numbers that have more digits than the kernel supports. Mark the numbers that stay undecided in
-        `undecided`."""
+        """Read numbers that have more digits than the kernel supports. Set `undecided` for the numbers that cannot be
+        decided here."""
         reals = self._column(self.reals, field)
         single = self.program.fields[field].type == pa.float32()
         if self.tallies[2 * field + 1]:

@@ -1,9 +1,9 @@
 """Conversion of a parsed JSON value to a column's value, in plain Python, with the rules of the exact path for each
 type.
 
-A reader gets the parser's value (str, bool, int, `Number` for numbers with a fraction or an exponent, list, dict) and
-returns pyarrow's value for the column: dates are days and timestamps are microseconds since 1970-01-01. It raises
-Fault.
+A reader takes the parser's value (str, bool, int, `Number` for numbers with a fraction or an exponent, list, dict) and
+returns pyarrow's value for the column: dates are days since 1970-01-01, and timestamps are microseconds since then.
+Readers raise Fault.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _LENIENT: Final = re.compile(
 )
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _FAR: Final = 10**12
-"""Exponent limit. A number with a larger exponent does not fit into any column, and a number with a smaller exponent
-than the negative limit is zero."""
+"""Exponent limit. A number with a larger exponent does not fit in any column, and a number with a smaller exponent than
+the negative limit is zero."""
 _MOST_DIGITS: Final = 60
 _DECIMALS: Final = Context(prec=40)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -108,7 +108,7 @@ def _whole(value: object, name: str, low: int, high: int) -> int:
 
 
 def _scaled(value: Any, scale: int, name: str) -> int:
-    """Return a number times 10 to the power of `scale`, if the result is an integer."""
+    """Multiply a number by 10 to the power of `scale`. The result must be an integer."""
     if type(value) is int:
         number: int = value * 10**scale
         return number

@@ -29,7 +29,7 @@ OWN_TYPES: Final = "google/protobuf/"
 """Prefix of the names of Protobuf's own files. The compiler's copies of these files are always used, even if a registry
 has files with these names."""
 WAIT_SECONDS: Final = 120.0
-"""Limit in wall-clock time. It is far above the limit in processor time, so only a stalled machine reaches it."""
+"""Limit on wall-clock time. It is far above the limit on processor time, so only a stalled machine reaches it."""
 _SECONDS, _MEMORY = 20, 2 << 30
 _DONE, _REFUSED, _MISSING = 10, 11, 12
 _RUN: Final = f"""
@@ -49,8 +49,8 @@ _NAME: Final = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)*[A-Za-z0-9_][A-Za-z
 _LOGGED: Final = re.compile(r"WARNING: All log messages|[IWEF][0-9]{4} ")
 """Pattern for lines from the compiler's own logging, which appear between the compiler's messages about a schema."""
 _KILLED: Final = (-9, -15)
-"""Signals that are sent from outside, for example if the machine is short of memory. A compiler that crashes ends with
-other signals."""
+"""Signals that come from outside the compiler, for example if the machine is short of memory. When the compiler itself
+crashes, it ends with other signals."""
 _NEEDED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 """Environment variables with which Python finds its modules. Only these variables are passed to the compiler's process.
 """

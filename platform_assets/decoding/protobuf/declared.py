@@ -57,7 +57,7 @@ def read(value: bytes) -> tuple[Path, int]:
 
 
 def names_of(file: FileDescriptorProto) -> dict[Path, str]:
-    """Return the full names of all messages in a file, by their indexes."""
+    """Map message indexes to full names, for all messages in a file."""
     found: dict[Path, str] = {}
     pending: list[tuple[Path, str, DescriptorProto]] = [
         ((number,), file.package, message) for number, message in enumerate(file.message_type)
@@ -98,7 +98,7 @@ _AS_THEY_ARE: Mapping[int, Callable[[pa.DataType], bool]] = MappingProxyType(
         FieldDescriptor.CPPTYPE_BOOL: pa.types.is_boolean,
     }
 )
-"""For each kind of field, the test for columns that accept the field's values unchanged."""
+"""Map from each kind of field to a test for the columns that accept the field's values unchanged."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class DeclaredDecoder:
 
     @cached_property
     def names(self) -> dict[Path, str]:
-        """Full names of the messages in the schema's own file, by their indexes."""
+        """Map from message indexes to full names, for the messages in the schema's own file."""
         return names_of(self._files[-1])
 
     @cached_property

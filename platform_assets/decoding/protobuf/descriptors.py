@@ -31,8 +31,8 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.model.decoding import FormatSpec
 
 MOST_PARTS: Final = 10_000
-"""Maximum number of parts in a message, including nested ones. Without a limit, a few lines of descriptors could create
-billions of parts."""
+"""Maximum number of parts in a message, including the parts of nested messages. Without a limit, a few lines of
+descriptors could create billions of parts."""
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 """Limits of a Timestamp as Protobuf defines them: the years 1 to 9999."""
 TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -80,7 +80,7 @@ def decoder(spec: FormatSpec) -> ProtobufDecoder:
 
 @dataclass(frozen=True)
 class ProtobufDecoder:
-    """Decodes messages of one type. Fields that the type lacks are rescued by field number.
+    """Decodes messages of one type. Fields that the type lacks are rescued under their field numbers.
 
     With `map_columns`, maps with string keys become MAP columns.
     """
@@ -92,7 +92,7 @@ class ProtobufDecoder:
 
     @cached_property
     def kind(self) -> Any:
-        """The message class. Raises DecodeError, TypeError if a file is missing, or KeyError if the type is missing."""
+        """The message class. Raises TypeError if a file is missing, KeyError if the type is missing, or DecodeError."""
         return class_of(descriptor_pb2.FileDescriptorSet.FromString(self.descriptor_set).file, self.message)
 
     @cached_property
@@ -133,7 +133,7 @@ class _Columns:
         self._parts, self._map_columns = 0, map_columns
 
     def fields(self, of: Descriptor, place: str, around: tuple[str, ...]) -> list[pa.Field]:
-        """Return the columns of a message that is nested in the messages `around`."""
+        """Return the columns of the message type `of`. `around` are the full names of the types that enclose it."""
         if of.full_name in around:
             raise ConfigurationError(
                 f"descriptor_set: {place}: {of.full_name} contains itself, which columns cannot represent"
@@ -227,8 +227,8 @@ def symbol_of(field: FieldDescriptor, number: int) -> str:
 
 
 def text_of(value: str | bytes) -> str:
-    """Return a string. Raises DecodeFault if the string is not UTF-8. The older syntax allows that, and the library
-    then returns bytes."""
+    """Return the value of a string field. Raises DecodeFault if the value is not UTF-8. The older syntax allows such
+    values, and the library returns them as bytes."""
     if isinstance(value, bytes):
         raise DecodeFault("malformed", "a string is not UTF-8")
     return value

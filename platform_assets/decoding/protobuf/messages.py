@@ -18,8 +18,8 @@ from platform_assets.decoding.decoder import DecodeFault
 
 
 def class_of(files: Iterable[descriptor_pb2.FileDescriptorProto], name: str) -> Any:
-    """Return the class for messages with that full name, from a pool that has only these files. `files` must be in
-    dependency order.
+    """Return the class for messages with the full name `name`, from a pool that contains only these files. `files` must
+    be in dependency order.
 
     Raises TypeError if a file is missing or the files do not fit together, or KeyError if the files do not contain the
     message.
@@ -36,7 +36,8 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of a map in ascending order. The library has no fixed order, but rows must always be the same.
+    """Return the keys of a map in ascending order. The library does not order keys, but decoding must always give the
+    same rows.
 
     Raises DecodeFault for a key that is not UTF-8. proto2 allows such keys, but the library returns them as bytes and
     cannot look them up.
@@ -54,8 +55,8 @@ def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
 
 
 def rescued_text(message: Message, columns: Iterable[pa.Field], place: str = "") -> str | None:
-    """Return the fields of a message that are not in `columns` as JSON, or None if there are no such fields. `place` is
-    the path to the message.
+    """Return a JSON object with the fields of a message that are not in `columns`, or None if there are no such fields.
+    `place` is the path to the message.
 
     Raises DecodeFault if a part of such a field cannot be written as JSON.
     """

@@ -1,7 +1,7 @@
 """Values that name their writer's schema, either before the datum or in a header of the record.
 
-These are the options `registry: true` and `id` of the formats `avro`, `json` and `protobuf`. The columns are the
-columns of the declared schema, whatever is registered later.
+The options `registry: true` and `id` of the formats `avro`, `json` and `protobuf` declare such values. The columns are
+those of the declared schema, whatever is registered later.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Limit on the number of rules that a JSON Schema can apply to one part of a value, because a few lines of references
-can multiply the rules.
+"""Limit on the number of rules that a JSON Schema can apply to one part of a value. Without a limit, a few lines of
+references can multiply the rules.
 
 A validator resolves every reference each time. Thirty definitions that each refer twice to the next definition would
 therefore cost a billion steps for each value.
@@ -29,8 +29,8 @@ _EACH: Final = (
 
 
 def check(documents: Mapping[str, Any]) -> None:
-    """Raise BadSchema if one of these schemas applies too many rules. The schemas are given by address. A schema that
-    contains itself is counted once."""
+    """Raise BadSchema if one of these schemas applies too many rules. `documents` maps addresses to schemas. A schema
+    that contains itself is counted once."""
     index, bases = _indexed(documents)
     counts: dict[int, int] = {}
     begun: set[int] = set()
@@ -74,8 +74,8 @@ def _parts(
 
 
 def _indexed(documents: Mapping[str, Any]) -> tuple[dict[str, Any], dict[int, str]]:
-    """Return two mappings: the schemas that have an address, by address, and for each schema the base address of its
-    references."""
+    """Return two mappings. The first maps each address to its schema. The second maps the identity of each schema to
+    the base address of the schema's references."""
     index: dict[str, Any] = dict(documents)
     bases: dict[int, str] = {}
     waiting = [(each, address) for address, each in documents.items()]

@@ -2,7 +2,7 @@
 unavailable.
 
 An id belongs to one registry. Each registry has a folder, in which the registry's address is recorded. If a registry
-returns another schema for a known id, the registry is refused (`decoder`) until `forget` removes the known schema.
+returns another schema for a known id, `decoder` refuses the registry until `forget` deletes the known schema.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LARGEST_ID: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A schema, and the schemas to which it refers, in dependency order. `references` has each of these schemas under
-    the name that refers to it."""
+    """A schema, and the schemas to which it refers, in dependency order. `references` contains these schemas, keyed by
+    the names that references use."""
 
     kind: str
     text: str
@@ -67,7 +67,7 @@ def _canonical(text: str) -> str:
 
 
 class UnknownId(Exception):
-    """Raised if the registry has no schema for an id, or was not queried for the given reason."""
+    """Raised if the registry has no schema for an id, or if the registry was not queried. `reason` says why."""
 
     def __init__(self, number: int | str, reason: str = "the registry does not have this schema") -> None:
         self.number = number
@@ -75,7 +75,7 @@ class UnknownId(Exception):
 
 
 class BadReferences(Exception):
-    """Raised if a schema's references never end, so that the schema can never be read."""
+    """Raised if a schema's references never end. Such a schema can never be read."""
 
 
 _ORIGIN: Final = "registry.json"
@@ -106,8 +106,8 @@ class KeptFiles(Protocol):
 
 
 Schemas = Callable[[str], KeptFiles]
-"""Function that returns the files of a folder, given the folder's name. Each registry has one folder, and "" is the
-folder that contains all of these."""
+"""Function that takes the name of a folder and returns the files in the folder. Each registry has one folder. The name
+"" stands for the folder that contains all these folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,8 @@ class SchemaCache:
         return _read(self._schemas, self._digest, number)
 
     def elsewhere(self, number: int | str) -> Known | None:
-        """Return the schema that this id has in another registry, if this lake has read it from there, or None.
+        """Return the schema that this lake has read for this id from another registry, or None if there is no such
+        schema.
 
         Raises LakeNotWritableError and LakeUnavailableError.
         """
@@ -169,8 +170,8 @@ def kept(schemas: Schemas, number: int | str) -> list[Registered]:
 
 
 def forget(schemas: Schemas, numbers: Iterable[int | str], dry_run: bool = False) -> list[str]:
-    """Delete the known schemas of these ids in every registry. Return a line for each schema; with `dry_run`, do only
-    this.
+    """Delete the known schemas of these ids in every registry. Return a line for each schema. With `dry_run`, return
+    the lines but delete nothing.
 
     Raises LakeNotWritableError and LakeUnavailableError.
     """
@@ -201,7 +202,8 @@ def _read(schemas: Schemas, folder: str, number: int | str) -> Registered | None
 
 
 def _origin(schemas: Schemas, folder: str) -> str:
-    """Return the address of a folder's registry. For a folder from an earlier release, return the folder's name."""
+    """Return the address of a folder's registry. If the folder comes from an earlier release, return the folder's name
+    instead."""
     try:
         with _named(folder):
             found = json.loads(schemas(folder).read(_ORIGIN))

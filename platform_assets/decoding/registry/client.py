@@ -1,6 +1,6 @@
 """A client that reads schemas by id from a registry, using Confluent's API, which other registries support too.
 
-It uses urllib3, because confluent-kafka's client reads responses of any size and needs four more packages for one
+The client uses urllib3. The client in confluent-kafka reads responses of any size, and needs four more packages for one
 request.
 """
 
@@ -54,7 +54,8 @@ class Patience:
 
 PATIENT: Final = Patience(TRIES, ANSWER_SECONDS)
 HURRIED: Final = Patience(1, 2.0)
-"""Limits for confirming a known schema. An unavailable registry delays a task only this long."""
+"""Limits for a request that confirms a known schema. They limit the time for which an unavailable registry delays a
+task."""
 
 
 class _Again(Exception):
@@ -82,8 +83,8 @@ class RegistryClient:
         self._pool.clear()
 
     def schema(self, number: Key, kind: str = AVRO) -> Registered:
-        """Return the schema of an id, of a GUID in canonical text, or of an Apicurio id. For an Apicurio id, `kind` is
-        the kind of schema.
+        """Return the schema that `number` identifies: an id, a GUID in canonical text, or an Apicurio id. For an
+        Apicurio id, `kind` is the kind of schema.
 
         Raises UnknownId if the registry does not have the schema; BadReferences if the schema's references never end,
         or if the registry lacks one of the references; RegistryUnreachableError (retryable) if no response came after
@@ -101,8 +102,8 @@ class RegistryClient:
         )
 
     def _of_apicurio(self, of: str, number: int, key: Key, kind: str) -> Registered:
-        """Query Apicurio's own API. In the Confluent-compatible API of Apicurio, a registry setting decides which of
-        the two ids is meant."""
+        """Query Apicurio's own API. In Apicurio's Confluent-compatible API, a setting of the registry decides if an id
+        is a content id or a global id."""
         base, replaced = _CONFLUENT.subn("/apis/registry/v3", self._settings.url)
         if not replaced:
             raise ConfigurationError(
@@ -258,8 +259,8 @@ class RegistryClient:
 
 
 def _in_path(part: str, name: str) -> str:
-    """Return the value `part` of the reference `name` as one path segment. Raises BadReferences if the segment would
-    lead to another path."""
+    """Encode `part`, which belongs to the reference `name`, as one path segment. Raises BadReferences if the segment
+    would lead to another path."""
     if part in ("", ".", ".."):
         raise BadReferences(
             f"its reference {name[:60]!r} contains {part!r}, which would lead to another path of the registry"

@@ -55,8 +55,8 @@ class RegistryDecoder:
     `schemas` returns the files in which schemas are stored; if it is None, schemas are not stored. Each decoder object
     queries the registry once for each id, even if the schema is stored. If the registry returns another schema, nothing
     is decoded (RegistryChangedError). If the registry does not answer, the stored schema is used. Settings come from
-    the environment of the decoding process. Only `url` is part of this object. The decoder uses `url` if that
-    environment has no address.
+    the environment of the decoding process. Only `url` is part of this object, and it is used if that environment does
+    not set an address.
     """
 
     reader: Reader
@@ -154,10 +154,10 @@ class RegistryDecoder:
         return Decoded(columns, pa.nulls(1, pa.string()), dead_letters([]))
 
     def _learn(self, heads: wire.Heads) -> None:
-        """For each of these ids, find the decoder or the reason why values with the id cannot be read.
+        """For each id in `heads`, find the decoder, or the reason why values with the id cannot be read.
 
-        The most frequent ids come first. After `MOST_UNKNOWN` unknown ids, no further ids are looked up, except those
-        that the lake knows. Writers to the topic therefore cannot cause endless requests to the registry.
+        The most frequent ids come first. After `MOST_UNKNOWN` unknown ids, only ids that the lake knows are looked up.
+        Writers to the topic therefore cannot cause endless requests to the registry.
         """
         numbers, rows = np.unique(heads.numbers, return_counts=True)
         ordered = [heads.key(n) for n in numbers[np.argsort(-rows, kind="stable")].tolist()]
@@ -190,7 +190,7 @@ class RegistryDecoder:
 
 
 class _Asking:
-    """Look-up of the new ids in one block, in the lake's files and in the registry. `unknown` are ids without a
+    """Looks up the new ids of one block, in the lake's files and in the registry. `unknown` contains the ids without a
     schema."""
 
     def __init__(
@@ -209,7 +209,8 @@ class _Asking:
     def schema(self, number: wire.Key) -> Registered:
         """Return the schema of an id, and store the schema.
 
-        Raises UnknownId, BadReferences, RegistryChangedError, and what `RegistryClient.schema` and `SchemaCache` raise.
+        Raises UnknownId, BadReferences, RegistryChangedError, and the errors of `RegistryClient.schema` and
+        `SchemaCache`.
         """
         kept = None if self._cache is None else self._cache.read(number)
         if kept is not None:
@@ -234,8 +235,8 @@ class _Asking:
         return found
 
     def _confirmed(self, number: wire.Key) -> Registered | None:
-        """Return the schema that the registry now has for a stored id, or None if the registry does not answer. After
-        that, do not query the registry again.
+        """Return the registry's current schema for a stored id, or None if the registry does not answer or no longer
+        has the id. If the registry does not answer, it is not queried again.
 
         If the registry is unavailable or has lost the id, windows are still decoded with the stored schema.
         """

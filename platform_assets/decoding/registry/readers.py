@@ -1,4 +1,4 @@
-"""Readers that read data with registered schemas into the declared columns. There is one class for each format."""
+"""Readers that read data written with registered schemas into the declared columns. There is one class for each format."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class AdmittedDecoder:
         return self._judged(values, found, [row for row in alive if self._fault(values[row].as_py()) is not None])
 
     def _refused(self, values: pa.BinaryArray, alive: list[int]) -> list[int]:
-        """Return the rows that are not admitted."""
+        """Return the rows whose values are not admitted."""
         refused: list[int] = []
         is_valid = self.validator.is_valid
         for begin in range(0, len(alive), _VALUES_PER_BATCH):
@@ -112,7 +112,7 @@ class AdmittedDecoder:
         return refused
 
     def _fault(self, value: bytes) -> tuple[str, str] | None:
-        """Return the path and the reason if a value is not admitted, or None if the value is admitted."""
+        """Return the path and the reason if `value` is not admitted, or None if it is admitted."""
         try:
             error = next(self.validator.iter_errors(json.loads(value)), None)
         except ValueError:
@@ -193,7 +193,7 @@ class AvroReader:
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """Reader that decodes JSON as declared, if the writer's schema admits the value."""
+    """Reader that decodes JSON values as declared. The writer's schema must admit each value."""
 
     decoder: Decoder
     kind: str = JSON
@@ -213,8 +213,8 @@ class JsonReader:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufReader:
-    """Reader for messages with one full name. Fields are matched to columns by name. The messages can have any schema
-    in which these fields can be read as declared."""
+    """Reader for messages of one type, identified by its full name. Fields are matched to columns by name. The messages
+    can have any schema with which these fields can be read as declared."""
 
     message: str
     fields: pa.Schema

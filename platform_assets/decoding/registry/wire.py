@@ -1,10 +1,10 @@
 """The position of a value's schema id: in the value's head, or in a header of the record.
 
-A head is a byte 0 and the id in four bytes, big-endian. A header `__value_schema_id` or `__key_schema_id` contains a
-head, or a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. Apicurio's serializers write
-a byte 0 and an id in eight bytes before the value, or put these eight bytes into a header `apicurio.value.contentId` or
-`apicurio.value.globalId`. A value with such a header is passed on with the header's content as its head, so that there
-is only one form to decode.
+A head is a byte 0 followed by the id in four bytes, big-endian. A header `__value_schema_id` or `__key_schema_id`
+contains a head, or a byte 1 and a GUID in sixteen bytes, as Confluent's header serializers write it. Apicurio's
+serializers write a byte 0 and an id in eight bytes before the value, or put these eight bytes into a header
+`apicurio.value.contentId` or `apicurio.value.globalId`. If a record has such a header, the header's content is put
+before the value as its head, so there is only one form to decode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SIZE: Final = 5
 GUID_SIZE: Final = 17
 LONG_SIZE: Final = 9
 NONE: Final = -1
-"""Stands for the id if a value is null or has no valid head."""
+"""Number that replaces the id of a value that is null or has no valid head."""
 _FIRST_NAMED: Final = -2
 _HEADERS: Final[Mapping[Side, bytes]] = {"value": b"__value_schema_id", "key": b"__key_schema_id"}
 CONTENT_ID: Final = "contentId"
@@ -46,8 +46,8 @@ _LONG_IDS: Final[Mapping[str, int]] = {CONTENT_ID: 2, GLOBAL_ID: 3}
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A number for each value: the id of the value's schema, `NONE`, or a lower number. A lower number is local to this
-    block, and `names` has its key."""
+    """One number for each value: the id of the value's schema, `NONE`, or a number below `NONE`. Numbers below `NONE`
+    are local to this block, and `names` maps them to keys."""
 
     numbers: npt.NDArray[np.int64]
     names: Mapping[int, str]
@@ -58,8 +58,8 @@ class Heads:
 
 
 def heads_of(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
-    """Return the heads of a block of values, which come from `framed`. Only the kinds of heads that `id_from` declares
-    are recognized."""
+    """Return the heads of a block of values that `framed` returned. Only the kinds of heads that `id_from` declares are
+    recognized."""
     pieces = pieces_of(values)
     ids = np.full(len(pieces), NONE, np.int64)
     if id_from in ("prefix", "header"):
@@ -84,7 +84,7 @@ def heads_of(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
 
 
 def heads_exactly(values: pa.BinaryArray, id_from: IdFrom) -> Heads:
-    """Like `heads_of`, but value by value in plain Python."""
+    """Return the same result as `heads_of`, but value by value in plain Python."""
     ids, numbers = [], dict[str, int]()
     for value in values.to_pylist():
         first = value[0] if value else None
@@ -135,7 +135,7 @@ def fault_of(value: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Values with the declared head. For each row without such a head, `faults` has the reason."""
+    """Values with the declared head. For each row without such a head, `faults` contains the reason."""
 
     values: pa.BinaryArray
     faults: Mapping[int, str]
@@ -177,7 +177,8 @@ def framed(values: pa.BinaryArray, headers: pa.ListArray, side: Side, id_from: I
 
 
 def _framed_by_apicurio(values: pa.BinaryArray, headers: pa.ListArray, side: Side) -> Framed:
-    """Like `framed`, but for Apicurio. A header takes precedence over a prefix, and a content id over a global id."""
+    """Return the values with their heads, like `framed`, but for Apicurio. A header takes precedence over a prefix, and
+    a content id over a global id."""
     found, there = values, pa.array(np.zeros(len(values), bool))
     faults: dict[int, str] = {}
     for kind in (GLOBAL_ID, CONTENT_ID):
