@@ -10,7 +10,8 @@ _MODULES: Final = ("arrow", "avro", "conversion", "csv", "hashing", "json_texts"
 
 
 def main() -> None:
-    """Print where the kernels are stored, or why there are no kernels. Without kernels, loads use Spark's connector."""
+    """Print the folder in which the kernels are stored, or the reason why there are no kernels. Without kernels, loads
+    use Spark's connector."""
     try:
         importlib.import_module("numba")
     except (ImportError, OSError) as error:

@@ -25,7 +25,7 @@ LARGEST = (1 << 31) - 1
 
 @kernel(INTS)
 def total_size(sizes: Ints) -> int:
-    """Return the sum of all sizes that are not negative, which are the sizes of the values that are not null."""
+    """Return the sum of all sizes that are not negative. A negative size belongs to a null."""
     total = 0
     for size in sizes:
         if size > 0:
@@ -35,7 +35,7 @@ def total_size(sizes: Ints) -> int:
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather(data: Bytes, positions: Ints, sizes: Ints, offsets: Ints, values: Bytes, validity: Bytes) -> int:
-    """Copy `data[positions[i]:positions[i] + sizes[i]]` into `values`, one value after the other. A negative size
+    """Copy each value `data[positions[i]:positions[i] + sizes[i]]` into `values`, one after the other. A negative size
     stands for a null.
 
     Fills `offsets`, which has one entry more than `sizes`, and the bits of `validity`, which must all be 0. Returns the
@@ -58,7 +58,8 @@ def gather(data: Bytes, positions: Ints, sizes: Ints, offsets: Ints, values: Byt
 
 @kernel(INTS, FILLED_INTS, FILLED_BYTES)
 def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
-    """Fill the offsets of lists with `counts` elements each. An empty list is a null. Returns the number of nulls."""
+    """Fill the offsets of lists; list `i` has `counts[i]` elements. An empty list is a null. Returns the number of
+    nulls."""
     at = nulls = 0
     for index in range(counts.size):
         offsets[index] = at
@@ -73,8 +74,8 @@ def list_offsets(counts: Ints, offsets: Ints, validity: Bytes) -> int:
 
 @kernel(FILLED_LONGS)
 def to_microseconds(milliseconds: Longs) -> int:
-    """Convert values in place. Return the first index whose microseconds do not fit into 64 bits, or -1. The values
-    from that index on are unchanged."""
+    """Convert values from milliseconds to microseconds in place. Return the first index whose microseconds do not fit
+    in 64 bits, or -1. The values from that index on are unchanged."""
     for index in range(milliseconds.size):
         value = milliseconds[index]
         if value > 9223372036854775 or value < -9223372036854775:

@@ -43,15 +43,15 @@ WIDTH = 6
     LONG, INT32, BYTES_OF_SIZE, TEXT, FIXED, DOUBLE, FLOAT, BOOLEAN, ENUM, UNION, MARK, LIST, ITEMS, ITEM_END, JUMP, EMPTY_ITEMS, END,
     DIVIDED,
 ) = range(18)  # fmt: skip
-"""Steps, and the meaning of their three numbers. LONG (factor), DIVIDED (divisor), INT32 (factor), BYTES_OF_SIZE (-,
-limit), TEXT, FIXED (size, limit), DOUBLE, FLOAT and BOOLEAN read a plain value. DIVIDED reads a long that must be a
-whole multiple of the divisor. TEXT is UTF-8. `limit` is negative, except for decimals: there it is the index of two
-table entries, which are the low and the high 64 bits of the largest magnitude. ENUM (first, count) reads an index into
-the `count` table entries from `first` on; a negative entry is refused. UNION (first, count) reads an index into table
-entries as ENUM does, and the entry is the next step. MARK notes that a struct is present. LIST (level of the items)
-begins a list. It is followed by ITEMS (level of the items, minimum size of an item, step after the list). ITEM_END
-(level of the items, step of ITEMS) ends each item. JUMP (step) continues with that step. EMPTY_ITEMS reads blocks whose
-items take no bytes. END ends the value."""
+"""Steps, and the meaning of the three numbers that each step has. LONG (factor), DIVIDED (divisor), INT32 (factor),
+BYTES_OF_SIZE (-, limit), TEXT, FIXED (size, limit), DOUBLE, FLOAT and BOOLEAN read a plain value. DIVIDED reads a long
+that must be a whole multiple of the divisor. TEXT is UTF-8. For decimals, `limit` is the index of two table entries:
+the low and the high 64 bits of the largest magnitude. For all other values, `limit` is negative. ENUM (first, count)
+reads an index into the `count` table entries from `first` on; a negative entry is refused. UNION (first, count) reads
+an index into table entries as ENUM does, and the entry is the next step. MARK notes that a struct is present. LIST
+(level of the items) begins a list. It is followed by ITEMS (level of the items, minimum size of an item, step after the
+list). ITEM_END (level of the items, step of ITEMS) ends each item. JUMP (step) continues with that step. EMPTY_ITEMS
+reads blocks whose items take no bytes. END ends the value."""
 FRAME = 5
 """Numbers on the stack for each list that is being read: the remaining items of the block, the end of the block or -1,
 the first item, the step that began the list, and the position of that step in the value."""
@@ -62,8 +62,8 @@ _LAST_SHIFT = np.uint64(63)
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """Read a zigzag varint of 64 bits at `at`. Return the number and the position after the number. The position is -1
-    if no number ends before `stop`."""
+    """Read a zigzag varint of 64 bits at `at`. Return the number, and the position after its bytes. The position is -1
+    if the varint does not end before `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop:
@@ -83,7 +83,7 @@ def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
 @inlined
 def _block(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole, Whole]:
     """Read the head of a block. Return the number of items, the end of the block or -1, and the position after the
-    head, or -1 if the head is wrong."""
+    head. This position is -1 if the head is wrong."""
     items, at = _varint(data, at, stop)
     end: Whole = np.int64(-1)
     if items < 0 and at >= 0:
@@ -108,7 +108,8 @@ def _decimal(data: Bytes, at: Whole, size: Whole) -> tuple[Whole, np.uint64]:
 
 @inlined
 def _take_back(columns: Longs, levels: Longs, slots: Longs, valid: Bytes) -> None:
-    """Undo the value that is being read at these `levels`, as if the kernel had never begun to read it."""
+    """Undo the items that were read for the current value at these `levels`, as if the kernel had never begun to read
+    that value."""
     for column in range(columns.size // 3):
         begin, level, room = columns[3 * column], columns[3 * column + 1], columns[3 * column + 2]
         for item in range(levels[3 * level + 1], min(levels[3 * level] + 1, room)):
@@ -156,10 +157,10 @@ def read_values(
     `columns` has three numbers for each column: the position in `slots` where its items begin, its level, and the
     number of slots for that level. `levels` has three numbers for each level: the number of items so far, the number of
     items before the value that is being read, and the number of slots. `slots` and `valid` are 0 where nothing was
-    read. If the program cannot read a value, the items of the value are removed again, and the value gets two numbers
-    in `stops`: the number of the failed step plus 1, and the byte of the value at which that step begins. Within a
-    list, these numbers are for the LIST step of the outermost list. For a value of more than `largest` bytes, they are
-    -1 and 0. For all other values, `stops` is unchanged.
+    read. If the program cannot read a value, the items of that value are removed, and the value gets two numbers in
+    `stops`: the number of the failed step plus 1, and the position in the value at which that step begins. If the step
+    is within a list, these two numbers describe the LIST step of the outermost list. For a value of more than `largest`
+    bytes, they are -1 and 0. For all other values, `stops` is unchanged.
 
     Returns the number of values, or the index of the value for which a level has too few slots. In that case, provide
     more slots and continue with that value.
@@ -331,8 +332,8 @@ def read_values(
 
 @kernel(LONGS, BYTES, BYTES, FILLED_INTS, FILLED_BYTES)
 def copy_pieces(slots: Longs, valid: Bytes, data: Bytes, offsets: Ints, values: Bytes) -> int:
-    """Copy the bytes that `slots` refer to, one value after the other. `offsets` has one entry more than `slots`.
-    Returns the end of the copied bytes."""
+    """Copy the bytes that `slots` refer to, slot by slot. `offsets` has one entry more than `slots`. Returns the end of
+    the copied bytes."""
     at = np.int64(0)
     for index in range(slots.size):
         offsets[index] = at
@@ -346,8 +347,8 @@ def copy_pieces(slots: Longs, valid: Bytes, data: Bytes, offsets: Ints, values: 
 
 @kernel(LONGS, BYTES, BYTES, FILLED_LONGS)
 def to_decimals(slots: Longs, valid: Bytes, data: Bytes, values: Longs) -> None:
-    """Convert big-endian two's complement numbers of 1 to 16 bytes to 128 bits. `values` gets two numbers for each
-    slot."""
+    """Convert big-endian two's complement numbers of 1 to 16 bytes to 128 bits. For each slot, two numbers are written
+    to `values`."""
     for index in range(slots.size):
         if valid[index]:
             high, low = _decimal(data, slots[index] >> 32, slots[index] & 0xFFFFFFFF)

@@ -1,9 +1,9 @@
 """Compilation of kernels with numba, into a cache that outlives the process.
 
 A kernel is compiled, or read from the cache, when its module is imported, for the single signature that the kernel
-declares. No call ever waits for a compiler. To decide if a cached kernel is valid, numba checks only the kernel's own
-file, but kernels call each other across files. The name of the cache folder therefore depends on the source code of all
-kernels.
+declares. No call ever waits for a compiler. When numba decides if a cached kernel is still valid, it checks only the
+kernel's own file, but kernels call kernels in other files. The name of the cache folder therefore depends on the source
+code of all kernels.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 from numba import types
 
 CACHE_VARIABLE: Final = "NUMBA_CACHE_DIR"
-"""numba's own environment variable. If the variable is set, the folder for the kernels is created inside the folder
-that the variable names."""
+"""numba's own environment variable. If the variable is set, it names a folder, and the folder for the kernels is
+created in that folder."""
 
 INT: Final = types.int64
 HASH: Final = types.uint64
@@ -36,7 +36,7 @@ FILLED_BYTES, FILLED_INTS, FILLED_LONGS, SUMS, FILLED_DOUBLES = (
 """Arrays that a kernel fills or adds to."""
 
 Whole = int | np.int64
-"""Integer inside a kernel, where no difference is made between Python's and numba's types."""
+"""Integer inside a kernel, where Python's and numba's integer types are not distinguished."""
 Truth = bool | np.bool_
 """Boolean inside a kernel."""
 
@@ -48,8 +48,8 @@ def kernel(*arguments: Any) -> Callable[[F], F]:
     global lock.
 
     A kernel allocates nothing, because the caller provides outputs and scratch memory. numba's reference counting is
-    therefore off. With it, numba counts at each inlined call, using instructions that the processor cannot overlap.
-    They took 40 % of the time for a record's digest.
+    therefore off. If it is on, numba counts references at each inlined call, using instructions that the processor
+    cannot overlap. These instructions took 40 % of the time for a record's digest.
     """
 
     def compiled(function: F) -> F:
@@ -75,11 +75,11 @@ def inlined(function: F) -> F:
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path | None:
-    """Return the folder for compiled kernels, which only this user can write, or None if no such folder is possible.
+    """Return the folder for compiled kernels, which only this user can write to, or None if no such folder is possible.
 
     The content of the folder is executed, so a folder that other users could have filled is not used. A read-only
-    folder that is already filled, as in an image, is copied to a writable location, because numba cannot read from a
-    read-only folder.
+    folder that already contains kernels, as in an image, is copied to a writable location, because numba cannot read
+    from a read-only folder.
     """
     digest = sources_digest()
     given = os.environ.get(CACHE_VARIABLE)
@@ -130,8 +130,8 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _copy(filled: Path, folder: Path) -> None:
-    """Copy `filled` to `folder`, which appears completely or not at all. If the copy fails, kernels are compiled into
-    `folder`."""
+    """Copy the folder `filled` to `folder`, which appears completely or not at all. If the copy fails, kernels are
+    compiled into `folder`."""
     try:
         own = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     except OSError:

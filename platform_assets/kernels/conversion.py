@@ -1,7 +1,7 @@
 """Kernels that convert pieces of ASCII text to typed values, by the rules of `decoding/conversion`.
 
-Piece `i` is `data[starts[i]:starts[i] + sizes[i]]`. A negative size stands for a null, which is skipped. A value that a
-kernel cannot decide is marked in `undecided`, and the result for that value has no meaning.
+Piece `i` is `data[starts[i]:starts[i] + sizes[i]]`. A negative size stands for a null, which is skipped. A kernel marks
+the values that it cannot decide in `undecided`. The results for marked values have no meaning.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 LITERAL: Final = 256
-"""Steps of a program for times. A step below LITERAL is a byte that the text must contain; each other step names what
-to read."""
+"""Steps of a program for times. A step below LITERAL is a byte that the text must contain. Each other step specifies a
+part of the time to read."""
 (
     YEAR, SHORT_YEAR, MONTH, MONTH_NAME, DAY, PADDED_DAY, HOUR, MINUTE, SECOND, FRACTION, ZONE, SEPARATOR, FRACTION_IF_ANY, OFFSET,
     OFFSET_IF_ANY, LENIENT_SEPARATOR, LENIENT_SECOND, LENIENT_OFFSET,
@@ -134,7 +134,7 @@ _ANY_DIGITS: Final = 1 << 40
 
 @kernel(BYTES, INT, INT, INT)
 def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
-    """Return the value of the `number` digits from `at` on, or -1."""
+    """Return the value of the `number` digits from `at` on. Return -1 if any of these characters is not a digit."""
     value = np.int64(0)
     if at + number > end:
         value = np.int64(-1)
@@ -147,8 +147,8 @@ def _digits(data: Bytes, at: Whole, end: Whole, number: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, INT)
 def _fraction(data: Bytes, at: Whole, end: Whole, most: Whole) -> tuple[Whole, Whole]:
-    """Return the microseconds for 1 to `most` digits, truncated after six digits, and the position after the digits.
-    The result is -1 for fewer or more digits."""
+    """Read a fraction of 1 to `most` digits. Return it in microseconds, truncated after six digits, and the position
+    after the digits. The result is -1 for fewer or more digits."""
     value = np.int64(0)
     digits = 0
     while at < end and 48 <= data[at] <= 57:
@@ -202,7 +202,7 @@ def _days(year: Whole, month: Whole, day: Whole) -> Whole:
 @kernel(BYTES, INTS, INTS, INTS, FILLED_LONGS, FILLED_BYTES)
 def times(data: Bytes, starts: Ints, sizes: Ints, program: Ints, values: Longs, undecided: Bytes) -> None:
     """Parse times with the steps of `program`, and fill `values` with microseconds since 1970 in UTC. Text without an
-    offset is in UTC."""
+    offset is taken as UTC."""
     for index in range(sizes.size):
         size = np.int64(sizes[index])
         if size < 0:

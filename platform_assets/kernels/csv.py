@@ -31,10 +31,10 @@ def split(
     `i` has the index `c * n + i` in the results.
 
     `quote` and `escape` are bytes, or -1 if there is no such character. If `trim` is 1, spaces and tabs around an
-    unquoted field are removed. Fields are copied to `content` (as long as `data`) without their quotes and escapes. An
-    unquoted field that equals `null` has the size -1. A value that is not clearly one row of `width` fields is marked
-    in `undecided`, and its fields have the size -1, like the fields of a null. Returns the number of bytes used in
-    `content`.
+    unquoted field are removed. Fields are copied, without their quotes and escapes, to `content`, which is as long as
+    `data`. An unquoted field that equals `null` has the size -1. A value that is not clearly one row of `width` fields
+    is marked in `undecided`. The fields of such a value have the size -1, like the fields of a null. Returns the number
+    of bytes used in `content`.
     """
     number = sizes.size
     used = np.int64(0)

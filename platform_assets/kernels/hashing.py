@@ -35,8 +35,8 @@ _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 ROWS_AT_A_TIME = 1024
-"""Number of rows whose hashes fit into the processor's first-level cache. Callers give kernels memory for this number
-of hashes."""
+"""Number of rows whose hashes fit in the processor's first-level cache. Callers give kernels memory for this number of
+hashes."""
 _SEED = np.uint64(42)
 _NO_HEADERS = -1
 _LOW = np.uint64(0xFFFFFFFF)
@@ -119,7 +119,7 @@ def hash_bytes(data: Bytes, at: Whole, size: Whole, seed: Hash) -> Hash:
 
 @inlined
 def _tagged(data: Bytes, offsets: Ints, validity: Bytes, index: int, seed: Hash) -> Hash:
-    """Hash the null flag, then the value. An empty `validity` means that nothing is null."""
+    """Hash the null flag, then the value. If `validity` is empty, no value is null."""
     if validity.size and not validity[index >> 3] >> (index & 7) & 1:
         return hash_int(1, seed)
     h = hash_int(0, seed)
@@ -145,9 +145,9 @@ def add_content_hashes(
 ) -> None:
     """Add the hashes of (partition, offset) to `sums[0:2]` and the hashes of whole records to `sums[2:4]`, in halves.
 
-    `headers` contains the hash of each record's headers. Timestamps are in microseconds. The hash of a record is a
-    chain in which each step waits for the previous step. The kernel processes as many records as `room` allows column
-    by column, so the processor can overlap their chains.
+    `headers` contains the hash of each record's headers. Timestamps are in microseconds. A record's hash is computed in
+    a chain of steps, in which each step waits for the previous step. The kernel processes as many records as `room`
+    allows column by column, so the processor can overlap the chains of these records.
     """
     for first in range(0, offsets.size, room.size):
         hashes = room[: min(offsets.size - first, room.size)]

@@ -49,14 +49,14 @@ TEXT, WHOLE, REAL, FLAG, DAY, INSTANT, OBJECT, LIST, MAP = range(9)
 NULL: Final = -1
 """Start position that stands for a null text, object or list."""
 PRESENT, ABSENT, PENDING = 0, 1, 2
-"""State of a field in a row: the field has a value; it has no value; or it has a number that is still to be read
-(LATER)."""
+"""State of a field in a row. PRESENT: the field has a value. ABSENT: the field has no value. PENDING: the field has a
+number that is still to be read (LATER)."""
 MOST_EXTRAS: Final = 64
 """Maximum number of fields in one object that the schema lacks. An object with more such fields is left to the exact
 path."""
 MOST_PENDING: Final = 1 << 12
-"""Greater than the size of any PENDING number. Instead of such a number, its position is stored as `place *
-MOST_PENDING + size`."""
+"""Limit that is greater than the size of any PENDING number. Instead of a PENDING number, the position of the number is
+stored as `place * MOST_PENDING + size`."""
 EXTRA_SIZE: Final = 5
 """Numbers stored for each extra field: the row, the start and size of the name, and the start and size of the value."""
 
@@ -67,8 +67,8 @@ _FALSE_WORD = np.uint32(0x736C6166)
 
 @kernel(BYTES, INT, BYTES, INT, INT)
 def _same(data: Bytes, at: Whole, names: Bytes, name: Whole, size: Whole) -> Truth:
-    """Return True if the `size` bytes at `at` in `data` equal the bytes at `name` in `names`. Whole words are read from
-    both arrays."""
+    """Return True if the `size` bytes at `at` in `data` equal the `size` bytes at `name` in `names`. Whole words are
+    read from both arrays."""
     while size >= 8:
         if load64(data, at) != load64(names, name):
             return False
@@ -127,22 +127,22 @@ def find_fields(
     recent: Ints,
     stack: Bytes,
 ) -> int:
-    """Find the fields of the objects `data[starts[i]:ends[i]]`. If `bare` is 1, each of these is a value of the only
-    field. A start of NULL stands for a null.
+    """Find the fields of the objects `data[starts[i]:ends[i]]`. If `bare` is 1, each of these is not an object but a
+    value of the only field. A start of NULL stands for a null.
 
     The inputs for each field are: its name as `"name":` in `names`; its kind; the index of its column among the columns
     of the same kind; for a number, its power of ten and its bounds; and 1 if the field is required. The values of an
     object can have at most `levels` levels.
 
     `wholes`, `reals`, `places` and `sizes` contain columns of n rows, one after the other. The size of a text with
-    escapes is `-2 - size`. `states` has n entries for each field. `tallies` has two numbers for each field: the number
-    of rows without a value, and the number of texts with escapes or of PENDING numbers. `undecided` is set to 1 for
-    rows that are left to the exact path.
+    escapes is stored as `-2 - size`. `states` has n entries for each field. `tallies` has two numbers for each field:
+    the number of rows without a value, and the number of texts with escapes or of PENDING numbers. `undecided` is set
+    to 1 for rows that are left to the exact path.
 
-    Returns the number of fields that the schema lacks. `extras` receives as many of these fields as fit. If `extras` is
-    too small, call the kernel again with a larger array. If the size of `extras` is 0, objects with such fields are
-    left to the exact path. `followers`, `stamps`, `recent` (for MOST_EXTRAS fields) and `stack` (for `levels` levels)
-    are scratch memory.
+    Returns the number of fields that the schema lacks. `extras` receives as many of these fields as it can hold. If
+    `extras` is too small, call the kernel again with a larger array. If the size of `extras` is 0, objects with such
+    fields are left to the exact path. `followers`, `stamps`, `recent` (for MOST_EXTRAS fields) and `stack` (for
+    `levels` levels) are scratch memory.
     """
     rows, count = starts.size, kinds.size
     room = extras.size // EXTRA_SIZE

@@ -20,9 +20,10 @@ Bytes = npt.NDArray[np.uint8]
 PADDING: Final = 64
 BAD: Final = -1
 ESCAPED, LONE = 1, 2
-"""Flags of a text: it has escapes (ESCAPED); it has an escape for half of a surrogate pair (LONE)."""
+"""Flags of a text. ESCAPED: the text contains escapes. LONE: the text contains an escape for half of a surrogate pair.
+"""
 READ, LATER = 0, 1
-"""State of a number: it was read, or it is still to be read with all of its digits."""
+"""State of a number. READ: the number was read. LATER: the number is still to be read with all of its digits."""
 
 _ONES = np.uint64(0x0101010101010101)
 _HIGH = np.uint64(0x8080808080808080)
@@ -61,8 +62,8 @@ def _hex4(data: Bytes, at: Whole) -> Whole:
 
 @inlined
 def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Return the position of the first quote, backslash or control character at or after `at`. If there is none before
-    `end`, the result is at least `end`."""
+    """Return the position of the first quote, backslash or control character at or after `at`. If there is no such
+    character before `end`, the result is at least `end`."""
     while at < end:
         word = load64(data, at)
         quotes, backslashes = word ^ _QUOTES, word ^ _BACKSLASHES
@@ -78,8 +79,8 @@ def plain_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def text_end(data: Bytes, at: Whole, end: Whole) -> tuple[Whole, Whole]:
-    """Return the position of the closing quote of the text whose first character is at `at`, or BAD, and the text's
-    flags ESCAPED and LONE."""
+    """Find the closing quote of the text whose first character is at `at`. Return the position of that quote, or BAD,
+    and the text's flags ESCAPED and LONE."""
     flags = 0
     while at < end:
         at = plain_end(data, at, end)
@@ -162,7 +163,7 @@ def word_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT)
 def _name_end(data: Bytes, at: Whole, end: Whole) -> Whole:
-    """Return the start of the field's value for the field whose name is at `at`, or BAD."""
+    """Return the start of the value of the field whose name is at `at`, or BAD."""
     if at >= end or load8(data, at) != 34:
         return BAD
     at, _ = text_end(data, at + 1, end)
@@ -176,8 +177,8 @@ def _name_end(data: Bytes, at: Whole, end: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, INT, FILLED_BYTES)
 def value_end(data: Bytes, at: Whole, end: Whole, levels: Whole, stack: Bytes) -> Whole:
-    """Return the end of the value of any type at `at`, or BAD. The result is also BAD for a value with more than
-    `levels` levels.
+    """Return the end of the value at `at`, which can have any type, or BAD. The result is also BAD for a value with
+    more than `levels` levels.
 
     `stack` has memory for `levels` levels.
     """
@@ -238,8 +239,8 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
     """Return the number at `at` times 10 to the power of `scale`, and the end of the number. The end is BAD if the
     result is not a whole number of 64 bits.
 
-    `value` holds 19 digits (10^19 - 1 < 2^64) and wraps around with more. The digits are therefore counted before
-    `value` is used.
+    `value` holds up to 19 digits (10^19 - 1 < 2^64) and wraps around if there are more. The digits are therefore
+    counted before `value` is used.
     """
     negative = load8(data, at) == 45
     if negative:
@@ -288,8 +289,8 @@ def read_whole(data: Bytes, at: Whole, end: Whole, scale: Whole) -> tuple[Whole,
 
 @kernel(BYTES, INT, INT)
 def read_real(data: Bytes, at: Whole, end: Whole) -> tuple[float, Whole, Whole]:
-    """Return the double nearest to the number at `at`, the end of the number or BAD, and its state: READ, or still to
-    be read (LATER).
+    """Return the double nearest to the number at `at`, the end of the number or BAD, and the state of the number: READ,
+    or still to be read (LATER).
 
     `value` wraps around from the 20th digit on. `significant` therefore counts digits from the first digit that is not
     zero, whatever `value` is.

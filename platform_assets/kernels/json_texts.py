@@ -70,8 +70,8 @@ def _unit(data: Bytes, at: Whole) -> Whole:
 
 @kernel(BYTES, INT, INT, FILLED_BYTES, INT)
 def _unescape(data: Bytes, at: Whole, end: Whole, values: Bytes, into: Whole) -> Whole:
-    """Write the text `data[at:end]` at `into` without escapes. Its escapes must be valid. Return the end of the written
-    bytes."""
+    """Write the text `data[at:end]` at `into`, with its escapes resolved. The escapes must be valid. Return the end of
+    the written bytes."""
     while at < end:
         byte = load8(data, at)
         if byte != 92:
@@ -118,8 +118,8 @@ def gather_texts(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: 
 
 @kernel(BYTES, INTS, INTS, FILLED_INTS, FILLED_BYTES, FILLED_BYTES)
 def gather_base64(data: Bytes, places: Ints, sizes: Ints, offsets: Ints, values: Bytes, undecided: Bytes) -> Whole:
-    """Decode base64 texts into `values`, in the same layout as `gather_texts`. Rows that are not base64 or that have
-    escapes are marked `undecided`."""
+    """Decode base64 texts into `values`, in the same layout as `gather_texts`. Rows that are not base64 or that contain
+    escapes are marked in `undecided`."""
     into: Whole = np.int64(0)
     for row in range(places.size):
         offsets[row] = into
@@ -173,8 +173,8 @@ def split_lists(
     """Find the elements of the arrays that `find_fields` has found. A place of NULL stands for a null, which has no
     elements.
 
-    `offsets` has one entry more than `places`. Returns the number of elements. Only the elements that fit into `starts`
-    are filled in.
+    `offsets` has one entry more than `places`. Returns the number of elements. Only as many elements are stored as fit
+    in `starts`.
     """
     count = 0
     for row in range(places.size):
@@ -209,7 +209,7 @@ def split_maps(
     starts: Ints,
     ends: Ints,
 ) -> int:
-    """Find the names, with their quotes, and the values of the fields of objects. It works like `split_lists`, but for
+    """Find the names, with their quotes, and the values of the fields of objects. Works like `split_lists`, but on
     objects."""
     count = 0
     for row in range(places.size):

@@ -16,7 +16,7 @@ _DAY = 86_400_000_000
 
 @kernel(BYTES, INT, INT)
 def _number(data: Bytes, at: Whole, size: Whole) -> Whole:
-    """Return the number that `size` digits represent, or a negative number if they are not digits."""
+    """Parse `size` characters as a decimal number. Return a negative number if any of these characters is not a digit."""
     value: Whole = 0
     for index in range(size):
         digit = np.int64(load8(data, at + index)) - 48
@@ -54,9 +54,9 @@ def read_instant(data: Bytes, at: Whole, end: Whole, form: Whole) -> tuple[Whole
     """Return the microseconds since 1970-01-01 UTC for the ISO 8601 timestamp at `at`, and the end of the timestamp, or
     BAD.
 
-    A timestamp without Z or an offset is in UTC, but is BAD if `form` is STRICT. If a fraction has more digits than
-    microseconds, these digits are dropped if `form` is LENIENT. For other forms, the timestamp is BAD unless these
-    digits are zero. The offset of a timestamp can move the result to a year outside 1 to 9999.
+    A timestamp without Z or an offset is taken as UTC, unless `form` is STRICT; then it is BAD. If a fraction is more
+    precise than microseconds, LENIENT drops the additional digits. With any other `form`, such a timestamp is BAD
+    unless all additional digits are zero. The offset of a timestamp can move the result to a year outside 1 to 9999.
     """
     lenient = form == LENIENT
     days, at = read_day(data, at)

@@ -1,6 +1,6 @@
 """Single machine instructions on byte arrays, for kernels. numba's own indexing works byte by byte.
 
-Nothing here checks bounds. The kernels that call these functions check them.
+These functions do not check bounds. The kernels that call them do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def load32(context: Any, source: Any, at: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def load8(context: Any, source: Any, at: Any) -> Any:
-    """Return the byte at `at`, which must not be negative. numba's own indexing would check that."""
+    """Return the byte at `at`, which must not be negative. Unlike numba's own indexing, this function does not check
+    that."""
     return types.uint8(source, types.int64), _loading(8)
 
 

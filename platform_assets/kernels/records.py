@@ -26,16 +26,17 @@ Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
 
 INTACT, CONTRADICTION, CUT_OFF, TRAILING, TOO_MANY_HEADERS = 0, 1, 2, 3, 4
-"""Faults of a batch: a record contradicts the header of its batch or itself; the records end before they are complete;
-bytes follow the last record; the records have more headers than allowed."""
+"""Faults of a batch. INTACT: there is no fault. CONTRADICTION: a record contradicts the header of its batch or itself.
+CUT_OFF: the batch ends before its records are complete. TRAILING: bytes follow the last record. TOO_MANY_HEADERS: the
+records have more headers than allowed."""
 NULL = -1
 """Length that stands for a null."""
 
 
 @inlined
 def _varint(data: Bytes, at: Whole, stop: Whole) -> tuple[Whole, Whole]:
-    """Read a zigzag varint at `at`. Return the number and the position after the number. The position is `stop + 1` if
-    the number is not complete before `stop`."""
+    """Read a zigzag varint at `at`. Return the number, and the position after its bytes. The position is `stop + 1` if
+    the varint is not complete before `stop`."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < stop and shift < 64:
@@ -75,8 +76,9 @@ def find_records(
     """Find the records at offsets `[first, end)` in batches whose bodies are `data[starts[i]:ends[i]]`.
 
     The inputs for each batch are its number of records, its first and last offset (inclusive), its first and its newest
-    timestamp, and a flag. The flag is 1 if the broker set all timestamps to the newest one, or else 0. The last nine
-    arrays are filled, and must be large enough for all records. `headers` is the position of a record's first header.
+    timestamp, and a flag. The flag is 1 if the broker set all timestamps to the newest timestamp, or else 0. The last
+    nine arrays are filled, and must be large enough for all records. `headers` is the position of a record's first
+    header.
 
     The records of a batch can have at most `most_headers` headers in total.
 
@@ -150,8 +152,8 @@ def find_records(
 def find_headers(
     data: Bytes, headers: Ints, counts: Ints, keys: Ints, key_sizes: Ints, values: Ints, value_sizes: Ints
 ) -> None:
-    """Find the `counts[i]` headers from position `headers[i]` on, and fill the last four arrays. `find_records` must
-    have found the headers intact."""
+    """For each record, find the `counts[i]` headers from position `headers[i]` on, and fill the last four arrays.
+    `find_records` must already have found the headers intact."""
     found = 0
     for index in range(headers.size):
         at: Whole = np.int64(headers[index])
@@ -166,10 +168,11 @@ def find_headers(
 
 @kernel(BYTES, LONGS, LONGS, FILLED_INTS)
 def control_types(data: Bytes, starts: Longs, ends: Longs, types: Ints) -> int:
-    """Fill `types` with the type of the first control record of each batch: 0 for abort, 1 for commit. The body of a
+    """Fill `types` with the type of the first control record in each batch: 0 for abort, 1 for commit. The body of a
     batch is `data[starts[i]:ends[i]]`.
 
-    Returns the index of the first batch without a control record that has a type, or -1 if there is no such batch.
+    Returns the index of the first batch that does not contain a control record with a type, or -1 if there is no such
+    batch.
     """
     for index in range(starts.size):
         stop = ends[index]

@@ -17,7 +17,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 @kernel(BYTES, INT, INT)
 def is_utf8(data: Bytes, at: Whole, end: Whole) -> Truth:
-    """Return True if `data[at:end]` is UTF-8 by RFC 3629, without surrogates and overlong forms."""
+    """Return True if `data[at:end]` is UTF-8 by RFC 3629, which allows neither surrogates nor overlong forms."""
     while at < end:
         if at + 8 <= end and (load64(data, at) & _HIGH_BITS) == np.uint64(0):
             at += 8

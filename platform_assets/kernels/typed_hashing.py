@@ -1,9 +1,9 @@
 """Spark's `xxhash64` over typed columns of any depth, for the digests of tables with declared columns.
 
 Spark chains the columns of a row: the hash of a column is the seed for the next column, and a null leaves the seed
-unchanged. The fields of a struct and the elements of an array are chained too. Each value of a column is preceded by a
-mark of the column. A value in the wrong column therefore changes the digest. A column that was added later is null in
-older rows, and does not change the digest of these rows.
+unchanged. The fields of a struct and the elements of an array are chained too. Each value is preceded by a mark of its
+column, so a value in the wrong column changes the digest. A column that was added later is null in older rows, and does
+not change the digest of these rows.
 
 A tree of columns is a flat array of `NODE` numbers per node, in which children follow their parent. Buffers are given
 by their addresses, relative to the lowest address, and are not copied.
@@ -33,14 +33,14 @@ Longs = npt.NDArray[np.int64]
 Totals = npt.NDArray[np.uint64]
 
 NODE = 6
-"""Numbers per node: the kind, the start of the validity bitmap (or NO_NULLS), the index of the first value, the start
-of the values (for a list: of the offsets), the start of the bytes, and the node after the last descendant."""
+"""Number of entries per node: the kind, the start of the validity bitmap (or NO_NULLS), the index of the first value,
+the start of the values (for a list: of the offsets), the start of the bytes, and the node after the last descendant."""
 NO_NULLS = -1
 BOOLEAN, BYTE, SHORT, INTEGER, LONG, FLOAT, DOUBLE, SMALL_DECIMAL, DECIMAL, TEXT, STRUCT, LIST = range(12)
 """Kinds of nodes. A SMALL_DECIMAL has at most 18 digits. A TEXT is a string or a binary value."""
 
 NO_MARK = -1
-"""Stands for no mark. A mark is a CRC-32 and therefore never negative."""
+"""Value that means "no mark". A mark is a CRC-32 and therefore never negative."""
 _SEED = np.uint64(42)
 _FLOAT_NAN, _DOUBLE_NAN = 0x7FC00000, 0x7FF8000000000000
 
@@ -184,9 +184,9 @@ def add_row_hashes(
     """Add the hashes of the first `identity` columns of each row to `sums[0:2]`, and the hashes of whole rows to
     `sums[2:4]`, in halves.
 
-    The first `identity` columns have no children and no marks. `marks` has a mark for every column. The hash of a row
-    is a chain in which each step waits for the previous step. The kernel processes as many rows as `room` allows column
-    by column, so the processor can overlap their chains.
+    The first `identity` columns have no children and no marks. `marks` has a mark for every column. A row's hash is
+    computed in a chain of steps, in which each step waits for the previous step. The kernel processes as many rows as
+    `room` allows column by column, so the processor can overlap the chains of these rows.
     """
     count = nodes.size // NODE
     for first in range(0, rows, room.size):
