@@ -86,9 +86,9 @@ class BrokerSettings:
         heap: maximum Java heap of each broker, such as `768m`. `KAFKA_HEAP` in the environment takes precedence. None
             means 768m for one broker, or 512m for each of three.
         properties: server properties that are added to the defaults or replace them.
-        brokers: the number of brokers. None means the number that the home has, which is one for a new home.
-        secure: the way in which clients authenticate, over TLS. None means the way that the home has, which is plain
-            text without login for a new home.
+        brokers: the number of brokers. None keeps the number that the home already has; a new home gets one broker.
+        secure: the way in which clients authenticate, over TLS. None keeps the way that the home already uses; a new
+            home uses plain text without login.
     """
 
     heap: str | None = None
@@ -99,14 +99,14 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One broker to be started. Its configuration has been written.
+    """One broker to be started, whose configuration is already written.
 
     Attributes:
         service: the name of the broker as a service.
         node: the broker's id, from 1 on.
         ports: the port for clients and the port for controllers.
         cluster: the id of the cluster.
-        launcher: the command line that starts Java, up to the class.
+        launcher: the part of the Java command line before the main class.
         configuration: the file with the server properties.
         seconds: the time within which the broker must be ready.
         security: the credentials of a secured broker.
@@ -222,7 +222,7 @@ def format_storage(home: Home, member: Member) -> None:
     """Format a broker's storage if it is not formatted yet.
 
     Raises:
-        ServiceStartError: the storage could not be formatted. The error names the log.
+        ServiceStartError: the storage could not be formatted. The error contains the path of the log.
     """
     folder, log = home.root / member.service, home.log_file(member.service)
     if cluster_of(folder) is not None:

@@ -1,7 +1,7 @@
 """The brokers of one home: a single broker, or three brokers that each keep a copy of all data.
 
-The storage determines the number of brokers: it is formatted for a quorum of controllers, which does not change
-afterwards.
+The storage of a home determines its number of brokers: the storage is formatted for a quorum of controllers, which does
+not change afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "kafka-2": "KAFKA_2_PORT",
     "kafka-3": "KAFKA_3_PORT",
 }
-"""Environment variable for the client port of each broker."""
+"""Maps each broker to the environment variable that sets its client port."""
 
 _QUORUM: Final = 2
 """Minimum number of brokers that must run in a home with three."""
@@ -46,8 +46,8 @@ def formatted(home: Home) -> tuple[BrokerService, ...]:
 
 
 def of_home(home: Home, asked: int | None) -> tuple[BrokerService, ...]:
-    """Return the brokers of a home: the brokers for which its storage was formatted, or else the requested number of
-    brokers, or else one broker.
+    """Return the brokers of a home: the brokers for which its storage was formatted, or else as many brokers as
+    requested, or else one broker.
 
     Raises:
         ConfigurationError: the storage was formatted for a different number of brokers than requested.
@@ -81,8 +81,8 @@ def cluster_id(home: Home) -> str | None:
 def addresses(home: Home, records: Mapping[str, ProcessRecord]) -> str | None:
     """Return the brokers' addresses for clients, `host:port[,host:port…]`, or None if no broker is running.
 
-    Brokers that are not running are included: they will return at the same address, and clients try one address after
-    another.
+    Brokers that are not running are included, because a broker keeps its address when it is restarted, and clients try
+    one address after another.
 
     Args:
         home: the home of the brokers.
@@ -98,23 +98,23 @@ def addresses(home: Home, records: Mapping[str, ProcessRecord]) -> str | None:
 
 
 def remembered_addresses(home: Home) -> str:
-    """Return the same text as `addresses`, but with the ports of the last start. The result is empty before the first
-    start."""
+    """Return the brokers' addresses in the form that `addresses` returns, but with the ports of the last start. The
+    result is empty before the first start."""
     return ",".join(address for _, address in _remembered(home) if address)
 
 
 class Brokers:
-    """The brokers that one command starts. Their ports are chosen together, because each broker must know the ports of
-    the others."""
+    """The brokers that one command starts. The ports of all brokers are chosen at once, because each broker must know
+    the ports of the others."""
 
     def __init__(self, home: Home, settings: BrokerSettings, env: Mapping[str, str], wanted: Iterable[str]) -> None:
-        """Create the object. Nothing is chosen or written before the first call of `spec`.
+        """Store the arguments. No port is chosen and nothing is written before the first call of `spec`.
 
         Args:
             home: the home of the brokers.
             settings: heap, server properties, and the number of brokers.
             env: the environment to read.
-            wanted: the services to be started. Services that are not brokers are ignored.
+            wanted: the services to be started. Those that are not brokers are ignored.
 
         Raises:
             ConfigurationError: as in `of_home`; or the home has no such broker; or too few brokers would run to elect a
@@ -158,7 +158,7 @@ class Brokers:
         return broker.spec(self._home, self._members[service])
 
     def answers(self, service: BrokerService, record: ProcessRecord) -> bool:
-        """Return True if the process of an earlier start is this broker and still answers."""
+        """Return True if the process that an earlier start recorded is this broker and still answers."""
         found, cluster, node = security_of(self._home), cluster_id(self._home) or "", ALL.index(service) + 1
         if found is None:
             return answers(LOOPBACK, record.ports[0], cluster, node)
@@ -214,8 +214,8 @@ class Brokers:
         }
 
     def _ports(self, running: Mapping[BrokerService, ProcessRecord]) -> dict[BrokerService, tuple[int, int]]:
-        """Return the client port and the controller port of each broker. A broker that is to be started keeps its
-        previous ports if they are free."""
+        """Return the client port and the controller port of each broker. If a broker that is to be started finds its
+        previous ports free, it keeps them."""
         found = {service: (record.ports[0], record.ports[1]) for service, record in running.items()}
         former = {s: (*state.remembered_ports(self._home, s), 0, 0)[:2] for s in self._services if s not in found}
         # A broker that is not started keeps its ports, which the others still have to know.
@@ -237,8 +237,8 @@ class Brokers:
 
 
 def _remembered(home: Home) -> list[tuple[BrokerService, str]]:
-    """Return each broker of a home with its address, using the ports of the last start. The address is empty before the
-    first start."""
+    """Return a list of a home's brokers and their addresses, using the ports of the last start. An address is empty
+    before the broker's first start."""
     found = []
     for service in formatted(home) or (FIRST,):
         ports = state.remembered_ports(home, service)

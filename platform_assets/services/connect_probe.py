@@ -15,12 +15,12 @@ def accepts(host: str, port: int, token: str) -> bool:
     """Return True if a Spark Connect server listens at this address and accepts this token.
 
     The request is empty, so the service itself rejects it. The token is valid if the request passes authentication and
-    is rejected only by the service. Nothing is left on the server.
+    is rejected only by the service. The check leaves nothing on the server.
 
     Args:
         host: a loopback address.
         port: the port of the server.
-        token: the token, which is sent only to that address.
+        token: the token to check, which is sent only to that address.
     """
     if not is_listening(port):
         return False

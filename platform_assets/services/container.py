@@ -3,10 +3,10 @@
     python -m platform_assets.services.container dagster-daemon run
 
 The output of a container is its log, and a service may log text from records, brokers and registries, for example in a
-traceback. This process copies both streams of the command to its own streams, with control characters as escapes. It
-forwards signals, reaps orphans, and exits with the command's exit code, or with 128 plus the signal number if a signal
-ended the command. If the output of this process is not read, the command blocks as it would on a full pipe. After the
-command has ended, this process waits a few more seconds for the reader.
+traceback. This process copies both output streams of the command to its own output streams, with control characters as
+escapes. It forwards signals, reaps orphans, and exits with the command's exit code, or with 128 plus the signal number
+if a signal ended the command. If nothing reads the output of this process, the command blocks as it would on a full
+pipe. After the command has ended, this process gives the reader a few more seconds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ FORWARDED: Final = (
 )  # fmt: skip
 _PIECE: Final = 1 << 16
 _MOST_LEFT: Final = 64
-"""Maximum number of pieces that are read after the command has ended. This is more than a pipe can hold."""
+"""Maximum number of pieces that are read after the command has ended. Together, these pieces hold more than a pipe can.
+"""
 _STALLED_MS: Final = 3_000
-"""Maximum time to wait for a stalled reader of the output, after the command has ended."""
+"""Maximum time, in milliseconds, to wait for a stalled reader of the output after the command has ended."""
 _KEYS: Final = signal.SIGINT, signal.SIGQUIT
 """Signals that a terminal sends to every process in its foreground group."""
 _NOT_STARTED: Final = 127
@@ -38,7 +39,7 @@ _SIGNALLED: Final = 128
 
 
 class _Stream:
-    """A pipe to which the command writes, and the descriptor of this process to which the text is copied."""
+    """A pipe to which the command writes, and the file descriptor of this process to which the text is copied."""
 
     def __init__(self, target: int) -> None:
         self.source, self.end = os.pipe()
@@ -48,15 +49,15 @@ class _Stream:
 
     @property
     def next_step(self) -> tuple[int, int] | None:
-        """Descriptor and event to wait for before `step`, or None if every writer has closed the pipe and everything is
-        copied."""
+        """The file descriptor and the event to wait for before calling `step`; None if every writer has closed the pipe
+        and everything is copied."""
         if self._waiting:
             return self._target, select.POLLOUT
         return (self.source, select.POLLIN) if self._is_open else None
 
     def step(self) -> None:
-        """Write the waiting text. If no text is waiting, read a piece. Raises BlockingIOError if there is nothing to
-        read."""
+        """Write the waiting text. If no text is waiting, read the next piece. Raises BlockingIOError if there is
+        nothing to read."""
         if self._waiting:
             self._write()
             return
@@ -65,7 +66,7 @@ class _Stream:
         self._waiting = self._printable.add(piece)
 
     def finish(self) -> None:
-        """Copy the remaining text without waiting for more, because processes that outlive the command can still
+        """Copy the remaining text. Do not wait for more text, because processes that outlive the command can still
         write."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_LEFT):
@@ -78,7 +79,7 @@ class _Stream:
         self._drain()
 
     def _drain(self) -> bool:
-        """Write all waiting text. Return False if the reader has stalled."""
+        """Write all waiting text. Return False if the reader of the output has stalled."""
         ready = select.poll()
         ready.register(self._target, select.POLLOUT)
         while self._waiting:
@@ -124,7 +125,8 @@ def run(command: Sequence[str]) -> int:
 
 
 def _wait_and_step(streams: Sequence[_Stream], woken: int) -> None:
-    """Wait until a stream can continue or a signal has arrived. Then do the next step of each stream that is ready."""
+    """Wait until a stream can continue or a signal has arrived. After that, take the next step of each stream that is
+    ready."""
     ready = select.poll()
     ready.register(woken, select.POLLIN)
     steps = {step[0]: (stream, step[1]) for stream in streams if (step := stream.next_step) is not None}
@@ -147,10 +149,11 @@ def _started(command: Sequence[str], streams: Sequence[_Stream], mask: Collectio
 
 @contextmanager
 def _woken(child: int) -> Iterator[int]:
-    """Forward signals to `child`, and yield a descriptor that becomes readable after each signal, including SIGCHLD.
+    """Forward signals to `child`, and yield a file descriptor that becomes readable after each signal, including
+    SIGCHLD.
 
-    A signal from a key such as Ctrl-C is not forwarded, because it reaches the command directly. A second signal could
-    end the command without its cleanup.
+    A signal from a key such as Ctrl-C is not forwarded, because the terminal sends it to the command directly. A second
+    signal could end the command without its cleanup.
     """
     reader, writer = os.pipe()
     for end in (reader, writer):
@@ -189,7 +192,7 @@ def _is_in_foreground() -> bool:
 
 
 def _exit_code(child: int) -> int | None:
-    """Reap all children that have ended, including orphans. Return the exit code for `child` if it is one of them."""
+    """Reap all children that have ended, including orphans. If `child` is among them, return its exit code."""
     while True:
         try:
             ended, status = os.waitpid(-1, os.WNOHANG)

@@ -33,8 +33,8 @@ INSTANCE_FILE: Final = Path(__file__).with_name("dagster.yaml")
 START_TIMEOUT_SECONDS: Final = 240.0
 RELOAD_TIMEOUT_SECONDS: Final = 240.0
 POSTGRES_VARIABLE: Final = "DAGSTER_POSTGRES_URL"
-"""Variable with the address `postgresql://user:password@host:port/database`, where Dagster stores runs and events
-instead of in SQLite."""
+"""Variable that contains the address `postgresql://user:password@host:port/database`. If it is set, Dagster stores runs
+and events there instead of in SQLite."""
 
 # Proxy settings of the environment do not apply to loopback.
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -64,7 +64,7 @@ storage:
 """
 
 _FORMER_MODULE: Final = re.compile(r"^(\s*module:\s*)infra\.", re.MULTILINE)
-"""Pattern for the previous package name of the services, which instance settings of earlier releases contain."""
+"""Pattern for the previous name of this package, which instance settings from earlier releases contain."""
 
 _DAEMON_READY: Final = b"Instance is configured with the following daemons"
 
@@ -73,15 +73,16 @@ def prepare(home: Home, environ: Mapping[str, str] | None = None) -> None:
     """Create `DAGSTER_HOME` with the project's instance settings, unless it has settings already. Also create Dagster's
     storage.
 
-    In settings from an earlier release, the modules of `infra` are renamed to their present names.
+    If the settings are from an earlier release, they refer to modules in `infra`; these module names are replaced with
+    their present names.
 
     The storage is created here because the UI and the daemon start at the same time. Both would try to create the
     storage, and one of them would die.
 
     Args:
         home: the home that contains `DAGSTER_HOME`.
-        environ: the environment to read; the process's own by default. If it has `DAGSTER_POSTGRES_URL`, new settings
-            name that variable as the storage.
+        environ: the environment to read; the process's own by default. If it contains `DAGSTER_POSTGRES_URL`, new
+            settings use that variable for the address of the storage.
 
     Raises:
         ConfigurationError: the folder cannot be written, or Dagster does not accept its settings or does not reach its
@@ -136,7 +137,7 @@ def webserver_spec(
     Args:
         home: the home of the service.
         workspace: the workspace file. Its folder becomes the working directory.
-        addresses: the variables that the workspace's code needs, from `platform.environment`.
+        addresses: the variables that the workspace's code needs, as returned by `platform.environment`.
         environ: the environment to read; the process's own by default.
 
     Raises:
@@ -168,8 +169,8 @@ def webserver_spec(
 def daemon_spec(
     home: Home, workspace: Path, addresses: Mapping[str, str], *, environ: Mapping[str, str] | None = None
 ) -> ServiceSpec:
-    """Return the spec to start the daemon, which runs sensors, the run queue and run monitoring. The arguments are as
-    for the UI."""
+    """Return the spec to start the daemon, which runs sensors, the run queue and run monitoring. The arguments are
+    those of `webserver_spec`."""
     log = home.log_file(DAEMON)
     return ServiceSpec(
         name=DAEMON,
@@ -187,19 +188,19 @@ def daemon_spec(
 
 
 def fingerprint(addresses: Mapping[str, str]) -> str:
-    """Return a fingerprint that shows which addresses differ. It does not contain the addresses themselves, because one
-    of them contains a token."""
+    """Return a fingerprint from which a later comparison can tell which addresses differ. It does not contain the
+    addresses themselves, because one of them contains a token."""
     return json.dumps(
         {name: hashlib.sha256(value.encode()).hexdigest()[:16] for name, value in sorted(addresses.items())}
     )
 
 
 def changed(former: str, addresses: Mapping[str, str]) -> str:
-    """Return the names of the variables in which `addresses` differ from the fingerprint `former`, or "" if none
-    differ.
+    """Return the names of the variables in `addresses` whose values have changed since the fingerprint `former`, or ""
+    if none have changed.
 
     Args:
-        former: the result of `fingerprint` at the start. A fingerprint from an earlier release has no names.
+        former: the result of `fingerprint` at the start. A fingerprint from an earlier release contains no names.
         addresses: the present addresses.
     """
     now = fingerprint(addresses)
@@ -221,7 +222,7 @@ def web_answers(port: int) -> bool:
 
 
 def reload(address: str) -> None:
-    """Make a running UI reload its code. The daemon reloads its code without a request, within a minute.
+    """Make a running UI reload its code. The daemon needs no request: it reloads its code within a minute.
 
     Args:
         address: the address of the UI, `http://host:port`.
@@ -252,17 +253,18 @@ def reload(address: str) -> None:
 
 
 def storage_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that only Dagster's processes need to reach Dagster's storage. They contain a password."""
+    """Return the variables with which Dagster's processes reach Dagster's storage. No other process needs them. They
+    contain a password."""
     return {name: environ[name] for name in (POSTGRES_VARIABLE, POSTGRES_VARIABLE + SUFFIX) if environ.get(name)}
 
 
 def host_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable for the web server that lists the hosts by which browsers reach the UI."""
+    """Return the variable that tells the web server by which hosts browsers reach the UI."""
     return {HOSTS_VARIABLE: environ[HOSTS_VARIABLE]} if environ.get(HOSTS_VARIABLE) else {}
 
 
 def _names_storage(settings: str) -> bool:
-    """Return True if the settings themselves configure a storage for runs and events."""
+    """Return True if the settings themselves configure where runs and events are stored."""
     found = yaml.safe_load(settings)
     return isinstance(found, dict) and not found.keys().isdisjoint({"storage", "run_storage", "event_log_storage"})
 

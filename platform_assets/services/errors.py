@@ -1,7 +1,7 @@
-"""The errors of the embedded services, under the root that all errors of the platform share.
+"""The errors of the embedded services, derived from the base class that all errors of the platform share.
 
 In `services`, only this module and `secret_files` import other packages of `platform_assets`. This module imports only
-`platform_assets.errors`: the root, and the mix-ins that show if a retry may help. One `except PlatformError` is
+`platform_assets.errors`: the base class, and the mix-ins that show if a retry may help. One `except PlatformError` is
 therefore enough for a command, whichever part failed. Other modules of `services` import all errors from this module.
 """
 

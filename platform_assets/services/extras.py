@@ -1,4 +1,4 @@
-"""Requirements of optional parts of the installed release."""
+"""The packages that optional parts of the installed release require."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _OF_EXTRA: Final = re.compile(r"""\s*extra\s*==\s*["'](\w+)["']\s*""")
 
 
 def requirements(extra: Extra) -> list[str]:
-    """Return the packages that this release requires for `extra`, with their versions, in pip's form."""
+    """Return the packages that this release requires for `extra`, with their versions, in pip's syntax."""
     pairs = (each.partition(";") for each in requires(_DISTRIBUTION) or ())
     return [name.strip() for name, _, marker in pairs if (of := _OF_EXTRA.fullmatch(marker)) and of[1] == extra]
 
 
 def install_command(extra: Extra) -> str:
-    """Return the command that installs the packages by their own names, because an index can contain a different
-    package with the name of this package."""
+    """Return the command that installs the packages of an extra. The command lists the packages by their own names,
+    because an index can contain a different package with the name of this package."""
     return f"pip install {shlex.join(requirements(extra))}"

@@ -11,8 +11,8 @@ from typing import Final
 from platform_assets.services.errors import ConfigurationError
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
-"""The folder that contains `platform_assets/`. Unless it is a folder of installed packages, it also contains
-`workspace.yaml`."""
+"""The folder that contains `platform_assets/`. It also contains `workspace.yaml`, unless it is a folder of installed
+packages."""
 
 HOME_VARIABLE: Final = "PLATFORM_HOME"
 JARS_VARIABLE: Final = "PLATFORM_JARS"
@@ -30,9 +30,9 @@ class Home:
 
     Attributes:
         root: the data folder.
-        jars: the verified jars, with one folder per set. They are in the user's cache, so each jar is fetched only
-            once.
-        lake: the lake root as text, because it can be the URI of an object store.
+        jars: the folder of the verified jars, which has one subfolder per set. It is in the user's cache, so each jar
+            is fetched only once.
+        lake: the lake root. It is a string, because it can be the URI of an object store.
         dagster: the `DAGSTER_HOME` folder.
     """
 
@@ -43,8 +43,8 @@ class Home:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
-        """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`. If a variable is not set, its folder
-        is in the data folder.
+        """Read `PLATFORM_HOME`, `PLATFORM_JARS`, `LAKE_ROOT` and `DAGSTER_HOME`. If a variable is not set, the folder
+        that it would set is in the data folder.
 
         The jars are in the user's cache (`XDG_CACHE_HOME`, or `.cache` in `HOME`), unless the data folder has its own
         jars.
@@ -89,22 +89,22 @@ class Home:
 
     @property
     def run(self) -> Path:
-        """The folder for the run state and secrets."""
+        """The folder that contains the run state and the secrets."""
         return self.root / "run"
 
     @property
     def state_file(self) -> Path:
-        """The file with the run state: addresses and process records, as JSON."""
+        """The file that contains the run state: addresses and process records, as JSON."""
         return self.run / "state.json"
 
     @property
     def variables_file(self) -> Path:
-        """The file with variables for the definitions, one `NAME=value` per line; see `platform.variables`."""
+        """The file that contains variables for the definitions, one `NAME=value` per line; see `platform.variables`."""
         return self.root / "platform.env"
 
     @property
     def token_file(self) -> Path:
-        """The file with the Spark Connect token."""
+        """The file that contains the Spark Connect token."""
         return self.run / "spark.token"
 
     def log_file(self, service: str) -> Path:
@@ -112,7 +112,7 @@ class Home:
         return self.logs / f"{service}.log"
 
     def prepare(self) -> None:
-        """Create the folders that every service needs. Only their owner can open them.
+        """Create the folders that every service needs. Only the owner of these folders can open them.
 
         Raises:
             ConfigurationError: a path contains a character that Java or Kafka treats as the end of a path.
@@ -140,8 +140,8 @@ def private(folder: Path) -> None:
     """Create a folder that only its owner can open. If the folder exists and belongs to this user, close it to other
     users.
 
-    A folder that another user made, such as a volume of a container, keeps its mode. The folders in it belong to this
-    user.
+    If another user created the folder, for example a volume of a container, the folder keeps its mode. The folders
+    inside it belong to this user.
 
     Raises:
         OSError: the folder cannot be created.
@@ -164,7 +164,7 @@ def is_checkout() -> bool:
 
 
 def checkout(variable: str) -> Path:
-    """Return the checkout that the platform runs from. Its folders are the defaults for `variable`.
+    """Return the checkout from which the platform runs. Its folders are the defaults for `variable`.
 
     Raises ConfigurationError if the platform was installed without a checkout.
     """

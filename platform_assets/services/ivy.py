@@ -28,12 +28,12 @@ _FILE_PATTERN: Final = "[organisation]/[artifact]/[revision].[ext]"
 
 @dataclass(frozen=True, slots=True)
 class Ivy:
-    """Ivy, which runs with a given Java.
+    """Ivy, run with a given Java.
 
     Attributes:
-        java: the Java to run it with.
-        folder: the folder for Ivy's cache and for the files that it fetches. It may be deleted afterwards.
-        log: the file for Ivy's output. Errors name this file, so it must be kept.
+        java: the Java that runs Ivy.
+        folder: the folder for Ivy's cache and for the files that it fetches. The folder may be deleted afterwards.
+        log: the file for Ivy's output. Errors point to this file, so it must be kept.
     """
 
     java: Java
@@ -49,7 +49,7 @@ class Ivy:
             environ: the environment from which `PLATFORM_IVY_SETTINGS` is read.
 
         Raises:
-            JarsUnavailableError: Ivy failed. The error names Ivy's log file.
+            JarsUnavailableError: Ivy failed. The error contains the path of Ivy's log file.
         """
         module = self.folder / "ivy.xml"
         module.write_text(_module_of(jars), encoding="utf-8")
@@ -58,7 +58,7 @@ class Ivy:
 
     def fetch_archive(self, archive: Jar, classifier: str, ending: str, environ: Mapping[str, str]) -> Path:
         """Fetch one file that was published with a module, and return its path. The file is identified by its
-        classifier and extension. Everything else is as for `fetch`."""
+        classifier and extension. Everything else is as in `fetch`."""
         module = self.folder / "ivy.xml"
         module.write_text(
             _module_of(
@@ -73,7 +73,7 @@ class Ivy:
         return out / archive.organisation / archive.name / f"{archive.version}.{ending}"
 
     def resolve(self, jar_set: JarSet, on_jar: Callable[[], None], environ: Mapping[str, str]) -> Path:
-        """Resolve one set in `ivy.xml` with all its dependencies. Everything else is as for `fetch`."""
+        """Resolve one set in `ivy.xml` with all its dependencies. Everything else is as in `fetch`."""
         own = environ.get(SETTINGS_VARIABLE)
         return self._run(WANTED_FILE, (jar_set,), ("-settings", own) if own else (), on_jar)
 

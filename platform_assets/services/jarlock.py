@@ -1,4 +1,4 @@
-"""The lock file of the jars, which has the hash of each jar."""
+"""The lock file of the jars, which contains the hash of each jar."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from platform_assets.services.errors import ConfigurationError, JarMismatchError
 JarSet = Literal["broker", "spark", "s3a", "s3proxy"]
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
 INSTALLED_SETS: Final[tuple[JarSet, ...]] = ("broker", "spark")
-"""Sets that every platform needs. The set `s3a` is for a lake in an object store, and `s3proxy` is for tests of such a
-lake."""
+"""Sets of jars that every platform needs. The set `s3a` is for a lake in an object store, and `s3proxy` is for tests of
+such a lake."""
 LOCK_FILE: Final = Path(__file__).with_name("jars.lock")
 
 _HEADER: Final = (
@@ -25,10 +25,10 @@ _HEADER: Final = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Jar:
-    """One locked jar: the set that it belongs to, its coordinates, and the SHA-256 of its bytes in hex.
+    """One locked jar: the set to which it belongs, its coordinates, and the SHA-256 of its bytes in hex.
 
-    The schema registry is not a set of jars but one archive, and its set is `registry`. Jars that only benchmarks use,
-    for comparison, are in no lock, and no service uses them.
+    The schema registry is not a set of jars but a single archive, whose set is `registry`. Some jars are used only by
+    benchmarks, for comparison; these jars are in no lock, and no service uses them.
     """
 
     jar_set: JarSet | Literal["registry", "benchmark"]
@@ -91,7 +91,7 @@ def verify(jar: Jar, path: Path, label: str | None = None) -> None:
         label: the file's name in errors; its path by default.
 
     Raises:
-        JarMismatchError: the bytes of the file differ from the lock. The error names the jar.
+        JarMismatchError: the bytes of the file differ from the lock. The error contains the name of the jar.
         OSError: the file cannot be read.
     """
     found = sha256_of(path)

@@ -42,8 +42,8 @@ SHARES_PER_SET: Final = 2
 
 
 REPLACING: Final = frozenset({"lz4-java"})
-"""Names of those jars in the Spark set that must come before pyspark's jars with the same names, because pyspark's jars
-have known vulnerabilities."""
+"""Names of jars in the Spark set that must come before pyspark's jars with the same names on a class path, because
+pyspark's jars have known vulnerabilities."""
 
 
 def replacements(home: Home) -> tuple[Path, ...]:
@@ -52,8 +52,8 @@ def replacements(home: Home) -> tuple[Path, ...]:
 
 
 def class_path(home: Home, jar_set: JarSet, jars: Sequence[Jar] | None = None) -> tuple[Path, ...]:
-    """Return the paths of the jars in one set, in the order of the lock. Other jars in the folder are never
-    included."""
+    """Return the paths of the jars in one set, in the order of the lock. The result never includes other jars in the
+    folder."""
     listed = read_lock() if jars is None else jars
     return tuple(home.jars / jar_set / jar.file_name for jar in listed if jar.jar_set == jar_set)
 
@@ -77,8 +77,8 @@ def install(
 
     Raises:
         JarMismatchError: a jar differs from the lock. A jar that was just fetched is not kept.
-        JavaNotFoundError: jars are missing, and there is no Java to fetch them with.
-        JarsUnavailableError: Ivy could not fetch the jars. The error names Ivy's log file.
+        JavaNotFoundError: jars are missing, and there is no Java with which to fetch them.
+        JarsUnavailableError: Ivy could not fetch the jars. The error contains the path of Ivy's log file.
         ConfigurationError: the lock file or pyspark is missing.
     """
     env = os.environ if environ is None else environ
@@ -168,8 +168,8 @@ class _Counter:
 
 
 def _shares(jars: Sequence[Jar]) -> list[list[Jar]]:
-    """Divide a list among a few runs of Ivy. Each run has jars of only one set, because Ivy keeps only one of two
-    versions in the same run."""
+    """Divide a list of jars among a few runs of Ivy. Each run fetches jars of only one set, because Ivy keeps only one
+    version of a module in each run."""
     by_set = [[jar for jar in jars if jar.jar_set == jar_set] for jar_set in JAR_SETS]
     split = [listed[start::SHARES_PER_SET] for listed in by_set for start in range(SHARES_PER_SET)]
     return [share for share in split if share]

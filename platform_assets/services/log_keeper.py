@@ -1,10 +1,9 @@
-"""Write standard input to a log file, and start a new file when the file grows too large. Each service has such a
-process.
+"""Write standard input to a log file, and start a new log file when the current one grows too large. Each service has
+such a process.
 
-The process reads until every process that holds the other end of the pipe has ended, so nothing has to stop it. The
-process imports no code of the project, because each such process costs memory. A service may log text from records,
-brokers and registries, for example in a traceback. Control characters are therefore written as escapes, and colors are
-removed.
+The process reads until every process that holds the other end of the pipe has ended, so nothing has to stop it. It
+imports no code of the project, because each such process costs memory. A service may log text from records, brokers and
+registries, for example in a traceback. Control characters are therefore written as escapes, and colors are removed.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 
 
 class Printable:
-    """Converter of text to printable form. It works piece by piece: a piece can end within a character or a color
-    sequence."""
+    """Converter of text to printable form. It works piece by piece: a piece can end in the middle of a character or a
+    color sequence."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._kept = ""
 
     def add(self, piece: bytes, *, final: bool = False) -> bytes:
-        """Return the text that can be written after reading `piece`. After the `final` piece, no text is held back."""
+        """Return the text that can be written after reading `piece`. If `final` is true, no text is held back."""
         text = self._kept + self._decoder.decode(piece, final)
         cut_off = None if final else _COLOUR_CUT_OFF.search(text)
         self._kept = cut_off[0] if cut_off else ""
@@ -49,7 +48,8 @@ def _shown(found: re.Match[str]) -> str:
 
 
 def rotate(log: Path) -> None:
-    """Rename the last log, and keep only a few earlier logs. If a service died, its last log has the reason."""
+    """Rename the last log, and delete all but a few of the earlier logs. If a service died, its last log contains the
+    reason."""
     for number in range(LOGS_KEPT, 0, -1):
         older = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
         if older.exists():

@@ -1,5 +1,4 @@
-"""The embedded platform as a whole: starting and ending it, the list of what is running, and the environment for its
-users."""
+"""The embedded platform as a whole: starting and ending it, listing what is running, and the environment for its users."""
 
 from __future__ import annotations
 
@@ -73,8 +72,8 @@ Service = Literal[BrokerService, "registry", "spark", "dagster-webserver", "dags
 SERVICES: Final[tuple[Service, ...]] = ("kafka", "spark", "dagster-webserver", "dagster-daemon")
 """Services that `up` starts by default. `kafka` stands for all brokers of the home."""
 ALL_SERVICES: Final[tuple[Service, ...]] = get_args(Service)
-"""All services, including the additional brokers of a home with three, and the schema registry, which starts only on
-request."""
+"""All services, including the additional brokers of a home with three brokers, and the schema registry, which starts
+only on request."""
 
 _GIVEN_BY: Final[Mapping[Service, str]] = {
     **dict.fromkeys(brokers.ALL, KAFKA_ADDRESS),
@@ -95,7 +94,7 @@ _JARS: Final[tuple[tuple[JarSet, tuple[Service, ...]], ...]] = (
     ("spark", ("spark",)),
     ("s3a", ("spark",)),
 )
-"""Return the sets of jars that the home needs: `s3a` only for a lake in an object store."""
+"""Sets of jars, each with the services that need it. The set `s3a` is needed only for a lake in an object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,8 @@ class UpOptions:
     """The services that `up` starts, and their settings.
 
     Attributes:
-        services: the services to start, unless the environment sets them. `kafka` stands for all brokers of the home.
+        services: the services to start, except for those that the environment sets. `kafka` stands for all brokers of
+            the home.
         workspace: the Dagster workspace file; the project's own by default.
         broker: heap, server properties and number of the brokers.
         spark: heap, master and settings of Spark.
@@ -121,10 +121,10 @@ class ServiceState:
 
     Attributes:
         service: the name of the service.
-        status: `running`; `starting`, also if the start was not completed; `dead` if the service was started and has
-            ended; `given` if the environment sets the service; `stopped`.
-        address: the address where the service listens or that the environment sets, without secrets; None if there is
-            no address.
+        status: `running`; `starting`, even if the start was interrupted; `dead` if the service was started and has
+            ended; `given` if the environment sets the service; otherwise `stopped`.
+        address: the address at which the service listens, or the address that the environment sets, without secrets;
+            None if there is no address.
         pid: the process id; None if the service does not run here.
         log: the log file; None if the service was never started.
     """
@@ -148,7 +148,7 @@ def up(
 
     A UI that was already running reloads its definitions, so edits are visible immediately.
 
-    If a service fails, or the program is interrupted, everything that this call started is ended.
+    If a service fails or the program is interrupted, this call ends everything that it started.
 
     Args:
         home: the data folder; from the environment by default.
@@ -160,7 +160,7 @@ def up(
         The state of each service.
 
     Raises:
-        ServiceStartError: a service did not start. The error names the service's log file.
+        ServiceStartError: a service did not start. The error contains the path of the service's log file.
         PortTakenError: a requested port is in use.
         JavaNotFoundError, JarsUnavailableError, JarMismatchError: a requirement of the services is missing, or differs
             from the lock.
@@ -238,7 +238,7 @@ def restart(
     report: Reporter = print,
     environ: Mapping[str, str] | None = None,
 ) -> None:
-    """End one service if it is running, and start it. Raises what `up` raises."""
+    """If the service is running, end it; then start it. Raises what `up` raises."""
     place = home or Home.from_environment(environ)
     down(place, services=(service,), report=report)
     start_service(service, place, options, report=report, environ=environ)
@@ -294,8 +294,8 @@ def running_state(home: Home | None = None, *, environ: Mapping[str, str] | None
 
 
 def reload(home: Home | None = None) -> bool:
-    """Make the UI that `up` started reload its definitions. Return True if the UI is running. The daemon reloads its
-    definitions without a request.
+    """Make the UI that `up` started reload its definitions. Return True if the UI is running. The daemon needs no
+    request to reload its definitions.
 
     Raises:
         ConfigurationError: the UI did not answer, or the definitions cannot be loaded.
@@ -347,8 +347,8 @@ def variables(home: Home | None = None) -> dict[str, str]:
 
 
 def environment(home: Home | None = None, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that a client of the platform and the platform's definitions need. Variables in the
-    environment take precedence.
+    """Return the variables that the platform's clients and definitions need. Variables in the environment take
+    precedence.
 
     Args:
         home: the home of the services; from the environment by default.
@@ -428,8 +428,8 @@ def _check_ports(home: Home, wanted: Sequence[Service], env: Mapping[str, str]) 
 
 
 def _is_own(home: Home, service: Service, value: str, records: Mapping[str, ProcessRecord]) -> bool:
-    """Return True if a variable has the value that `environment` returns for this home's own service. The service may
-    have ended since."""
+    """Return True if a variable has the value that `environment` returns for this home's own service, even if the
+    service has ended in the meantime."""
     if service in (WEBSERVER, DAEMON):
         return value == str(home.root / "dagster")
     own = brokers.formatted(home) or (brokers.FIRST,) if service in brokers.ALL else (service,)
@@ -467,8 +467,8 @@ def _state_of(service: Service, record: ProcessRecord | None) -> ServiceState:
 
 
 def _client_environment(home: Home, env: Mapping[str, str], members: Brokers) -> dict[str, str]:
-    """Return the variables for clients of this home's own secured brokers. The result is empty if the environment sets
-    other brokers."""
+    """Return the variables that clients of this home's own secured brokers need. The result is empty if the environment
+    sets other brokers."""
     return {} if brokers.FIRST in given(home, environ=env) else members.client_environment()
 
 

@@ -1,4 +1,4 @@
-"""Loopback ports: requested ports, the ports of the last start, or free ports."""
+"""Choosing loopback ports: a requested port, the port of the last start, or a free port."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ DAGSTER_VARIABLE: Final = "DAGSTER_PORT"
 REGISTRY_VARIABLE: Final = "REGISTRY_PORT"
 
 GIVEN_PORTS: Final = range(20_000, 32_768)
-"""Default ports of services. They are below the range that Linux uses for outgoing connections. In that range, a
-connection could take a service's port before the service listens."""
+"""Default ports of services. They are below the port range that Linux uses for outgoing connections. A port in that
+range could be taken by an outgoing connection before the service listens on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PortWish:
     """One port to choose.
 
     Attributes:
-        remembered: the port of the last start, which is used if it is free; 0 if there is none.
+        remembered: the port of the last start, which is used if it is free; 0 if there was no earlier start.
         variable: the environment variable that can request another port; None if there is no such variable.
     """
 
@@ -45,7 +45,8 @@ def choose_ports(
     """Choose loopback ports for one service.
 
     The first port is the one that the environment requests. If it requests none, the port of the last start is used if
-    it is free, so that addresses survive a restart. Each other port is the one of the last start or a free port.
+    it is free, so that addresses survive a restart. Each other port is the port of the last start if that is free, or
+    else any free port.
 
     Args:
         count: the number of ports.
@@ -54,8 +55,8 @@ def choose_ports(
         environ: the environment to read; the process's own by default.
 
     Raises:
-        PortTakenError: the requested port is in use. The error names the process that uses it if the system reports
-            that process.
+        PortTakenError: the requested port is in use. If the system reports the process that uses the port, the error
+            contains its name.
         ConfigurationError: the value of the variable is not a port.
     """
     wanted = [*remembered, *([0] * count)][:count]
@@ -96,7 +97,7 @@ def port_of(text: str, variable: str) -> int:
     """Read a port number.
 
     Raises:
-        ConfigurationError: the text is not a port.
+        ConfigurationError: the value is not a port.
     """
     if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
         return int(text)
@@ -116,8 +117,8 @@ def ensure_free(port: int, setting: str) -> None:
 def is_free(port: int) -> bool:
     """Return True if a server could listen on this port of both loopback addresses.
 
-    `localhost` can resolve to `::1` first. A program that listens there would receive the Spark token, so the port must
-    be free on both addresses.
+    `localhost` can resolve to `::1` first. A program that listens on the port there would receive the Spark token, so
+    the port must be free on both addresses.
     """
     if not _can_bind(socket.AF_INET, LOOPBACK, port):
         return False
@@ -125,8 +126,8 @@ def is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str | None:
-    """Return the process that listens on a port, for example `java (pid 4711)`, or None if the system does not report
-    it."""
+    """Return the process that listens on a port, for example `java (pid 4711)`; None if the system does not report the
+    process."""
     try:
         for connection in psutil.net_connections("tcp"):
             if not connection.laddr or connection.status != psutil.CONN_LISTEN:

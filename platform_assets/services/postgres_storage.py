@@ -1,5 +1,5 @@
-"""Dagster's storage in PostgreSQL, whose address can be in a file. Each new connection uses the password that the file
-has at that time."""
+"""Dagster's storage in PostgreSQL, whose address can be in a file. Each new connection uses the password that is in the
+file at that time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from platform_assets.services.secret_files import SUFFIX, secret
 
 
 class _Password(PgTokenProvider):
-    """The password in the address, which is read again for each connection."""
+    """The password in the address. The address is read again for each connection."""
 
     def _fetch_token(self) -> tuple[str, float]:
         # Always expired, so that it is never cached.
@@ -31,14 +31,14 @@ class PostgresStorage(DagsterPostgresStorage):
 
     @classmethod
     def config_type(cls) -> Mapping[str, Any]:
-        """Return an empty schema, because the address is in the environment, or in a file that the environment
-        names."""
+        """Return an empty schema, because the address is in the environment, or in a file to which the environment
+        points."""
         return {}
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]) -> Self:
-        """Create the storage. Raises ConfigurationError if there is no address, or if the file with the address cannot
-        be used."""
+        """Create the storage. Raises ConfigurationError if there is no address, or if the file that contains the
+        address cannot be used."""
         return cls(_address(), inst_data=inst_data, token_provider=_Password())
 
 

@@ -1,5 +1,5 @@
-"""The platform's own code, loaded in the process from which runs are forked. A run reads the code again if the code has
-changed.
+"""The platform's own code, loaded in the process from which runs are forked. If the code has changed, a run loads it
+again.
 
 Importing this module loads the code. Only `multiprocessing`'s fork server imports this module.
 """
@@ -18,9 +18,9 @@ from platform_assets.services.printable import printable
 _log = logging.getLogger(__name__)
 
 MODULES: Final = ("platform_assets.definitions", "platform_assets.kafka.batches.fetching")
-"""Modules that import everything that a run needs for a load."""
+"""Modules whose imports include everything that a run needs for a load."""
 PACKAGES: Final = ("platform_assets",)
-"""Packages whose modules a run uses in the version that is on disk when the run begins."""
+"""Packages of which a run uses the version that is on disk when the run begins."""
 
 Stamp = tuple[int, int]
 """A file's modification time in nanoseconds and its size in bytes. Python's own caches rely on the same two values."""
@@ -36,13 +36,14 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def sources(packages: Iterable[str]) -> dict[str, Stamp | None]:
-    """Return the stamps of all code files in these packages, by path. Only the packages themselves are imported."""
+    """Map the path of each code file in these packages to the file's stamp. Only the packages themselves are imported."""
     folders = [Path(folder) for name in packages for folder in importlib.import_module(name).__path__]
     return {str(path): stamp(path) for folder in folders for path in folder.rglob("*.py")}
 
 
 def load(modules: Iterable[str]) -> None:
-    """Import modules. If a module cannot be imported, the run imports it again and fails, which users see."""
+    """Import modules. If the import of a module fails here, a run imports the module again and fails, so users see the
+    error."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -67,8 +68,8 @@ def forget(packages: Iterable[str]) -> None:
 
 
 def forget_if_changed() -> bool:
-    """Unload the platform's code if one of its files has changed, and return True if so. A run's process calls this
-    before the run begins."""
+    """If one of the files of the platform's code has changed, unload that code and return True. A run's process calls
+    this function before the run begins."""
     changed = not is_as_loaded(PACKAGES, _FILES)
     if changed:
         forget(PACKAGES)

@@ -1,6 +1,6 @@
 """Managed child processes. They are started, awaited and ended by identity, never by name.
 
-A process is identified by its pid together with its start time, so a process that reuses the pid is never signaled. The
+A process is identified by its pid and its start time, so a later process that reuses the pid is never signaled. The
 descendants of a process are identified by a random mark in their environment. They can therefore be found even after
 their parent has died.
 """
@@ -44,19 +44,19 @@ class ServiceSpec:
     """The specification to start one service and to check that it is ready.
 
     Attributes:
-        name: the readable name, which is also the stem of the log file's name.
+        name: the readable name, which is also the name of the log file without its extension.
         command: the argument list. Arguments are public, so they must not contain a secret.
-        environment: variables that are added to the inherited variables, or removed from them if the value is None.
-            They may contain secrets.
+        environment: variables to add to the inherited variables; the value None removes an inherited variable. The
+            values may contain secrets.
         directory: the working directory.
-        log: the file for stdout and stderr. Each start begins a new file. A new file also begins when the file is too
+        log: the file for stdout and stderr. A new file begins at each start, and also when the current file is too
             large. A few earlier files are kept.
         address: the service's address for other programs, without secrets.
         ports: the loopback ports on which the service listens.
         timeout: the number of seconds within which the service must be ready.
         ready: returns True if the service answers. It must not raise, and must not block for more than a second or two.
-        fingerprint: text that differs for different settings, without secrets. It shows if a process was started with
-            older settings.
+        fingerprint: a string that differs for different settings, without secrets. It shows if a process was started
+            with older settings.
         inherits: patterns for the names of the variables that the service inherits from this process.
         umask: the umask for files that the service creates; -1 for the umask of this process.
         log_bytes: the size at which a new log file begins.
@@ -84,8 +84,8 @@ class ProcessRecord:
     Attributes:
         service: the name in the spec.
         pid: the process id; 0 while the process is being started.
-        started: opaque text that distinguishes the process from a later process with the same pid.
-        mark: random text in the environment of the process and its descendants.
+        started: an opaque string that distinguishes the process from a later process with the same pid.
+        mark: a random string in the environment of the process and its descendants.
         log: the log file.
         address: the address for other programs, without secrets.
         ports: the ports on which the process listens.
@@ -128,8 +128,8 @@ class ProcessRecord:
 
 
 def planned(spec: ServiceSpec) -> ProcessRecord:
-    """Return the record of a process that is about to be started. Save the record first: if this program crashes during
-    the start, the record makes cleaning up possible."""
+    """Return the record of a process that is about to be started. Save the record before starting the process: if this
+    program crashes during the start, the record makes cleaning up possible."""
     mark, log = secrets.token_hex(16), str(spec.log)
     return ProcessRecord(spec.name, 0, "", mark, log, spec.address, spec.ports, fingerprint=spec.fingerprint)
 
@@ -210,7 +210,7 @@ def is_alive(record: ProcessRecord) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """Return a process's start time as opaque text that never changes, or None if the process is not running.
+    """Return a process's start time as an opaque string that never changes, or None if the process is not running.
 
     On Linux, this is the kernel's count since boot, which does not change when the clock is set.
     """
@@ -252,7 +252,7 @@ def terminate(record: ProcessRecord, grace: float) -> bool:
         grace: the number of seconds between SIGTERM and SIGKILL.
 
     Returns:
-        True if any process had to be ended. Afterwards, no process with the identity in the record is running.
+        True if any process had to be ended. After this call, no process with the identity in the record is running.
     """
     members = family(record)
     found = bool(members)
@@ -309,8 +309,8 @@ def _keep_log(spec: ServiceSpec) -> subprocess.Popen[bytes]:
 
 
 def _await_log(pid: int) -> None:
-    """Wait until the complete output of a service that this program started is in the log, or until a few seconds have
-    passed."""
+    """Wait until the complete output of a service is in the log, or until a few seconds have passed. This program must
+    have started the service."""
     if (keeper := _keepers.pop(pid, None)) is None:
         return
     try:
@@ -331,8 +331,8 @@ def _signal(processes: Sequence[psutil.Process], *, kill: bool) -> None:
 def _wait_gone(processes: Sequence[psutil.Process], timeout: float) -> None:
     """Wait until none of the processes is running, or until `timeout` seconds have passed.
 
-    A process that has ended counts as ended even if its parent, which is another program, has not collected its exit
-    status.
+    If a process has ended but its parent, which is another program, has not collected its exit status, the process
+    still counts as ended.
     """
     deadline = time.monotonic() + timeout
     left = list(processes)

@@ -21,7 +21,8 @@ def adopt(environ: MutableMapping[str, str], folder: Path) -> None:
     already set are unchanged.
 
     Dagster's own commands read `.env` in the same way. This function does nothing in any other folder. It also does
-    nothing if `PLATFORM_DEFS` names other declarations, because their data is not in this project.
+    nothing if `PLATFORM_DEFS` points to other declarations, because the data for those declarations is not in this
+    project.
     """
     defs = environ.get(DEFS_VARIABLE)
     if not is_project(folder) or (defs and Path(defs).resolve() != (folder / "defs").resolve()):
@@ -37,8 +38,8 @@ def adopt(environ: MutableMapping[str, str], folder: Path) -> None:
 
 
 def workspace_file(environ: Mapping[str, str]) -> Path:
-    """Return the Dagster workspace file next to the folder of declarations. If there is none, return the workspace file
-    of the checkout.
+    """Return the Dagster workspace file next to the folder that contains the declarations. If there is no such file,
+    return the workspace file of the checkout.
 
     Raises ConfigurationError if there is no checkout either.
     """

@@ -1,4 +1,4 @@
-"""One schema registry on loopback: Apicurio, with its data in a separate file. It starts only on request."""
+"""One schema registry on loopback: Apicurio, with its data in a separate file. The registry starts only on request."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ ARCHIVE: Final = Jar(
 
 
 def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str] | None = None) -> Path:
-    """Fetch, verify and unpack the registry's folder if that has not been done, and return the path of the registry's
-    program.
+    """Fetch, verify and unpack the registry if that has not been done yet, and return the path of its program.
 
     Raises:
         JarMismatchError: the archive differs from the lock. Nothing is kept.
@@ -71,8 +70,8 @@ def install(home: Home, report: Callable[[str], None], environ: Mapping[str, str
 
 
 def registry_spec(home: Home, *, environ: Mapping[str, str] | None = None) -> ServiceSpec:
-    """Return the spec to start the installed registry. It keeps the data of the last start, and also the port of the
-    last start if that is free.
+    """Return the spec to start the installed registry. The registry keeps its data from the last start, and also its
+    port if that is still free.
 
     Raises:
         PortTakenError, ConfigurationError: `REGISTRY_PORT` is wrong, or the port is in use.

@@ -1,12 +1,12 @@
-"""Dagster runs in processes that are forked from a process with the code already loaded. They start in half a second
-instead of three.
+"""Dagster runs in processes that are forked from a process with the code already loaded. Such a process starts in half
+a second instead of three.
 
-Such a run has the environment of this process. A code server that was started separately can have another environment,
+The run has the environment of this process. A code server that was started separately can have another environment,
 which determines where its tables are. That code server therefore starts the runs of its own code, unless the settings
-say that it has the same environment as this process.
+say that its environment is the same as that of this process.
 
 Starting a run in this way uses names in Dagster that are not part of a stable API. All of these names are in `_order`
-and `_health`. If a name has moved, a warning is logged, and the run is started by Dagster's own launcher.
+and `_health`. If a name has moved, a warning is logged, and Dagster's own launcher starts the run.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PROCESS_TAG: Final = "platform_assets/process"
-"""Tag of a run with the id and the start time of its process, in the form `pid@start`. The start time is the result of
-`platform_assets.services.process.start_of`."""
+"""Run tag that contains the id and the start time of the run's process, in the form `pid@start`. The start time is the
+result of `platform_assets.services.process.start_of`."""
 
 LIBRARIES: Final = (
     "alembic.command",
@@ -60,7 +60,8 @@ LIBRARIES: Final = (
     "tomlkit",
     "upath.implementations.local",
 )
-"""Modules to load before a run is requested. A missing module is skipped, and the run then loads what it needs.
+"""Modules to load before a run is requested. If a module is missing, it is skipped here, and each run loads what it
+needs.
 
 The project's own code is not included, because a run uses the version that is on disk when the run begins. For the
 platform's code, see `preloaded`.
@@ -69,22 +70,22 @@ PLATFORM: Final = "platform_assets.services.preloaded"
 """The module that loads the platform's code. It comes last, because that code needs the libraries."""
 
 SERVERS_SHARE_ENVIRONMENT: Final = "servers_share_environment"
-"""Launcher setting. The setting is true if code servers that Dagster itself did not start have the environment of this
-process."""
+"""Launcher setting. The setting is true if the code servers that Dagster did not start itself have the same environment
+as this process."""
 
 _MOVED: Final = (ImportError, AttributeError, TypeError)
-"""Errors that show that a name no longer exists, or that a call now takes other arguments."""
+"""Errors which show that a name no longer exists, or that a call takes different arguments than before."""
 _REMEDY: Final = (
     "Install the version of Dagster that requirements.lock pins, or adapt platform_assets/services/run_launcher.py."
 )
 
 
 class PreloadedRunLauncher(DefaultRunLauncher):
-    """Launcher that starts a run itself if the run's code has this process's interpreter and environment. It leaves all
-    other runs to the code server.
+    """Launcher that starts a run itself if the run's code has this process's interpreter and environment. The launcher
+    leaves all other runs to the code server.
 
-    Unlike Dagster's default launcher, it can check if the process of a run is alive. Run monitoring therefore finds a
-    run whose process was killed.
+    Unlike Dagster's default launcher, this launcher can check if the process of a run is alive. Run monitoring
+    therefore finds a run whose process was killed.
     """
 
     def __init__(
@@ -94,8 +95,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
         Args:
             inst_data: Dagster's settings.
-            servers_share_environment: true if code servers that Dagster did not start have the environment of this
-                process.
+            servers_share_environment: true if the code servers that Dagster did not start have the same environment as
+                this process.
         """
         self._servers_share_environment = servers_share_environment
         super().__init__(inst_data)
@@ -134,8 +135,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
                 tells.send_bytes(TAGGED)
 
     def terminate(self, run_id: str) -> bool:
-        """Interrupt the process of a run, which can be done from any process on this machine. Return True if there was
-        such a process."""
+        """Interrupt the process of a run. This works from any process on the same machine. Return True if the run has a
+        live process."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False
@@ -154,14 +155,14 @@ class PreloadedRunLauncher(DefaultRunLauncher):
         return _can_answer_monitoring()
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Check if the process of a run is alive. The code server checks the runs that it started itself."""
+        """Check if the process of a run is alive."""
         if PROCESS_TAG not in run.tags or _of_run(run) is not None:
             return _health(alive=True)
         named = run.tags[PROCESS_TAG]
         return _health(alive=False, message=f"process {named.split('@')[0]} ended without recording a reason")
 
     def _shares_environment(self, run: DagsterRun) -> bool:
-        """Return True if the code of a run was loaded with this process's environment."""
+        """Return True if the code of a run was loaded with the environment of this process."""
         from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 
         origin = run.remote_job_origin
@@ -192,7 +193,8 @@ class PreloadedRunLauncher(DefaultRunLauncher):
 
 @functools.cache
 def _can_answer_monitoring() -> bool:
-    """Return True if run monitoring can be answered. This is called in each monitoring round, but warns only once."""
+    """Return True if health checks of run monitoring can be answered. Each monitoring round calls this function, but it
+    warns only once."""
     try:
         _health(alive=True)
     except _MOVED as moved:
@@ -209,8 +211,8 @@ def _health(*, alive: bool, message: str | None = None) -> CheckRunHealthResult:
 
 
 def _of_run(run: DagsterRun) -> psutil.Process | None:
-    """Return the live process in which `run` was started. Another process with the same id is not returned, and neither
-    is a process that no launcher started."""
+    """Return the live process in which `run` was started. If another process has taken over the process id, or no
+    launcher started a process, return None."""
     pid, _, began = run.tags[PROCESS_TAG].partition("@")
     if not pid.isdecimal() or start_of(int(pid)) != began:
         return None

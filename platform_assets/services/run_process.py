@@ -1,5 +1,5 @@
-"""The code of a run's process. The process uses the project's and the platform's code as they are on disk when the run
-begins."""
+"""The code of a run's process. The process uses the project's and the platform's code in the version that is on disk
+when the run begins."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Final
 from platform_assets.services.log_keeper import Printable
 
 TAGGED: Final = b"tagged"
-"""The message that the launcher sends after it has tagged the run with the run's process."""
+"""The message that the launcher sends once it has tagged the run with the identity of the run's process."""
 
 
 class PrintableStream(io.TextIOWrapper):
-    """Text stream to a file descriptor of this process. Control characters are written as escapes, and colors are
-    removed.
+    """Text stream that writes to a file descriptor of this process. Control characters are written as escapes, and
+    colors are removed.
 
     Dagster stores the output of a run in a separate file. The output may include tracebacks with text from records.
     """

@@ -1,9 +1,9 @@
 """Credentials of secured brokers and their clients: the home's own certificate authority, its certificates, and
 passwords.
 
-Everything is in the home's folder `security`, which only its owner can open, and in files that only their owner can
-read. Passwords are random, and no password is on an argument list. Controllers always identify each other by
-certificate, because Kafka stores logins in the very log on which controllers agree. Brokers and clients use the same
+All credentials are in files in the home's folder `security`. Only the owner can open the folder and read the files.
+Passwords are random and never appear in an argument list. Controllers always identify each other by certificate,
+because Kafka stores logins in the log that the controllers themselves replicate. Brokers and clients use the same
 listener, and authenticate in the same way.
 """
 
@@ -38,7 +38,8 @@ _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _AUTHORITY_DAYS: Final = 3650
 _DAYS: Final = 397
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""Margin that makes a new certificate valid even on a machine whose clock is slightly slow."""
+"""Margin by which the validity of a new certificate begins in the past, so that the certificate is valid even on a
+machine whose clock is slightly slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ class Security:
         }
 
     def broker_properties(self, service: str) -> dict[str, str]:
-        """Return a broker's own properties, including passwords. The broker's certificate is renewed each time, so it
-        does not expire if the broker is restarted now and then."""
+        """Return a broker's own properties, including passwords. Each call renews the broker's certificate, so the
+        certificate does not expire if the broker is restarted now and then."""
         stored = self.folder / f"{service}.pem"
         key = serialization.load_pem_private_key((self.folder / "authority.key").read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
@@ -149,8 +150,8 @@ class Security:
         }
 
     def format_arguments(self) -> tuple[str, ...]:
-        """Return the arguments with which Kafka's format tool sets up logins. The arguments name a file with the
-        logins, because every user can see arguments."""
+        """Return the arguments with which Kafka's format tool sets up logins. The arguments point to a file that
+        contains the logins, because every user can see arguments."""
         if self.kind == "certificate":
             return ()
         lines = (
@@ -161,7 +162,7 @@ class Security:
         return (f"@{self._logins}",)
 
     def forget_format_arguments(self) -> None:
-        """Delete the file with the logins that `format_arguments` wrote. It is no longer needed."""
+        """Delete the file that `format_arguments` wrote, because the logins in it are no longer needed."""
         self._logins.unlink(missing_ok=True)
 
     @property
@@ -197,8 +198,8 @@ def issued(
     start: datetime.datetime | None = None,
     days: int = _DAYS,
 ) -> str:
-    """Make a new key, and a certificate for it that an authority signs. Return both as one PEM text in the form of
-    Kafka's stores.
+    """Make a new key, and a certificate for the key that an authority signs. Return both as one PEM string in the form
+    of Kafka's stores.
 
     Args:
         key: the key of the authority.

@@ -6,7 +6,7 @@
     python -m platform_assets.services.spark_node connect --host 10.0.0.7 --master spark://spark-master:7077
 
 If Spark's own variable `_SPARK_AUTH_SECRET` contains a secret, these processes encrypt their communication, and
-communicate only with processes that have the same secret. Java replaces this process, so a signal to it is a signal to
+communicate only with processes that have the same secret. Java replaces this process, so signals to this process reach
 Spark.
 """
 
@@ -39,17 +39,17 @@ from platform_assets.services.spark_server import (
 )
 
 AUTH_VARIABLE: Final = "_SPARK_AUTH_SECRET"
-"""Spark's own variable for the secret. Spark passes it on to executors."""
+"""Spark's own variable that contains the secret. Spark passes the variable on to executors."""
 
 MASTER_PORT, WORKER_PORT, DRIVER_PORT, BLOCKS_PORT, CONNECT_PORT = 7077, 7081, 7078, 7079, 15002
 DAEMON_HEAP: Final = "512m"
-"""Heap of a master or a worker. Tasks run in separate executors."""
+"""Java heap of a master or a worker. It can be small, because tasks run in separate executors."""
 _OF_ONE_MACHINE: Final = frozenset({"spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions"})
 
 
 def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command line for a master or a worker. `main` is the name of its class in `org.apache.spark.deploy`,
-    and `settings` are Spark settings."""
+    """Return the command line that starts a master or a worker. `main` is the name of its class in
+    `org.apache.spark.deploy`, and `settings` are Spark settings."""
     return (
         str(java.executable.resolve()), *SPARK_OPTIONS, f"-Xmx{DAEMON_HEAP}", "-XX:+ExitOnOutOfMemoryError",
         f"-Dlog4j2.configurationFile={LOGGING_FILE.as_uri()}",
@@ -59,8 +59,8 @@ def daemon_command(java: Java, main: str, arguments: Sequence[str], settings: Ma
 
 
 def daemon_environment(java: Java) -> dict[str, str | None]:
-    """Return the variables to add to the environment of a master or a worker, with None for variables to remove. A
-    worker passes the environment on to executors."""
+    """Return the variables to add to the environment of a master or a worker; the value None removes a variable. A
+    worker passes its environment on to executors."""
     return {
         **UNICODE_PATHS,
         **CLIENT_VARIABLES,
@@ -109,7 +109,7 @@ def connect_settings(home: Home, host: str, master: str, port: int, environ: Map
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replace this process by the process that the command line names. Return an exit code only if that is not
+    """Replace this process with the process that the command line specifies. Return an exit code only if that is not
     possible."""
     chosen = parser().parse_args(arguments)
     try:

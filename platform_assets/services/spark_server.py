@@ -25,12 +25,13 @@ from platform_assets.services.process import ServiceSpec
 SERVICE: Final = "spark"
 HEAP_VARIABLE: Final = "SPARK_HEAP"
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-"""Spark's own variable, from which the server reads its token. The token is therefore not in argument lists or logs."""
+"""Spark's own variable, from which the server reads its token. This keeps the token out of argument lists and logs."""
 
 LOGGING_FILE: Final = Path(__file__).with_name("spark-log4j2.properties")
 START_TIMEOUT_SECONDS: Final = 180.0
 SECRET_NAMES: Final = "secret|password|token|access[.]?key|jaas|keystore.key|auth.user.info"
-"""Pattern for settings whose values Spark must not show. The last three alternatives are Kafka settings."""
+"""Pattern for the names of settings whose values Spark must not show. The last three alternatives match Kafka settings.
+"""
 
 CONFIGURATION: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -74,14 +75,14 @@ its tasks itself generates a secret. Any other server must be given a secret."""
 CLIENT_VARIABLES: Final[Mapping[str, None]] = dict.fromkeys(
     ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "MASTER")
 )
-"""Variables for clients, including variables that pyspark sets in this process. They would make a server behave like a
-client."""
+"""Variables that are meant for clients, including variables that pyspark sets in this process. If a server inherited
+them, it would behave like a client."""
 
 PURGE_VARIABLE: Final = "MIMALLOC_PURGE_DELAY"
 PURGE_MILLISECONDS: Final = "1000"
 """Time for which Arrow's allocator keeps memory that a Python worker has freed. With the default of 10 ms, the
-allocator returns the memory of each block to the system, which has to clear that memory for the next block. This takes
-up to a tenth of a load's processor time."""
+allocator returns the memory of each block to the system, and the system has to clear that memory for the next block.
+Clearing takes up to a tenth of a load's processor time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def spark_spec(
     runtime lacks.
 
     Args:
-        home: the home for the scratch folder, logs and the token.
+        home: the home that contains the scratch folder, the logs and the token.
         settings: heap, master and Spark settings.
         environ: the environment to read; the process's own by default.
         clients: variables for the Kafka clients in the server's Python workers, in addition to the variables of this
@@ -162,8 +163,8 @@ def spark_spec(
 
 
 def server_settings(home: Home, host: str, master: str, port: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return settings for a server's addresses and folders. Tasks of `master` reach the server at `host`, and clients
-    reach it at `port` on loopback."""
+    """Return settings for a server's addresses and folders. Tasks that `master` runs reach the server at `host`;
+    clients reach the server at `port` on loopback."""
     return {
         "spark.app.name": "platform-assets",
         "spark.master": master,
@@ -178,8 +179,8 @@ def server_settings(home: Home, host: str, master: str, port: int, environ: Mapp
 
 
 def server_command(java: Java, home: Home, configuration: Mapping[str, str], heap: str) -> tuple[str, ...]:
-    """Return the command line for a server with these settings. They are written to a file that only its user can read.
-    Raises OSError."""
+    """Return the command line for a server with these settings. The settings are written to a file that only its owner
+    can read. Raises OSError."""
     scratch = _scratch(home)
     scratch.mkdir(parents=True, exist_ok=True)
     options = [
@@ -203,7 +204,7 @@ def server_command(java: Java, home: Home, configuration: Mapping[str, str], hea
 
 
 def added_jars(home: Home) -> tuple[Path, ...]:
-    """Return the jars that Spark needs for the lake of `home`, in addition to its own jars."""
+    """Return the jars that Spark needs for the lake of `home`, in addition to pyspark's jars."""
     return (*class_path(home, "spark"), *(class_path(home, "s3a") if home.is_in_store else ()))
 
 
@@ -220,8 +221,8 @@ def _scratch(home: Home) -> Path:
 
 
 def object_store(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return settings with which Spark reads and writes files in the object store that the environment names. They
-    contain no secrets.
+    """Return settings with which Spark reads and writes files in the object store that the environment specifies. The
+    settings contain no secrets.
 
     Credentials come from the environment of Spark's own processes. Spark never commits in the object store, because
     none of Delta's LogStores for Spark is safe with concurrent writers.
@@ -241,7 +242,7 @@ def object_store(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def ensure_token(home: Home) -> str:
-    """Return the home's token. If there is no token, create one. Only its owner can read the file.
+    """Return the home's token. If there is no token, create a token in a file that only its owner can read.
 
     Raises:
         OSError: the file can be neither read nor written.
@@ -262,7 +263,7 @@ def read_token(home: Home) -> str | None:
 
 
 def remote(home: Home, address: str) -> str:
-    """Return the value of `SPARK_REMOTE` for a server's address. It contains the token: never print it."""
+    """Return the value of `SPARK_REMOTE` for a server's address. The value contains the token: never print it."""
     token = read_token(home)
     return f"{address}/;token={token}" if token else address
 

@@ -60,7 +60,7 @@ def remove_record(home: Home, service: str) -> None:
 
 
 def remembered_ports(home: Home, service: str) -> tuple[int, ...]:
-    """Return the ports that a service had at its last start. The result is empty if the service never ran."""
+    """Return the ports that a service used at its last start. The result is empty if the service never ran."""
     try:
         value = json.loads(_ports_file(home).read_text(encoding="utf-8"))
         return tuple(int(port) for port in value.get(service, ()))

@@ -1,4 +1,5 @@
-"""Start services in parallel, either all or none of them, and keep the run state correct in the meantime."""
+"""Start several services in parallel, and keep the run state correct while they start. If one fails, none of them
+stays."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from platform_assets.services.process import (
 Reporter = Callable[[str], None]
 
 GRACE_SECONDS: Final = 30.0
-"""Seconds within which a service must end after a request. A broker that is killed checks its logs at the next start.
-"""
+"""Seconds within which a service must end once it is asked to. If a broker has to be killed, it checks its logs at its
+next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Launch:
     Attributes:
         service: the name of the service.
         build: prepares the service and returns its spec. It is called only if the service has to be started.
-        answers: returns True if the process of an earlier start still answers.
+        answers: returns True if the process from an earlier start still answers.
         changed: returns a readable list of the settings that have changed since that start; empty if none have changed.
     """
 
@@ -54,8 +55,8 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
     """Start, in parallel, the services that are not running. If a service fails, end all services that this call
     started.
 
-    A service that runs and answers is not changed. A service that is dead, hung, half-started or was started with other
-    settings is ended completely and then started.
+    A service that runs and answers is not changed. A service that is dead, hung or half-started, or that was started
+    with other settings, is ended completely and then started.
 
     Args:
         home: the home of the services. Its lock must be held.
@@ -66,7 +67,8 @@ def bring_up(home: Home, launches: Sequence[Launch], report: Reporter) -> tuple[
         The records of the services that this call started.
 
     Raises:
-        ServiceStartError: a service did not start. This is the first failure, with the service's log.
+        ServiceStartError: a service did not start. If several services fail, this error is about the first failure. It
+            quotes that service's log.
         PlatformError: as raised by the `build` functions.
     """
     cancel = threading.Event()
@@ -108,8 +110,8 @@ def end_all(home: Home, records: Sequence[ProcessRecord], report: Reporter, grac
     """Request all of these services to end at the same time, and remove them from the run state. Return the number of
     services that were running.
 
-    Brokers must end at the same time: each broker hands over to the others while it ends, and would wait for brokers
-    that have already ended.
+    Brokers must end at the same time: while a broker ends, it hands over to the other brokers, and it would wait for
+    those that have already ended.
     """
     with ThreadPoolExecutor(max(1, len(records))) as pool:
         return sum(pool.map(lambda record: end(home, record, report, grace), records))
@@ -120,11 +122,10 @@ def signals_end_in_order() -> Iterator[None]:
     """Turn a request to end this program into an exception, so that the processes that the program started are ended
     too.
 
-    Without this, SIGTERM and SIGHUP end Python immediately. Some signals are ignored because the shell made this
-    program ignore them (SIGINT in the background of a script, SIGHUP under nohup). This program still ignores these
-    signals, but the programs that it starts do not. Those programs would inherit ignored signals, and Dagster's
-    programs would then ignore SIGTERM as well. Only the main thread can set handlers; in other threads, nothing is
-    changed.
+    Without this, SIGTERM and SIGHUP end Python immediately. The shell may have made this program ignore a signal
+    (SIGINT in the background of a script, SIGHUP under nohup). In that case, this program still ignores the signal, but
+    the programs that it starts do not. If they inherited the ignored signal, Dagster's programs would ignore SIGTERM as
+    well. Only the main thread can set handlers; in other threads, nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -146,7 +147,7 @@ def signals_end_in_order() -> Iterator[None]:
 
 
 def _ignored(number: int, frame: FrameType | None) -> None:
-    """Do nothing. Unlike SIG_IGN, a handler is not inherited by programs that this program starts."""
+    """Do nothing. Programs that this program starts do not inherit a handler, whereas they would inherit SIG_IGN."""
 
 
 def _was_cancelled(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""A Java trust store with the certificates that Python trusts, for the Java inside a Python package.
+"""A Java trust store that contains the certificates that Python trusts. It is for the Java inside a Python package.
 
 That Java has its own list of certificates, which lacks the certificates that this machine was configured to trust.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 PASSWORD: Final = "changeit"
-"""The password that Java uses by default. The store contains only public certificates, but the format requires a
+"""The default password of Java's trust stores. The store contains only public certificates, but the format requires a
 password."""
 
 _MAGIC: Final = 0xFEEDFEED

@@ -1,9 +1,9 @@
-"""Filter for requests to the Dagster UI. It accepts requests from the UI's own pages and from programs, but not from
-other pages in the same browser.
+"""Filter for requests to the Dagster UI. The filter accepts requests from the UI's own pages and from programs, but not
+from other pages in the same browser.
 
 Dagster executes a mutation that arrives by GET or as a form, from any Origin and for any Host. A page on another site,
-or a page whose name was rebound to this machine's address, could therefore start runs. `Guard` is an ASGI application
-around Dagster's application that answers such requests itself.
+or a page whose host name was rebound to this machine's address, could therefore start runs. `Guard` is an ASGI
+application that wraps Dagster's application and answers such requests itself.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from urllib.parse import unquote_plus
 from platform_assets.services.errors import ConfigurationError
 
 HOSTS_VARIABLE: Final = "PLATFORM_UI_HOSTS"
-"""Variable with the names by which browsers reach the UI, in addition to loopback names:
+"""Variable that lists the names by which browsers reach the UI, in addition to loopback names:
 `ui.example.com,ui.example.com:8443`."""
 
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 CONTENT_TYPES: Final = ("application/json", "application/graphql")
-"""Content types that a page from another origin cannot send without a preflight request. Dagster never grants such a
-request."""
+"""Content types that a page from another origin cannot send without a preflight request. Dagster rejects every such
+preflight request."""
 
 POLICY: Final = (
     "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; frame-ancestors 'self'; object-src 'none'"
 )
-"""Content security policy that is added to Dagster's own: a page may not fetch from other sites or send to them, and
-other sites may not frame it."""
+"""Content security policy that is added to Dagster's own policy: a page may not fetch from other sites or send data to
+them, and other sites may not frame the page."""
 
 _ENTRY: Final = re.compile(
     r"(?P<name>[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?"
@@ -53,7 +53,7 @@ class AllowedHosts:
     """Hosts and origins whose requests are accepted.
 
     Attributes:
-        names: host names, without a port and in lower case, that the `Host` header can have. The port in the header
+        names: host names that the `Host` header may contain, in lower case and without a port. The port in the header
             does not matter.
         origins: `host` or `host:port` of pages that may send requests although the `Host` header differs, for example
             because a proxy changes it.
@@ -203,14 +203,14 @@ def _is_graphql(path: str) -> bool:
 
 
 def _without_query(query_string: bytes) -> bytes:
-    """Return the query part of an address without GraphQL, whatever the path. Only scripts in pages read GraphQL
+    """Return the query string without its GraphQL parameter, whatever the path. Only scripts in pages read GraphQL from
     there."""
     parts = query_string.split(b"&")
     return b"&".join(part for part in parts if unquote_plus(part.partition(b"=")[0].decode("latin-1")) != "query")
 
 
 def _is_own(origin: str, host: str, allowed: AllowedHosts) -> bool:
-    """Return True if an Origin belongs to the UI: it is the requested address or a configured one."""
+    """Return True if an Origin belongs to the UI, that is, if it is the requested address or a configured address."""
     for scheme, port in _DEFAULT_PORT.items():
         if origin.lower().startswith(scheme):
             place = origin.lower().removeprefix(scheme).removesuffix(port)
@@ -237,5 +237,5 @@ async def _refuse(refused: Refusal, scope: Scope, receive: Receive, send: Send) 
 
 
 def _shown(text: str) -> str:
-    """Return untrusted text, shortened and in ASCII, without anything that a terminal or page would interpret."""
+    """Return untrusted text, shortened and in ASCII, without anything that a terminal or a page would interpret."""
     return ascii(text[:_SHOWN_LENGTH]) if text else "nothing"
