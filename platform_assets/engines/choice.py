@@ -1,4 +1,4 @@
-"""The choice of a table's engine and of the engine that confirms the table's loads. Only this module imports all
+"""The choice of a table's load engine, and of the engine that confirms the table's loads. Only this module imports all
 engines."""
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class AutoEngine:
         """See `LoadEngine`.
 
         If `orders` are for several tables, the connector engine loads only the table that the columnar engine cannot
-        load, for example one topic in an old format. As soon as there is a second such table, the connector engine
-        loads everything that remains.
+        load, for example one topic in an old format. If the columnar engine cannot load a second table either, the
+        connector engine loads everything that remains.
         """
         given, unsupported = 0, set[TableRef]()
         alone = len({order.table for order in orders}) == 1
@@ -108,8 +108,8 @@ def choose_engine(
 ) -> LoadEngine:
     """Return the engine for tables of `lake`. `settings` and `session` are called when their results are first needed.
 
-    `session` returns the caller's own session, in which Spark's connector loads windows and tables are read. If
-    `remote` is given, the columnar engine sends its jobs to the session that all processes share on that server.
+    `session` returns the caller's own session, in which Spark's connector loads windows and in which tables are read.
+    If `remote` is given, the columnar engine sends its jobs to the session on that server that all processes share.
     Without `remote`, these jobs go to the caller's session too.
     """
     connector = SparkEngine(lake, settings, session)
@@ -127,8 +127,8 @@ def choose_engine(
 
 
 def other_engine(loaded_by: LoadEngineName) -> LoadEngineName:
-    """Return the engine that confirms loads by the engine `loaded_by`. The two engines share no code between a broker's
-    batches and the rows."""
+    """Return the engine that confirms loads by the engine `loaded_by`. The two engines share none of the code that
+    turns a broker's batches into rows."""
     match loaded_by:
         case "columnar":
             return "connector"

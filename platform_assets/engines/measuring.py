@@ -1,5 +1,5 @@
-"""The digests of a table's rows, computed in this process. Compiled code is loaded only at the first call, because few
-processes need it."""
+"""The digests of a table's rows, computed in this process. The compiled code is loaded only when it is first called,
+because few processes need it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The interface of a load engine. A load engine writes a window's records to data files, reports what it wrote, and
 reads windows again.
 
-An engine never commits. Its files are compared with the receipt, and are then committed by `lake.commits` or deleted.
+An engine never commits. Its files are compared with the receipt, and then `lake.commits` commits the files, or the
+files are deleted.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ NO_ROWS = Measured.of_nothing()
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The committed records of one window: those in `ranges` of a topic id, except the offsets in `without`, by
-    partition.
+    """The committed records of one window. They are in the `ranges` of a topic id. `without` contains, for each
+    partition, the offsets to omit from the ranges.
 
-    `window_column` is true if the window's files get a window column, because the table is flat. `field_ids` are then
-    the ids of the table's columns.
+    `window_column` is true if the window's files get a window column, because the table is flat. In that case,
+    `field_ids` are the ids of the table's columns.
     """
 
     topic: str
@@ -39,8 +40,8 @@ class Records:
 
     @property
     def pieces(self) -> tuple[TopicRanges, ...]:
-        """Return the remaining offsets as reads. Each read has at most one range for each partition, and no range is
-        empty."""
+        """Return the offsets that remain after `without`, divided into reads. Each read has at most one range for each
+        partition, and no range is empty."""
         pieces = {p: r.minus(self.without.get(p, ())) for p, r in self.ranges.items() if r.size}
         rounds = max((len(left) for left in pieces.values()), default=0)
         return tuple(TopicRanges({p: left[i] for p, left in pieces.items() if i < len(left)}) for i in range(rounds))
@@ -48,7 +49,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Data files in the table's folder, to which no commit refers yet, and the digests of their rows.
+    """Data files in the table's folder that no commit refers to yet, and the digests of their rows.
 
     `folder`, relative to the table's folder, contains these files and nothing else. `engine` is the engine that read
     the rows from Kafka, or None if that is not known.
@@ -62,7 +63,7 @@ class StagedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The records of one window, to be written to new files of `table` by the load with this id."""
+    """An order to write the records of one window to new files of `table`. `load_id` identifies the load."""
 
     records: Records
     load_id: str
@@ -74,7 +75,7 @@ class TableReader(Protocol):
 
     @property
     def name(self) -> str:
-        """Name that logs and receipts show."""
+        """Name of the engine in logs and receipts."""
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
@@ -89,16 +90,16 @@ class LoadEngine(TableReader, Protocol):
         """Write the records of one window to new files of `table`, one file for each partition or for each
         `records_per_file` records.
 
-        After a failure, the new files are deleted as far as possible; no commit refers to any of them. Raises the
-        platform's errors, among them OffsetsVanishedError, UnreadableTimestampError, and UnknownOutcome if the
+        After a failure, the new files are deleted as far as possible; no commit refers to any of these files. Raises
+        the platform's errors, among them OffsetsVanishedError, UnreadableTimestampError, and UnknownOutcome if the
         connection to the engine broke.
         """
 
     def write_many(
         self, orders: Sequence[Order], records_per_file: int
     ) -> Generator[StagedFiles | PlatformError, None, None]:
-        """Yield what `write` returns or raises for each of `orders`, in their sequence and as soon as each result is
-        known.
+        """Yield the result of `write`, or the error that it raises, for each of `orders`, in their sequence and as soon
+        as it is known.
 
         The orders can belong to several topics. An error concerns only its own window and does not block the others.
         The caller commits or deletes the files that were yielded. When the iterator is closed, files of other orders

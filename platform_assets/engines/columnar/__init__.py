@@ -1,2 +1,2 @@
-"""The columnar engine converts Kafka's record batches to Arrow columns and writes the columns to Parquet files, inside
-Spark's Python workers."""
+"""The columnar engine, which runs inside Spark's Python workers. It converts Kafka's record batches to Arrow columns
+and writes the columns to Parquet files."""

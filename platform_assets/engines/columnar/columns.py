@@ -1,4 +1,4 @@
-"""Conversion of record batches to Arrow columns of a raw table, in blocks of bounded size."""
+"""Conversion of record batches to the Arrow columns of a raw table, in blocks of bounded size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Longs = npt.NDArray[np.int64]
 
 
 def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
-    """Return, for each batch of magic 2, True if its records are committed and not markers.
+    """Return, for each batch of magic 2, True if the batch contains committed records and is not a marker.
 
     `aborted` is the broker's list for this fetch: (producer id, first offset) of each aborted transaction that overlaps
     the fetch. From the first offset on, the producer's batches are aborted up to the producer's next abort marker, or
@@ -59,8 +59,8 @@ def committed(batches: Batches, aborted: Sequence[tuple[int, int]]) -> Mask:
 
 
 def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> Mask:
-    """Return, for each batch, True if it is inside an aborted transaction of its producer: the transaction began at or
-    before the batch, and the producer's abort marker does not precede the batch.
+    """Return, for each batch, True if the batch is inside an aborted transaction of its producer: the transaction began
+    at or before the batch, and no abort marker of the producer lies between the start of the transaction and the batch.
 
     `aborting[i]` is a producer that began a transaction at batch `begun[i]`. `markers` are the batches that are abort
     markers.
@@ -69,8 +69,8 @@ def _inside(producers: Longs, aborting: Longs, begun: Longs, markers: Longs) -> 
     names = np.unique(np.concatenate([producers, aborting]))
 
     def line(of: Longs, at: Longs) -> Longs:
-        """Map each pair of producer and batch to one number that keeps the pairs in order, for a single binary
-        search."""
+        """Map each pair of producer and batch to one number, in the order of the pairs, so that a single binary search
+        finds a pair."""
         return np.searchsorted(names, of) * (count + 1) + at
 
     starts = np.sort(line(aborting, begun))
@@ -107,7 +107,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def as_text(keys: pa.Array) -> pa.Array:
-    """Return a binary array without nulls as a string array. Bytes that are valid UTF-8 are unchanged."""
+    """Convert a binary array without nulls to a string array. Bytes that are valid UTF-8 are unchanged."""
     text = pa.Array.from_buffers(pa.string(), len(keys), keys.buffers(), 0)
     try:
         text.validate(full=True)
@@ -118,7 +118,7 @@ def as_text(keys: pa.Array) -> pa.Array:
 
 
 def java_text(key: bytes) -> str:
-    """Decode `key` like the Java client."""
+    """Decode `key` in the same way as the Java client."""
     return key.decode("utf-8", "java_replace")
 
 
@@ -148,12 +148,12 @@ SCHEMA = pa.schema(
         ("headers", _HEADERS),
     ]
 )
-"""Columns of a raw table without `window`, which is added when files of flat tables are written."""
+"""Columns of a raw table, except `window`. Files of flat tables get the column `window` when they are written."""
 
 BLOCK_BYTES = 1 << 20
-"""Number of unpacked bytes after which a block of compressed batches is closed. With small blocks, the output of one
-step is still in the processor's cache for the next step. A batch is never divided. Adjacent uncompressed batches form
-one block of any size."""
+"""Number of unpacked bytes after which a block of compressed batches is closed. If blocks are small, the output of one
+step is still in the processor's cache when the next step begins. A batch is never divided. Adjacent uncompressed
+batches form one block of any size."""
 _SMALLEST_RECORD = 7
 _WRONG = {
     records.CONTRADICTION: "its records contradict its header",
@@ -174,7 +174,7 @@ class OldFormat(Exception):
 
 
 class TimestampOutOfRange(Exception):
-    """Raised if the timestamp of the record at `offset` (in ms) does not fit into 64 bits as microseconds."""
+    """Raised if the timestamp of the record at `offset` (in ms) does not fit in 64 bits as microseconds."""
 
     def __init__(self, offset: int, timestamp: int) -> None:
         self.offset, self.timestamp = offset, timestamp
@@ -194,8 +194,8 @@ class _Bodies:
 def blocks(
     batches: Batches, aborted: Sequence[tuple[int, int]], topic_id: str, piece: Piece, unpack_buffer: UnpackBuffer
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the committed records of `batches` that are in `piece`, in ascending order and with the columns of SCHEMA.
-    No block is empty.
+    """Yield the committed records of `batches` that are in `piece`, in blocks of ascending offsets that have the
+    columns of SCHEMA. No block is empty.
 
     `aborted` is the broker's list for this fetch. Compressed batches are unpacked in `unpack_buffer`. Raises Damage,
     TooLarge, OldFormat and TimestampOutOfRange.
@@ -217,8 +217,8 @@ def wanted(batches: Batches, aborted: Sequence[tuple[int, int]], piece: Piece) -
 def timestamps(
     batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBuffer
 ) -> Iterator[tuple[Longs, Longs]]:
-    """Yield offsets and timestamps (ms) of those records in the batches `some` that are in `piece`. Raises Damage and
-    TooLarge."""
+    """Yield the offsets and timestamps (ms) of the records in the batches `some`, but only of records that are in
+    `piece`. Raises Damage and TooLarge."""
     for block in _blocks(batches, some, piece, unpack_buffer):
         yield block.offsets, block.timestamps
 
@@ -233,7 +233,7 @@ def _blocks(batches: Batches, some: Longs, piece: Piece, unpack_buffer: UnpackBu
 def _bodies(batches: Batches, some: Longs, unpack_buffer: UnpackBuffer) -> Iterator[_Bodies]:
     """Yield the bodies of the batches `some`, in order. Uncompressed bodies are not copied.
 
-    Compressed bodies are unpacked into `unpack_buffer`, where they stay until the next bodies are requested.
+    Compressed bodies are unpacked into `unpack_buffer`. They stay there until the next bodies are requested.
     """
     packed = batches.attributes & CODEC_MASK
     counts, bases = batches.records_counts, batches.base_offsets
@@ -324,7 +324,7 @@ class _Block:
         )
 
     def _gathered(self, positions: Ints, sizes: Ints) -> pa.Array:
-        """Return the bytes at these positions. A negative size stands for a null."""
+        """Return the bytes at these positions, one value for each position. A negative size stands for a null."""
         count = len(sizes)
         offsets, found = np.empty(count + 1, np.int32), np.empty(arrow.total_size(sizes), np.uint8)
         validity = np.zeros((count + 7) // 8, np.uint8)

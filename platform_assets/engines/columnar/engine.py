@@ -1,5 +1,4 @@
-"""The columnar engine, which works over Spark Connect: Spark's Python workers read record batches and write Arrow
-columns."""
+"""The columnar engine, which uses Spark Connect: Spark's Python workers read record batches and write Arrow columns."""
 
 from __future__ import annotations
 
@@ -39,16 +38,16 @@ if TYPE_CHECKING:
 
 
 LARGEST_SHARE: Final = 5_000_000
-"""Maximum number of offsets per task. It limits the work that is lost with a failed task, and the work that moves to
-another task."""
+"""Maximum number of offsets per task. It limits how much work is lost when a task fails, and how much work then moves
+to another task."""
 _SHARES_A_TASK: Final = 8
 """Number of small windows per task. The overhead of a task is about the cost of writing one small window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shares of all `orders`, in the same sequence. Share `i` belongs to `orders[owners[i]]`. An order without
-    offsets has no shares."""
+    """The shares of all `orders`, in the sequence of the orders. Share `i` belongs to `orders[owners[i]]`. An order
+    without offsets has no shares."""
 
     orders: tuple[Order, ...]
     shares: tuple[Share, ...]
@@ -65,7 +64,7 @@ class Plan:
         *,
         apart: bool,
     ) -> Plan:
-        """Plan several shares for each large window. Small windows share a task, unless `apart` is true.
+        """Divide each large window into several shares. Small windows share a task, unless `apart` is true.
 
         `folder` returns the path of a table on the workers.
 
@@ -100,7 +99,7 @@ class Plan:
         return share + 1 == len(self.owners) or self.owners[share + 1] != self.owners[share]
 
     def of_task(self, task: int) -> dict[int, tuple[Share, ...]]:
-        """Return the shares of a task, by the index of the order that they belong to."""
+        """Return the shares of a task, grouped by the index of the order that they belong to."""
         done: dict[int, tuple[Share, ...]] = {}
         for number in shares_of(task, len(self.shares), self.tasks):
             done[self.owners[number]] = (*done.get(self.owners[number], ()), self.shares[number])
@@ -114,16 +113,17 @@ class Plan:
 _log = logger(__name__)
 
 PATIENCE: Final = 30.0
-"""Seconds within which a broker must answer a worker, including retries."""
+"""Time limit in seconds for a broker to answer a worker, including retries."""
 FETCH_BYTES: Final = 8 << 20
-"""Bytes per fetch request. A worker holds two responses of that size."""
+"""Bytes per fetch request. A worker holds two responses of this size."""
 
 
 @dataclass(frozen=True)
 class ColumnarEngine:
     """Loads windows into `lake`. `settings` and `session` are called when their results are first needed.
 
-    Jobs are sent to the `shared` session if there is one. Tables are read in the session from `session`.
+    Jobs are sent to the `shared` session if there is such a session. Tables are read in the session that `session`
+    returns.
     """
 
     lake: Lake
@@ -146,7 +146,7 @@ class ColumnarEngine:
         """See `LoadEngine`. Uses one Spark job, in which small windows share a task.
 
         If a job dies, another job loads the windows that were not yet yielded. In that job, windows do not share tasks,
-        so a task that dies identifies its window. That window then fails.
+        so if a task dies again, it is clear which window caused this. The load of that window then fails.
         """
         left, failed, apart = deque(orders), dict[str, PlatformError](), len(orders) == 1
         renewed = False
@@ -196,13 +196,13 @@ class ColumnarEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """See `LoadEngine`. Spark reads the files, so they are not measured by the engine that wrote them."""
+        """See `LoadEngine`. Spark reads the files, so the files are not measured by the engine that wrote them."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def _outcomes(
         self, plan: Plan, records_per_file: int
     ) -> Generator[tuple[Order, StagedFiles | PlatformError], None, None]:
-        """Yield each order of `plan` with its outcome, in the sequence of the plan. Raises JobLost."""
+        """Yield each order of `plan` with its outcome, in the order of the plan. Raises JobLost."""
         files, errors = list[WrittenFile](), list[PlatformError]()
         given = 0
         with closing(self._reports(plan, records_per_file)) as reports:
@@ -276,7 +276,7 @@ class ColumnarEngine:
         return StagedFiles(below, new, sum((f.measured for f in files), NO_ROWS), self.name)
 
     def _error(self, errors: Sequence[PlatformError], order: Order) -> PlatformError:
-        """Delete the window's files. Return one of the errors of its shares, preferably a terminal error."""
+        """Delete the window's files. Return one of the errors from its shares, preferably a terminal error."""
         self._delete(order)
         error = min(errors, key=lambda e: not isinstance(e, Terminal))
         if not isinstance(error, TimestampOverflowError):
@@ -315,7 +315,8 @@ def _tables_of(orders: Sequence[Order]) -> str:
 def reports_of(spark: SparkSession, work: Work, tasks: int) -> Generator[Report, None, None]:
     """Run all shares in Spark with this many tasks, and yield their reports in the sequence of the shares.
 
-    Raises what Spark raises. Reports yielded before an error stay valid. Closing the generator early ends the job.
+    Raises the errors that Spark raises. Reports yielded before an error stay valid. Closing the generator early ends
+    the job.
     """
     with closing(texts_of(spark, work, tasks, "platform_assets.engines.columnar.task")) as texts:
         yield from map(Report.from_json, texts)

@@ -1,7 +1,7 @@
-"""Search for records that no load accepts: their timestamp is out of range, or their batch is damaged or exceeds the
-limits.
+"""Search for records that no load accepts, because their timestamp is out of range, or their batch is damaged or
+exceeds the limits.
 
-The search reads all given offsets, as fast as a load with a single task. It runs only after a load was refused.
+The search reads all given offsets, as fast as a load with a single task does. It runs only after a load was refused.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ MOST: Final = 1_000_000
 """Number of records after which the search ends. A later search finds the remaining records."""
 _FETCH_BYTES: Final = 8 << 20
 _PATIENCE: Final = 30.0
-"""Seconds within which a broker must answer, including retries."""
+"""Time limit in seconds for a broker to answer, including retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """Records and batches that no load accepts.
 
-    `records` has `(partition, offset, timestamp in ms)` for each record whose timestamp is out of range. `batches` has
-    the offsets of the batches that exceed the limits, and `damaged` the offsets of the damaged batches, both by
-    partition.
+    `records` contains `(partition, offset, timestamp in ms)` for each record whose timestamp is out of range. `batches`
+    maps each partition to the offsets of its batches that exceed the limits. `damaged` maps each partition to the
+    offsets of its damaged batches.
     """
 
     records: tuple[tuple[int, int, int], ...] = ()
@@ -55,7 +55,7 @@ class Refused:
 def find_refused(
     settings: ClientSettings, topic: str, topic_id: str, pieces: Iterable[TopicRanges], *, most: int = MOST
 ) -> Refused:
-    """Search the offsets in `pieces` for records and batches that no load accepts, and stop after `most` of them.
+    """Search the offsets in `pieces` for records and batches that no load accepts. Stop after finding `most` of them.
 
     The search has no time limit, because its duration depends on the size of the window. It raises
     BrokerUnreachableError if the brokers do not answer. If a broker itself reports a batch as corrupt, the search
@@ -82,7 +82,7 @@ def find_refused(
 
 
 def _search(brokers: Brokers, search: _Search, buffers: Buffers) -> None:
-    """Search up to the end of the range, or up to the end of the first damaged batch."""
+    """Search up to the end of the range. If a batch is damaged, stop at the end of that batch."""
     reading = PartitionReading(brokers, search, buffers)
     try:
         while search.position < search.end and not search.found.enough:
@@ -112,14 +112,14 @@ class _RefusedOffsets:
 
 
 class _Search:
-    """A sink for batches that checks the timestamps of the records and does not keep the records."""
+    """Receiver of batches that checks the timestamps of the records and does not keep the records."""
 
     def __init__(
         self, partition: int, offsets: OffsetRange, found: _RefusedOffsets, unpack_buffer: UnpackBuffer
     ) -> None:
         self.partition, self.position, self.end = partition, offsets.start, offsets.end
         self.old: list[OffsetRange] = []
-        """Offsets in message sets of the older formats."""
+        """Offsets of message sets in the older formats."""
         self.found, self._room = found, unpack_buffer
 
     def observe(self, log_start: int) -> None:

@@ -32,7 +32,7 @@ from platform_assets.model.offsets import OffsetRange
 
 
 class Overtaken(Exception):
-    """Raised if the log start has moved past the read position, so that the broker no longer has the offsets `gone`."""
+    """Raised if the log start has moved past the read position. The broker no longer has the offsets `gone`."""
 
     def __init__(self, partition: int, gone: OffsetRange) -> None:
         self.partition, self.gone = partition, gone
@@ -42,13 +42,13 @@ class Overtaken(Exception):
 def read_piece(
     brokers: Brokers, piece: Piece, buffers: Buffers, unpack_buffer: UnpackBuffer, add: Callable[[pa.RecordBatch], None]
 ) -> None:
-    """Pass the committed records of `piece` to `add` in blocks, ordered by offset and with the columns of
-    `columns.SCHEMA`.
+    """Read the committed records of `piece`, and pass them to `add` in blocks with the columns of `columns.SCHEMA`,
+    ordered by offset.
 
     No block is empty. Memory holds two fetches, one block, and `unpack_buffer`, which is as large as a block. Raises
     Overtaken; `columns.OldFormat` and `columns.TimestampOutOfRange`; DamagedBatchError, BatchTooLargeError,
     EmptyAnswersError, UnstableEndError, TruncationError, TopicRecreatedError, TopicMissingError,
-    BrokerUnreachableError, BrokerRefusedError; and what `add` raises.
+    BrokerUnreachableError, BrokerRefusedError; and the errors that `add` raises.
     """
     rows = _Rows(piece, brokers.topic_id, unpack_buffer, add)
     reading = PartitionReading(brokers, rows, buffers)
@@ -60,7 +60,7 @@ def read_piece(
 
 
 class _Rows:
-    """A sink for batches that converts them to columns."""
+    """Receiver of batches that converts them to columns."""
 
     def __init__(
         self, piece: Piece, topic_id: str, unpack_buffer: UnpackBuffer, add: Callable[[pa.RecordBatch], None]
@@ -72,8 +72,8 @@ class _Rows:
         self._log_start = log_start
 
     def missing(self, until: int) -> None:
-        """Skip offsets that are missing up to `until` because they have no record. Raises Overtaken if offsets below
-        the log start are missing, because retention deleted those in the meantime."""
+        """Skip the missing offsets up to `until`, which have no record. Raises Overtaken if any of these offsets is
+        below the log start, because retention has deleted it in the meantime."""
         until = min(until, self.end)
         if self.position < min(until, self._log_start):
             raise Overtaken(self.partition, OffsetRange(self.position, min(until, self._log_start)))
@@ -110,8 +110,8 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 
 def _written(work: Work, share: Share) -> FileSeries:
-    """Write the files of a share and close them. After any failure, delete the files and raise one of the platform's
-    errors."""
+    """Write the files of a share and close the files. After any failure, delete the files and raise one of the
+    platform's errors."""
     series = FileSeries(
         files_at(share.source.table),
         share.folder,

@@ -1,4 +1,4 @@
-"""The input of tasks: plain values without secrets, because Spark stores and displays plans."""
+"""The input of tasks. It consists of plain values without secrets, because Spark stores and displays plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from platform_assets.model.offsets import OffsetRange
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """The offsets of one partition, `wanted`, that one task reads. Either end of the range can be inside a batch or a
+    """The offsets `wanted` of one partition, which one task reads. Either end of the range can be inside a batch or a
     transaction."""
 
     partition: int
@@ -90,7 +90,7 @@ class Work:
     limits: BatchLimits = field(default_factory=BatchLimits)
 
     def settings(self, environment: Mapping[str, str]) -> ClientSettings:
-        """Return the client settings from a worker's environment. Raises UnsupportedError if a setting is missing or
+        """Read the client settings from a worker's environment. Raises UnsupportedError if a setting is missing or
         invalid."""
         try:
             found = ClientSettings.from_environment(environment, self.bootstrap)

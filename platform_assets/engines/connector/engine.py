@@ -1,5 +1,4 @@
-"""The connector engine, which works over Spark Connect: Spark reads Kafka with Spark's own connector and writes the
-files."""
+"""The connector engine, which uses Spark Connect: Spark reads Kafka with Spark's own connector and writes the files."""
 
 from __future__ import annotations
 
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _CALENDAR_CHANGE_MS: Final = -12_219_292_800_000
-"""1582-10-15. Spark's connector converts each timestamp to `java.sql.Timestamp`, whose dates are in the Julian calendar
-before this day. Older timestamps therefore differ from Kafka's, and some distinct times become equal."""
+"""1582-10-15. Spark's connector converts each timestamp to `java.sql.Timestamp`, which uses the Julian calendar for
+dates before this day. Older timestamps therefore differ from Kafka's timestamps, and some distinct times become equal.
+"""
 
 
 @dataclass(frozen=True)

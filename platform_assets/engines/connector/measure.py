@@ -1,4 +1,4 @@
-"""Reading windows of a table again with Spark. One query reads many windows and returns one result for each."""
+"""Reading windows of a table again with Spark. One query reads many windows and returns one result for each window."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _IDENTITY: Final = 2
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """Return the digests of each window in `frame`, by key. They cover all columns, in order, except the columns that
-    are constant within a window."""
+    """Map each window key in `frame` to the window's digests. The digests cover all columns, in order, except the
+    columns that are constant within a window."""
     from pyspark.sql import functions as F
 
     columns = [name for name in frame.columns if name not in _LEFT_OUT]
@@ -75,7 +75,7 @@ def measure_each(
 ) -> Iterator[tuple[str, Measured | PlatformError]]:
     """Yield the digests of each window of `table` at `version`, or an error, in the order of `keys`.
 
-    If files are lost, the query is halved repeatedly to find the windows that these files belong to.
+    If files are lost, the query is halved repeatedly until it is clear which windows these files belong to.
     """
     found = _read(spark, lake, table, keys, version)
     if isinstance(found, FilesLostError) and len(keys) > 1:

@@ -1,5 +1,5 @@
-"""Search for the records of a window whose timestamp Spark cannot represent. It runs after a load has found such a
-record."""
+"""Search for the records of a window whose timestamps Spark cannot represent. The search runs after a load has found
+such a record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED: Final = 21
 
 def named_timestamps(settings: ClientSettings, records: Records, table: TableRef) -> UnreadableTimestampError | None:
     """Return an error that lists the first records with unreadable timestamps, or None if there are no such records.
-    Raises what `find_refused` raises."""
+    Raises the same errors as `find_refused`."""
     # Imported here because compiled kernels are slow to load, and a process that only sends work does not need them.
     from platform_assets.engines.columnar.refused import find_refused
 

@@ -1,7 +1,7 @@
-"""Spark operations on a raw table: the single batch read of a window, the files written from it, and the digests of its
-rows.
+"""Spark operations on a raw table: reading a window in a single batch, writing the window's files, and computing the
+digests of its rows.
 
-Everything that a read needs is in its arguments. Nothing is looked up later.
+The arguments of a function contain everything that a read needs. Nothing is looked up later.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def kafka_frame(
     ids: FieldIds = NO_IDS,
 ) -> DataFrame:
     """Return the committed records in `reads` with the columns of the raw table. The ranges have exclusive ends, and
-    none of them is empty.
+    none of the ranges is empty.
 
     `ids` are the field ids that Spark writes into files, for columns and struct fields. Spark writes no ids for
     elements.
@@ -120,8 +120,8 @@ def _add_ids(kind: Any, path: Path, ids: Mapping[Path, int]) -> None:
 def write_files(frame: DataFrame, folder: str) -> Measured:
     """Write `frame` to plain Parquet files in `folder`, in one pass, and return the digests of the written rows.
 
-    The server gets the observed values from a listener, and answers without these values if the listener is late. In
-    that case, the digests are computed from the files.
+    The server gets the observed values from a listener. If the listener is late, the server answers without these
+    values. In that case, the digests are computed from the files.
     """
     from pyspark.sql import Observation
 
@@ -139,19 +139,22 @@ def write_files(frame: DataFrame, folder: str) -> Measured:
 
 
 def measure(frame: DataFrame) -> Measured:
-    """Return the digests of the rows in `frame`, computed by a separate aggregation."""
+    """Compute the digests of the rows in `frame` in a separate aggregation."""
     return _measured(frame.agg(*_metrics()).first().asDict())
 
 
 def measure_windows(frame: DataFrame) -> dict[str, Measured]:
-    """Return the digests of each window in `frame`, by key, in one pass. Windows without rows are omitted."""
+    """Map each window key in `frame` to the window's digests, which are computed in one pass. Windows without rows are
+    omitted."""
     return measured_by_window(frame, _metrics())
 
 
 def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str, Measured]:
-    """Return the digests of each window, computed from the aggregates `metrics`, which come from `sums_of`.
+    """Map each window key in `frame` to the window's digests, computed from the aggregates `metrics`, which come from
+    `sums_of`.
 
-    No digest covers the topic's id, but the query reads this column too, which verifies the checksums of its pages.
+    No digest covers the topic's id, but the query reads this column too, which verifies the checksums of the column's
+    pages.
     """
     from pyspark.sql import functions as F
 
@@ -160,12 +163,12 @@ def measured_by_window(frame: DataFrame, metrics: Sequence[Column]) -> dict[str,
 
 
 def window_frame(spark: SparkSession, table: Folder, key: str, version: int) -> DataFrame:
-    """Return the rows of one window at one version of the table."""
+    """Return the rows of one window from one version of the table."""
     return windows_frame(spark, table, [key], version)
 
 
 def windows_frame(spark: SparkSession, table: Folder, keys: Sequence[str], version: int) -> DataFrame:
-    """Return the rows of some windows at one version of the table."""
+    """Return the rows of some windows from one version of the table."""
     from pyspark.sql import functions as F
 
     frame = spark.read.format("delta").option("versionAsOf", version).load(table.spark_path)
@@ -195,8 +198,8 @@ def _raw_columns(frame: DataFrame, topic_id: str, window_key: str, ids: Mapping[
 
 
 def _metrics() -> list[Column]:
-    """Return aggregates for the two digests. Each hash is summed in halves, so the sums do not overflow for up to 2^31
-    rows.
+    """Return the aggregates from which the two digests are computed. Each hash is summed in halves, so the sums do not
+    overflow for up to 2^31 rows.
 
     Spark's `xxhash64` skips nulls, so each nullable column is preceded by its null flag.
     """

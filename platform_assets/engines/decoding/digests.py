@@ -74,8 +74,8 @@ def row_hashes(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
 
 
 def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the fields of structs at any depth. A field is null if a surrounding struct is null. Marks distinguish the
-    nulls of neighboring fields."""
+    """Yield the fields of structs at any depth. A field is null if an enclosing struct is null. Marks distinguish the
+    nulls of adjacent fields."""
     if not pa.types.is_struct(column.type):
         yield column
         return
@@ -119,7 +119,8 @@ class _Tree:
         node[5] = len(self._nodes)
 
     def finished(self) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-        """Return the memory from the lowest buffer on, and the nodes with positions relative to that buffer."""
+        """Return the memory from the start of the lowest buffer on, and the nodes, whose positions are relative to that
+        start."""
         nodes = np.array(self._nodes, np.int64)
         lowest = min(self._buffers, key=lambda buffer: buffer.address)
         for number, at, address in self._places:

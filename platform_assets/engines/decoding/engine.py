@@ -1,5 +1,5 @@
-"""The engine for decoded tables: a Spark job for one or many windows, whose tasks read raw files and write files of two
-tables."""
+"""The engine for decoded tables. It runs a Spark job for one or more windows, whose tasks read raw files and write
+files of two tables."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ _SHARES_A_TASK: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class DecodeOrder:
-    """A window of a topic's raw table at `version`, to be decoded by the load with this id.
+    """An order to decode a window of a topic's raw table at `version`. `load_id` identifies the load.
 
     `layout` and `dead_layout` are the columns of the two output tables, including the window column. `window_columns`
-    and `field_ids` have a value for each output table, first for decoded rows and then for dead letters: whether its
-    files also get the window column, and the ids of its files' columns.
+    and `field_ids` have one entry for each output table, first for decoded rows and then for dead letters. The entry in
+    `window_columns` is true if the table's files also get the window column. The entry in `field_ids` contains the ids
+    of the files' columns.
     """
 
     topic: str
@@ -76,8 +77,8 @@ class DecodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The shares of all `orders`, in the same sequence. Share `i` belongs to `orders[owners[i]]`. An order without rows
-    has no shares."""
+    """The shares of all `orders`, in the sequence of the orders. Share `i` belongs to `orders[owners[i]]`. An order
+    without rows has no shares."""
 
     orders: tuple[DecodeOrder, ...]
     shares: tuple[Share, ...]
@@ -86,8 +87,8 @@ class Plan:
 
     @classmethod
     def of(cls, orders: Sequence[tuple[DecodeOrder, Sequence[Piece]]], parallelism: int) -> Plan:
-        """Plan several shares for each large window. Small windows share a task. `parallelism` is the number of tasks
-        that run at once."""
+        """Divide each large window into several shares. Small windows share a task. `parallelism` is the number of
+        tasks that run at once."""
         shares: list[Share] = []
         owners: list[int] = []
         for index, (order, pieces) in enumerate(orders):
@@ -106,8 +107,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class DecodedFiles:
-    """Files of the two tables, to which no commit refers yet, and the figures for the expectations on the decoded
-    rows."""
+    """Files of the two tables that no commit refers to yet, and the figures for the expectations on the decoded rows."""
 
     decoded: StagedFiles
     dead_letters: StagedFiles
@@ -118,8 +118,8 @@ class DecodedFiles:
 class DecodeEngine:
     """Decodes windows of `lake`. `session` is called when its result is first needed.
 
-    Jobs are sent to the `shared` session if there is one. Tables are read in the session from `session`. `environ`
-    contains the settings of a schema registry.
+    Jobs are sent to the `shared` session if there is such a session. Tables are read in the session that `session`
+    returns. `environ` contains the settings of a schema registry.
     """
 
     lake: Lake
@@ -132,8 +132,8 @@ class DecodeEngine:
         """Write the rows of a window to new files of both tables. After a failure, delete the new files as far as
         possible.
 
-        Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, what decoders
-        raise, and others.
+        Raises FilesLostError for files of the raw table, DecodingUnsupportedError, WorkerLostError, the errors that
+        decoders raise, and others.
         """
         raw = self.lake.table(TableRef.raw(order.topic))
         pieces = self._pieces(order, holdings.files_of(raw, order.window, order.version))
@@ -164,7 +164,7 @@ class DecodeEngine:
         the sequence of `orders`.
 
         The iterator ends early if the job dies or cannot be started. The caller then decodes the remaining orders one
-        by one, which shows the reason. Files of orders that failed or were not yielded are deleted as far as possible.
+        by one, which reveals the cause. Files of orders that failed or were not yielded are deleted as far as possible.
         """
         left, refused = deque(orders), dict[str, PlatformError]()
         try:
@@ -194,7 +194,7 @@ class DecodeEngine:
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int
     ) -> Iterator[tuple[str, Measured | PlatformError]]:
-        """See `TableReader`. Spark reads the files, so they are not measured by the workers that wrote them."""
+        """See `TableReader`. Spark reads the files, so the files are not measured by the workers that wrote them."""
         return measure.measure_each(self.session, self.lake, table, list(keys), version)
 
     def delete(self, order: DecodeOrder) -> None:
@@ -218,8 +218,8 @@ class DecodeEngine:
     def _pieces_of_many(
         self, orders: Sequence[DecodeOrder], refused: dict[str, PlatformError]
     ) -> list[tuple[DecodeOrder, list[Piece]]]:
-        """Return the row groups of each order. If the files of an order cannot be read, put the error into `refused` by
-        load id."""
+        """Return the row groups of each order. If the files of an order cannot be read, store the error in `refused`
+        under the order's load id."""
         files: dict[int, dict[str, WindowFiles]] = {}
         found: list[tuple[DecodeOrder, list[Piece]]] = []
         for order in orders:
@@ -239,7 +239,7 @@ class DecodeEngine:
         return outcome
 
     def _outcomes(self, plan: Plan) -> Generator[tuple[DecodeOrder, DecodedFiles | PlatformError], None, None]:
-        """Yield each order of `plan` with its outcome, in the sequence of the plan. Raises JobLost."""
+        """Yield each order of `plan` with its outcome, in the order of the plan. Raises JobLost."""
         own, given = list[Report](), 0
         with closing(self._reports(plan)) as reports:
             for report in reports:
@@ -259,7 +259,8 @@ class DecodeEngine:
             yield order, self._outcome(order, [])
 
     def _outcome(self, order: DecodeOrder, reports: Sequence[Report]) -> DecodedFiles | PlatformError:
-        """Return the outcome of an order from all its reports. If there is an error, delete the order's files."""
+        """Return the outcome of an order, which is determined from all its reports. If there is an error, delete the
+        order's files."""
         errors = [report.error for report in reports if report.error is not None]
         try:
             if not errors:
@@ -369,6 +370,6 @@ class DecodeEngine:
 
 
 def files_layout(layout: pa.Schema) -> pa.Schema:
-    """Return the columns of a table's files as tasks write them: all except `window`, and without comments."""
+    """Return the columns that tasks write to a table's files: all columns except `window`, and without comments."""
     fields = [field.remove_metadata() for field in layout if field.name != "window"]
     return pa.schema([f.with_type(_TOPIC_ID) if f.name == "topic_id" else f for f in fields])

@@ -1,5 +1,5 @@
-"""Conversion of raw records to rows of two tables, one block at a time. Each record becomes one row in exactly one of
-the tables."""
+"""Conversion of raw records to rows of two tables, one block at a time. Each record becomes one row in one of the two
+tables."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class RowMaker:
     """Builder of rows, with the decoder for the value and, if keys are decoded, the decoder for the key.
 
     `layout` and `dead_layout` are the columns of decoded rows and of dead letters. `declaration` is the digest that
-    dead letters record. `repairs` are for the records' window. A dead letter has the value as it was sent, even if the
-    value has a repair.
+    dead letters record. `repairs` are the repairs for the records' window. A dead letter contains the value as it was
+    sent, even if there is a repair for this value.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RowMaker:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Those of `RAW_COLUMNS` that are read for every record."""
+        """The columns among `RAW_COLUMNS` that are read for every record."""
         sides = ("value",) if self._key is None else ("key", "value")
         headers = any(isinstance(decoder, ReadsHeaders) for decoder in (self._value, self._key))
         return (*_OWN, *sides, *(("headers",) if headers else ()))
@@ -53,8 +53,8 @@ class RowMaker:
     def rows(
         self, records: pa.RecordBatch, whole: Callable[[], pa.RecordBatch] | None = None
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the decoded rows and the dead letters of `records`, which have the columns `needed`. Both are in the
-        order of `records`.
+        """Return the decoded rows and the dead letters of `records`, which have the columns `needed`. Decoded rows and
+        dead letters keep the order of `records`.
 
         `whole` returns the same records with `RAW_COLUMNS`, and is called if some of the records are dead letters.
         Without `whole`, `records` must have all of these columns.
@@ -113,7 +113,7 @@ def _side(decoder: Decoder, values: pa.BinaryArray, records: pa.RecordBatch, sid
 
 
 def in_order(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Sort records by partition and offset; return them unchanged if they are already sorted."""
+    """Sort records by partition and offset. Return the same records if they are already sorted."""
     order = order_of(records)
     return records if order is None else records.take(order)
 
@@ -128,7 +128,7 @@ def order_of(records: pa.RecordBatch) -> pa.Array | None:
 
 
 def by_partition(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split rows that are `in_order` by partition, and yield one part for each partition."""
+    """Split the rows `in_order` into one part for each partition, and yield the parts."""
     if not rows.num_rows:
         return
     partitions: npt.NDArray[np.int32] = rows["kafka_partition"].to_numpy()
@@ -138,8 +138,8 @@ def by_partition(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast to a type that differs only in names of elements, in nullability or in the order of fields, or that is
-    wider."""
+    """Cast an array to a type that is wider, or that differs only in names of elements, in nullability or in the order
+    of fields."""
     if array.type == kind:
         return array
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
@@ -156,8 +156,8 @@ def aligned(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _all_dead(value: Decoded, key: Decoded | None) -> tuple[pa.RecordBatch, pa.Array]:
-    """Return the dead letters of a block, ascending by row, and the side of each. If both sides of a record fail,
-    return the value's dead letter."""
+    """Return the dead letters of a block, in ascending order of rows, and the side of each dead letter. If both sides
+    of a record fail, return the dead letter for the value."""
     dead = value.dead
     sides = pa.repeat(pa.scalar("value"), dead.num_rows)
     if key is None or not key.dead.num_rows:

@@ -1,4 +1,4 @@
-"""Code that runs inside Spark's Python workers: it decodes some shares of one or several windows.
+"""Code that runs inside Spark's Python workers: it decodes some shares of one or more windows.
 
 Memory is bounded by a few blocks, however large a row group or a window is.
 """
@@ -31,8 +31,8 @@ from platform_assets.model.untrusted import shown_value
 
 
 class Measurer:
-    """Counter of the rows that fail expectations. It keeps the first few failing rows. `unique` does not apply to
-    single rows: see `uniqueness`.
+    """Counter of the rows that fail expectations. It keeps the first few failing rows. It does not check `unique`,
+    which does not apply to single rows: see `uniqueness`.
 
     `layout` describes the columns of the rows. `figures` also contains the expectations that no row fails.
     """
@@ -47,7 +47,7 @@ class Measurer:
         self.figures = {digest: Figures() for digest, _, _ in self._each}
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Count the failing rows among rows that are being written, in order of partition and offset."""
+        """Count the failing rows among `rows`, which are about to be written and are in order of partition and offset."""
         if not self._each:
             return
         judged = rows.select(self._columns)
@@ -111,7 +111,7 @@ def _maker(work: Work, window: str, value: Decoder, key: Decoder | None) -> RowM
 
 
 def _written(work: Work, share: Share, maker: RowMaker, measurer: Measurer) -> tuple[FileSeries, FileSeries]:
-    """Write the files of a share and close them; `measurer` counts their rows.
+    """Write the files of a share and close the files; `measurer` counts the rows.
 
     After any failure, delete the files and raise one of the platform's errors.
     """
@@ -156,8 +156,8 @@ def _series(
 
 
 def encodings(layout: pa.Schema) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return two groups of leaves: those with dictionary encoding, and those with delta encoding. The second group has
-    the whole numbers and times.
+    """Return two groups of leaves: leaves with dictionary encoding, and leaves with delta encoding. The second group
+    contains the whole numbers and times.
 
     For whole numbers, delta encoding takes less time and less space than a dictionary.
     """
@@ -175,8 +175,8 @@ def _blocks(
 ) -> Iterator[tuple[pa.RecordBatch, Callable[[], pa.RecordBatch]]]:
     """Yield the records of a row group in blocks, ordered by partition and offset, with at least the columns `needed`.
 
-    Each block comes with a function that returns the block's records with all columns, which only dead letters need.
-    The iterator and the function raise FilesLostError if the row group cannot be read.
+    Each block comes with a function that returns the same records with all columns, because dead letters need all
+    columns. The iterator and the function raise FilesLostError if the row group cannot be read.
     """
     most = max(min(BLOCK_BYTES * piece.rows // max(piece.bytes, 1), BLOCK_ROWS), 1)
     # The other columns are read for a whole row group at once. For a large row group, they are therefore read together

@@ -1,8 +1,8 @@
-"""Search for rows of a window that have the same key, by reading the key's columns in the written files.
+"""Search for rows of a window that have the same key. The search reads the key's columns from the written files.
 
 Keys are compared by 64-bit hashes. Rows with the same key are always found. In a window with ten million keys, the
-chance that two different keys count as the same is one in 370,000. Memory is bounded: if a window has too many keys for
-one pass, each pass covers only part of them.
+chance that two different keys count as equal is one in 370,000. Memory is bounded: if a window has too many keys for
+one pass, each pass covers only part of the keys.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _PLACE: Final = ("kafka_partition", "kafka_offset", "tombstone")
 
 Hashes = npt.NDArray[np.uint64]
 Blocks = Callable[[], Iterator[pa.RecordBatch]]
-"""Function that reads the rows from the files each time it is called: the columns of `_PLACE` and those of the key."""
+"""Function that reads the rows from the files each time it is called. The rows have the columns of `_PLACE` and the
+columns of the key."""
 
 
 def measure(expectation: Expectation, folder: Folder, window: str, written: StagedFiles) -> Figures:
@@ -42,8 +43,8 @@ def measure(expectation: Expectation, folder: Folder, window: str, written: Stag
 def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = AT_ONCE) -> Figures:
     """Count the rows that repeat a key (for each key, all its rows except one), and find the most frequent keys.
 
-    `rows` is the number of rows, and `at_once` is the maximum number of keys in memory. Rows without a value in each
-    column of the key are not judged. Tombstones are not judged either. A sample is the second row with its key, by
+    `rows` is the number of rows, and `at_once` is the maximum number of keys in memory. Tombstones and rows that lack a
+    value in any column of the key are not judged. The sample for a key is the second row with that key, in the order of
     partition and offset.
     """
     names, parts = expectation.columns, max(-(-rows // at_once), 1)
@@ -65,7 +66,7 @@ def figures(expectation: Expectation, blocks: Blocks, rows: int, at_once: int = 
 
 
 class _Counts:
-    """Counter for each hash. Memory is bounded by the distinct hashes and `most` additional hashes."""
+    """Counter of hashes. Its memory is bounded by the number of distinct hashes plus `most` additional hashes."""
 
     def __init__(self, most: int) -> None:
         self._most, self._waiting = most, 0
@@ -80,7 +81,7 @@ class _Counts:
             self._fold()
 
     def finished(self) -> tuple[Hashes, npt.NDArray[np.int64]]:
-        """Return each distinct hash and its count."""
+        """Return the distinct hashes, and the count of each hash."""
         self._fold()
         return self._hashes, self._numbers
 
@@ -95,8 +96,8 @@ class _Counts:
 
 
 def _samples(names: Sequence[str], blocks: Blocks, chosen: dict[int, int]) -> tuple[FailingRow, ...]:
-    """Return the second row of each chosen hash, with the number of rows that have the hash and the position of the
-    first such row."""
+    """Return a sample for each hash in `chosen`: the second row with that hash, the number of rows with that hash, and
+    the position of the first such row."""
     firsts: dict[int, list[tuple[int, int, Any]]] = {hash_: [] for hash_ in chosen}
     for block in blocks():
         keys, hashes = _keys(block, names)

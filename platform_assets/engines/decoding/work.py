@@ -1,4 +1,4 @@
-"""The input of decoding tasks: plain values without secrets, because Spark stores and displays plans."""
+"""The input of decoding tasks. It consists of plain values without secrets, because Spark stores and displays plans."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Target = Literal["decoded", "dead_letters"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on share `share`: a file of the table `target`, an error, or the share's completion if there is neither
-    a file nor an error.
+    """A report on share `share`: a file of the table `target`, an error, or, if there is neither a file nor an error,
+    the completion of the share.
 
-    The last report has the `figures` of the share's rows for expectations on single rows.
+    The last report contains `figures`: the results of the expectations on single rows, for the rows of the share.
     """
 
     share: int
@@ -73,8 +73,8 @@ BYTES_APART: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A row group in a file of a raw table. `path` is relative to the table's folder, and `bytes` is the size of the
-    row group's columns."""
+    """A row group in a file of a raw table. `path` is the path of the file relative to the table's folder, and `bytes`
+    is the size of the row group's columns."""
 
     path: str
     group: int
@@ -99,11 +99,11 @@ class Work:
     tables.
 
     `raw`, `decoded` and `dead_letters` are the tables' folders. `schemas` is the folder for schemas that were read from
-    a registry. `registry` is the registry's address, for workers whose environment does not have it. `layout` and
-    `dead_layout` are the columns of the files as tasks write them, without a window column. A partition with
-    `rows_apart` rows or more gets a separate file. `window_columns` and `field_ids` have a value for each output table,
-    first for decoded rows and then for dead letters: whether its files also get a window column, and the ids of its
-    files' columns.
+    a registry. `registry` is the registry's address, for workers whose environment does not contain the address.
+    `layout` and `dead_layout` are the columns that tasks write to the files, without a window column. A partition with
+    `rows_apart` rows or more gets a separate file. `window_columns` and `field_ids` have one entry for each output
+    table, first for decoded rows and then for dead letters. The entry in `window_columns` is true if the table's files
+    also get a window column. The entry in `field_ids` contains the ids of the files' columns.
     """
 
     topic: str
@@ -122,8 +122,8 @@ class Work:
 
 
 def shares_of(pieces: Sequence[Piece], most: int) -> tuple[tuple[Piece, ...], ...]:
-    """Group neighboring pieces into at most `most` shares of about equal size. Few bytes give fewer shares. No share is
-    empty."""
+    """Group neighboring pieces into at most `most` shares of about equal size. If there are only a few bytes, there are
+    fewer shares. No share is empty."""
     total = sum(piece.bytes for piece in pieces)
     number = max(min(most, len(pieces), -(-total // BYTES_APART)), 1)
     return tuple(_divided(pieces, total, number)) if pieces else ()

@@ -1,1 +1,1 @@
-"""Merging small files of flat tables, in Spark tasks or in this process."""
+"""Merging of small files of flat tables, in Spark tasks or in this process."""

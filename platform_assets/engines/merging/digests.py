@@ -1,4 +1,4 @@
-"""Digests of rows from many windows, computed for each window with the same kernels as loads use."""
+"""Digests of rows from many windows, computed separately for each window and with the same kernels that loads use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from platform_assets.model.tables import TableKind
 
 
 class ByWindow:
-    """Adds up the digests of rows by window and topic id. `odd` are the windows with rows that have no digest."""
+    """Adds up the digests of rows, separately for each window and topic id. `odd` contains the windows in which some
+    rows have no digest."""
 
     def __init__(self, kind: TableKind) -> None:
         self._measure = measure_of(kind)
@@ -19,7 +20,7 @@ class ByWindow:
         self.odd: set[str] = set()
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows of any windows."""
+        """Add rows, which can belong to any windows."""
         for place, some in by_place(rows):
             try:
                 found = self._measure(some)

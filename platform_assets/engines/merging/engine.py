@@ -1,5 +1,5 @@
-"""The merging engine: Spark's Python workers merge files, with one task for each group. Without Spark, this process
-merges them."""
+"""The merging engine. Spark's Python workers merge files, with one task for each group of files. Without Spark, this
+process merges the files."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _TASK: Final = "platform_assets.engines.merging.task"
 
 @dataclass(frozen=True)
 class MergeEngine:
-    """Merges files. Jobs are sent to the `shared` session if there is one, or else to the session from `session`. If
-    both are None, this process does the work and sends no job."""
+    """Merges files. Jobs are sent to the `shared` session if there is such a session, or else to the session that
+    `session` returns. If both are None, this process does the work and sends no job."""
 
     session: Callable[[], SparkSession] | None = None
     shared: SharedSession | None = None
 
     def merge(self, work: Work) -> Generator[Report, None, None]:
-        """Yield a report for each share as soon as it is known, in the sequence of the shares. No commit refers to the
-        new files yet.
+        """Yield a report for each share as soon as the report is known, in the sequence of the shares. No commit refers
+        to the new files yet.
 
         If Spark's workers lack the code for a share, this process runs the share. Raises MergingLostError if the job
-        ended early; shares without a report may then have left files in their folders.
+        ended early. In that case, shares without a report might have left files in their folders.
         """
         if self.session is None and self.shared is None:
             yield from _in_process(work, 0)

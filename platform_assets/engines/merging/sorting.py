@@ -1,4 +1,4 @@
-"""Sorting more rows than fit into memory: parts of the rows are kept in an unnamed temporary file.
+"""Sorting of more rows than fit in memory. Parts of the rows are kept in an unnamed temporary file.
 
 An unnamed file disappears with its process, however the process ends. Rows that are erased later must not stay on a
 worker's disk.
@@ -25,8 +25,8 @@ _CODEC: Final = "lz4"
 
 
 def boundaries(samples: Sequence[pa.RecordBatch], by: Sequence[str], parts: int) -> pa.Table:
-    """Return values of the columns `by` that divide rows like those in `samples` into this many parts of about equal
-    size."""
+    """Choose boundaries that divide rows like those in `samples` into this many parts of about equal size. Return the
+    boundaries' values in the columns `by`."""
     found = pa.concat_tables(map(_keys, samples, [by] * len(samples))).combine_chunks()
     found = found.take(order_of(found, by))
     places = [found.num_rows * part // parts for part in range(1, parts)]
@@ -39,25 +39,25 @@ def order_of(rows: pa.Table, by: Sequence[str]) -> pa.Array:
 
 
 def _keys(rows: pa.Table | pa.RecordBatch, by: Sequence[str]) -> pa.Table:
-    """Return the columns `by`. Dictionary columns become plain values, because Arrow cannot sort a table by a
+    """Return the columns `by`. Dictionary columns are converted to plain values, because Arrow cannot sort a table by a
     dictionary column."""
     columns = {name: rows[name] for name in by}
     return pa.table({n: c.cast(c.type.value_type) if pa.types.is_dictionary(c.type) else c for n, c in columns.items()})
 
 
 def sample_of(block: pa.RecordBatch, by: Sequence[str], every: int) -> pa.RecordBatch:
-    """Return those rows of a block whose index is a multiple of `every`."""
+    """Return the columns `by` of the rows in a block whose index is a multiple of `every`."""
     return block.select(list(by)).take(pa.array(np.arange(0, block.num_rows, every)))
 
 
 def step_of(rows: int) -> int:
-    """Return the distance between sampled rows for a table with this many rows."""
+    """Return the distance between sampled rows in a table with this many rows."""
     return max(rows // _SAMPLE_ROWS, 1)
 
 
 @dataclass
 class Parts:
-    """Rows sorted by the columns `by`, in parts that are divided at the rows of `between`. Call `close` afterwards."""
+    """Rows sorted by the columns `by`, in parts that are divided at the rows of `between`. Call `close` after use."""
 
     by: Sequence[str]
     between: pa.Table
@@ -107,10 +107,10 @@ class Parts:
 def sorted_rows(
     blocks: Iterable[pa.RecordBatch], by: Sequence[str], rows: int, samples: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.Table]:
-    """Yield all rows of `blocks`, sorted by the columns `by`; memory is bounded. `rows` is the number of rows.
+    """Yield all rows of `blocks`, sorted by the columns `by`, with bounded memory. `rows` is the number of rows.
 
-    `samples` has the columns `by` of every nth row, where n comes from `step_of`. It is iterated only if there are more
-    rows than fit into memory.
+    `samples` contains every nth row with the columns `by`, where n comes from `step_of`. It is iterated only if there
+    are more rows than fit in memory.
     """
     waiting, size, parts = list[pa.RecordBatch](), 0, None
     seen = 0

@@ -1,7 +1,7 @@
-"""Code that merges files, inside Spark's Python workers or in this process: it runs some shares of a job.
+"""Code that merges files, inside Spark's Python workers or in this process. It runs some shares of a job.
 
-Rows stay Arrow columns, and memory is bounded by a few blocks, however large the files are. Each new file is read
-again, so its digests cover the rows that readers will find.
+Rows stay Arrow columns, and memory is bounded by a few blocks, however large the files are. Each new file is read again
+after writing, so its digests cover the rows that readers will find.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def reports(work: Work, numbers: Iterable[int]) -> Iterator[Report]:
 
 
 def _merged(work: Work, number: int, share: Share) -> Report:
-    """Write the new files of a share and read them again. After any failure, delete the files and raise one of the
-    platform's errors."""
+    """Write the new files of a share, and read the files again. After any failure, delete the files and raise one of
+    the platform's errors."""
     files = files_at(work.table)
     names = list[str]()
     began = time.perf_counter()
@@ -95,7 +95,8 @@ def _numbered(layout: pa.Schema) -> pa.Schema:
 
 
 class _Reader:
-    """Reader for files of one table. It remembers the schemas of the last file, because most files are alike."""
+    """Reader for files of one table. It remembers the schemas of the last file, because most files have the same
+    schemas."""
 
     def __init__(self, work: Work, files: Files) -> None:
         self._work, self._files = work, files
@@ -107,8 +108,8 @@ class _Reader:
             return int(pq.ParquetFile(opened).metadata.num_rows)
 
     def blocks(self, name: str, layout: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file with the columns `layout`; the default is the file's own columns. A column that the
-        file lacks is null.
+        """Yield the rows of a file with the columns `layout`, or with the file's own columns if there is no `layout`. A
+        column that the file lacks is null.
 
         Raises FilesLostError.
         """
@@ -133,7 +134,7 @@ class _Reader:
 
 
 def _rows_at_once(file: pq.ParquetFile) -> int:
-    """Return a number of rows that limits the size of a block, because values can be large."""
+    """Return the maximum number of rows in a block. It limits the size of the block, because values can be large."""
     footer = file.metadata
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     size = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
@@ -146,7 +147,7 @@ def _opened(source: pa.NativeFile, work: Work) -> pq.ParquetFile:
 
 
 def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, most: int) -> bool:
-    """Write rows to a new file until the file has `most` bytes, in row groups of some megabytes. Return False if there
+    """Write rows to a new file, in row groups of some megabytes, until the file has `most` bytes. Return False if there
     are no rows."""
     first = _row_group(rows)
     if not first:
@@ -177,7 +178,7 @@ def _write(files: Files, name: str, rows: Iterator[pa.RecordBatch], work: Work, 
 
 
 def _row_group(rows: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the next rows: a full row group, or all remaining rows if there are fewer."""
+    """Return the next rows: a full row group, or all remaining rows if they do not fill a row group."""
     found, size = list[pa.RecordBatch](), 0
     for block in rows:
         found.append(block)

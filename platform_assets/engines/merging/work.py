@@ -1,4 +1,5 @@
-"""The input and the reports of merging tasks: plain values without secrets, because Spark stores and displays plans."""
+"""The input and the reports of merging tasks. Both consist of plain values without secrets, because Spark stores and
+displays plans."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from platform_assets.model.digest import Digest, Measured
 from platform_assets.model.tables import TableKind
 
 Digests = Mapping[tuple[str, str], Measured]
-"""Digests by window and by topic id. The topic id is part of the key because no digest covers it. A missing value is
-''."""
+"""Digests, keyed by window and topic id. The topic id is part of the key because no digest covers it. A missing window
+or topic id is ''."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Files that one task merges into one new file in the folder `below`, or into several new files of about
+    """Files that one task merges, either into one new file in the folder `below` or into several new files of about
     `file_bytes` each.
 
     `sources` are the names of the files, in the order of their rows. The names are relative to the table's folder and
@@ -55,10 +56,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on share `share`: either the new files or an error. Each new file is listed by name, with the digests of
-    its rows as they were read back.
+    """A report on share `share`, which contains either the new files or an error. `files` maps the name of each new
+    file to the digests of its rows, which were read back from the file.
 
-    If the sources have no rows, there are no new files. `odd` are the windows with rows that have no digest, because no
+    If the sources have no rows, there are no new files. `odd` contains the windows with rows that have no digest. No
     load writes such rows.
     """
 

@@ -1,2 +1,2 @@
-"""Code that load, decode and merge jobs share: the Spark session, jobs and their reports, digests, and writing of data
-files."""
+"""Code that load, decode and merge jobs share: the Spark session, jobs and their reports, digests, and the writing of
+data files."""

@@ -1,7 +1,7 @@
 """Translation of Spark's errors to the platform's errors.
 
-Over Spark Connect, a server-side exception arrives as text. It is recognized by the class names and error conditions
-that Spark, Delta and the Kafka client put into that text.
+Over Spark Connect, a server-side exception arrives as text. The exception is recognized by the class names and error
+conditions that Spark, Delta and the Kafka client put into that text.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _FILES = ("FileNotFoundException", "FAILED_READ_FILE", "DELTA_FILE_NOT_FOUND", "
 _UNWRITABLE = ("Permission denied", "Read-only file system", "Mkdirs failed", "No space left on device",
                "AccessDeniedException")  # fmt: skip
 _DAMAGED = re.compile(r"Record(?: batch)? for partition \S+-(\d+) at offset (\d+) is invalid, cause: ([^\n]+)")
-"""The Kafka client's message for a damaged batch."""
+"""Pattern of the Kafka client's message for a damaged batch."""
 _WORKER_ENDED = ("Python worker exited unexpectedly", "Python worker process terminated", "ExecutorLostFailure")
 
 
 def worker_ended(text: str) -> str | None:
-    """Return Spark's message if a job ended because the processes of a task died on every attempt, or None for other
-    errors."""
+    """Return the part of Spark's message that shows that a job ended because the processes of a task died on every
+    attempt. Return None for other errors."""
     return next((sign for sign in _WORKER_ENDED if sign in text), None)
 
 

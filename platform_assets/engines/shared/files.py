@@ -1,6 +1,6 @@
-"""Writing Arrow columns to a table's data files, in the task that made the columns.
+"""Writing Arrow columns to a table's data files. The task that created the columns writes the files.
 
-Each file gets a unique name. Files left by a task that died or ran twice are in no commit.
+Each file gets a unique name. No commit contains files that were left by a task that died or ran twice.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ ROW_GROUP_BYTES: Final = 8 << 20
 FILE_BYTES: Final = 512 << 20
 """Bytes of columns after which a new file is started."""
 CONSTANT: Final = ("topic_id", "kafka_partition", "kafka_timestamp_type", WINDOW)
-"""Columns of a raw table with few distinct values, for which a dictionary saves space."""
+"""Columns of a raw table that have few distinct values. For these columns, a dictionary saves space."""
 COUNTING: Final = ("kafka_offset", "kafka_timestamp")
 """Columns of a raw table that are written as the differences between successive values."""
 WORTH_CODEC: Final = 0.95
-"""Maximum size after compression, as a share of the sample's size. A column whose sample stays larger is written
-uncompressed, so that readers do not have to copy its values."""
+"""Limit for the compressed size of a column's sample, as a share of its original size. A column whose sample exceeds
+the limit is written uncompressed, so that readers do not have to copy its values."""
 _SAMPLE_BYTES: Final = 64 << 10
-"""Bytes that are sampled from each block and column. The limit keeps one unusual block from dominating the sample."""
+"""Number of bytes that are sampled from each column of each block. The limit keeps one unusual block from dominating
+the sample."""
 _SAMPLE_ROWS: Final = _SAMPLE_BYTES // 8
 """Number of rows to sample from columns with values of eight bytes."""
 _LENGTH_BYTES: Final = 4
@@ -56,13 +57,13 @@ Measure = Callable[[pa.RecordBatch], Measured]
 
 @dataclass
 class FileSeries:
-    """Writes rows, in order of partition and offset, into as few files as suit their readers.
+    """Writes rows, in order of partition and offset, into as few files as suit the readers of these files.
 
     A partition with `rows_apart` rows or more has separate files. Smaller partitions share a file. `table` gives access
     to the table's files. The new files are in the table's folder `below`, and their names start with `stem`. `measure`
     returns the digests of rows. `dictionaries` lists the columns with dictionary encoding, and `deltas` the columns
     with delta encoding, both by the paths of their leaves. If `window` is given, it is added to the rows as a column.
-    `field_ids` are the ids of the columns. `seconds` is the time spent on each step. Raises OSError.
+    `field_ids` are the ids of the columns. `seconds` contains the time spent on each step. Raises OSError.
     """
 
     table: Files
@@ -110,7 +111,7 @@ class FileSeries:
 
 
 class _OpenFile:
-    """A file that is being written. Its last rows wait in memory until their row group is full."""
+    """A file that is being written. The most recent rows wait in memory until their row group is full."""
 
     def __init__(self, table: Files, path: str, schema: pa.Schema, series: FileSeries) -> None:
         self.partitions: dict[int, Rows] = {}
@@ -221,13 +222,13 @@ def codecs(
     dictionaries: Collection[str],
     deltas: Collection[str] = (),
 ) -> str | dict[str, str]:
-    """Return the codec of each column, by the paths of its leaves: `codec`, or none if `codec` does not shrink the
-    column.
+    """Map the paths of each column's leaves to the column's codec: `codec`, or none if `codec` does not shrink the
+    column. If all columns have the same codec, return that codec.
 
-    For compressed, encrypted or random values, a codec only costs time, for the writer and for each reader. The same is
-    true for most differences of numbers, which are bit-packed. `first` are sample rows; see WORTH_CODEC. The codec is
-    tried only on the columns in `deltas`, encoded with `DELTAS`, and on binary columns that are not in `dictionaries`.
-    All other columns keep the codec.
+    For compressed, encrypted or random values, a codec only costs time, both when files are written and each time they
+    are read. The same is true for most differences of numbers, which are bit-packed. `first` are sample rows; see
+    WORTH_CODEC. The codec is tried only on the columns in `deltas`, encoded with `DELTAS`, and on binary columns that
+    are not in `dictionaries`. All other columns keep the codec.
     """
     trial = pa.Codec(codec)
     plain = {
@@ -244,8 +245,7 @@ def codecs(
 
 
 def _packed(columns: list[str], blocks: Sequence[pa.RecordBatch], codec: str) -> set[str]:
-    """Return the columns whose encoded differences `codec` does not shrink. A sample is written to memory to find
-    out."""
+    """Write a sample to memory, and return the columns whose encoded differences `codec` does not shrink."""
     if not columns or not blocks:
         return set()
     sample = pa.Table.from_batches([block.select(columns).slice(0, _SAMPLE_ROWS) for block in blocks])
@@ -273,7 +273,8 @@ def _shrinks(blocks: Sequence[pa.Array], codec: pa.Codec) -> bool:
 
 
 def not_written(error: OSError, table: str) -> PlatformError:
-    """Return the platform's error for an OSError raised while files of the table at `table` were being written."""
+    """Return the platform's error for an OSError that was raised while files of the table at `table` were being
+    written."""
     reason = error.strerror or str(error)
     if is_in_store(table) and not isinstance(error, PermissionError):
         return LakeUnavailableError(table, reason)

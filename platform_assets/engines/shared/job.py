@@ -27,7 +27,7 @@ _NO_PYTHON: Final = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "Error fro
 
 
 class JobLost(Exception):
-    """Raised if a job ended without the reports of all its shares. `task` is the task in which a worker died, if that
+    """Raised if a job ended before all of its shares were reported. `task` is the task in which a worker died, if that
     task is known."""
 
     def __init__(self, cause: Exception) -> None:
@@ -43,11 +43,11 @@ class JobLost(Exception):
 
 
 class Shared(Protocol):
-    """Work of any kind that can be pickled. Its shares are divided among tasks."""
+    """Work of any kind that can be pickled. Its shares are distributed among tasks."""
 
     @property
     def shares(self) -> Sized:
-        """The units of work, divided among tasks."""
+        """The units of work, which are distributed among tasks."""
 
 
 _parallelism: dict[str, int] = {}
@@ -57,7 +57,8 @@ def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Genera
     """Run all shares in Spark with this many tasks. Each task calls the function `reports` of the module `task`. Yield
     the reports as JSON, in the sequence of the shares.
 
-    Raises what Spark raises. Reports yielded before an error stay valid. Closing the generator early ends the job.
+    Raises the errors that Spark raises. Reports yielded before an error stay valid. Closing the generator early ends
+    the job.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -78,8 +79,8 @@ def texts_of(spark: SparkSession, work: Shared, tasks: int, task: str) -> Genera
 
 @lru_cache(maxsize=16)
 def _numbers(spark: SparkSession, shares: int, tasks: int) -> DataFrame:
-    """Return the numbers of the shares, in `tasks` partitions. The result is cached, because its first use requests the
-    columns from the server."""
+    """Return a DataFrame with the numbers of the shares, in `tasks` partitions. The DataFrame is cached, because its
+    first use requests the columns from the server."""
     return spark.range(shares, numPartitions=tasks)
 
 
@@ -89,7 +90,7 @@ def shares_of(task: int, shares: int, tasks: int) -> range:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Return the number of tasks that Spark runs at once. It is queried only once for each session."""
+    """Return the number of tasks that Spark runs at once. Spark is queried only once for each session."""
     if spark.session_id not in _parallelism:
         # The functions of `pyspark.sql` assume classic Spark until the process has made its own session.
         from pyspark.sql.connect import functions as F
@@ -108,7 +109,8 @@ def _mapped(work: Shared, task: str) -> Callable[[Iterator[pa.RecordBatch]], Ite
     code, packed = CODE, pickle.dumps(work)
 
     def fit() -> tuple[Any, str]:
-        """Return the worker's function that runs shares. If the worker does not have it, return None and the reason."""
+        """Return the worker's function that runs shares. If the worker does not have this function, return None and the
+        reason."""
         try:
             from importlib import import_module
 

@@ -1,5 +1,5 @@
-"""Reports of a task to the driver. Each is a JSON string for a file that the task wrote or for the error that ended a
-share.
+"""Reports of a task to the driver. Each report is a JSON string. It describes a file that the task wrote, or the error
+that ended a share.
 
 An error is a report, not an exception. One window's failure therefore does not end the tasks of other windows, and its
 error does not arrive as the text of a Java exception.
@@ -54,7 +54,7 @@ class WrittenFile:
 
     @property
     def statistics(self) -> Mapping[str, Any]:
-        """Delta's statistics for those columns that have statistics in a raw table."""
+        """Delta's statistics for the columns of a raw table that have statistics."""
         each = self.partitions.values()
         least: dict[str, Any] = {
             "kafka_partition": min(self.partitions),
@@ -79,7 +79,7 @@ def _moment(microseconds: int) -> str:
 
 
 class UnsupportedError(PlatformError):
-    """This engine cannot load the records, but the connector engine can; nothing was written."""
+    """Raised if this engine cannot load the records, but the connector engine can. Nothing was written."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -91,8 +91,8 @@ class UnsupportedError(PlatformError):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report on share `share`: a file, an error, or the share's completion if there is neither. `seconds` has the
-    duration of each step."""
+    """A report on share `share`: a file, an error, or, if there is neither, the completion of the share. `seconds`
+    contains the duration of each step."""
 
     share: int
     file: WrittenFile | None = None
@@ -154,7 +154,7 @@ def is_unsupported(report: Mapping[str, Any]) -> bool:
 
 
 def error_in(report: Mapping[str, Any]) -> PlatformError | None:
-    """Return the error in a report of any kind of job, or None if it has no error."""
+    """Return the error in a report from any kind of job, or None if there is no error in the report."""
     if is_unsupported(report):
         return UnsupportedError(report["unsupported"])
     return error_from_json(report["error"]) if "error" in report else None

@@ -1,6 +1,6 @@
 """A Spark Connect session that fails fast and shows its address in errors.
 
-pyspark is imported inside the functions, so a code location loads without it.
+pyspark is imported inside the functions, so a code location loads without pyspark.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ records of 172 bytes."""
 
 
 def address_of(remote: str) -> tuple[str, int]:
-    """Return host and port of `sc://host:port/;parameters`. Raises ConfigurationError, without showing the
+    """Return the host and the port of `sc://host:port/;parameters`. Raises ConfigurationError, without showing the
     parameters."""
     parts = urlsplit(remote.split(";", 1)[0])
     if parts.scheme != "sc" or not parts.hostname:
@@ -62,7 +62,7 @@ def address_of(remote: str) -> tuple[str, int]:
 
 
 def check_reachable(remote: str, timeout: float = 5.0) -> None:
-    """Raise SparkUnreachableError unless something listens at `remote` within `timeout` seconds."""
+    """Raise SparkUnreachableError if no server accepts a connection at `remote` within `timeout` seconds."""
     host, port = address_of(remote)
     try:
         socket.create_connection((host, port), timeout=timeout).close()
@@ -104,8 +104,8 @@ def set_up_client(spark: SparkSession) -> None:
 
     pyspark's own policy retries for ten minutes, which is too long for a user who waits for the cause. In pyspark, all
     sessions of a process also share one thread pool, and any client that closes shuts down this pool. A session also
-    closes its client when the session's memory is freed. If that happens in a thread of the pool, or in a thread that
-    is passing work to the pool, the pool ends during the queries of other sessions.
+    closes its client when the session's memory is freed. If the memory is freed in a thread of the pool, or in a thread
+    that is passing work to the pool, the pool ends during the queries of other sessions.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
@@ -114,8 +114,8 @@ def set_up_client(spark: SparkSession) -> None:
 
 
 def end(spark: SparkSession) -> None:
-    """Stop `spark`, and prevent the session from closing its client a second time when the session's memory is freed:
-    see `set_up_client`."""
+    """Stop `spark`. Prevent the session from closing its client a second time when the session's memory is freed: see
+    `set_up_client`."""
     vars(spark.client).pop("close", None)
     spark.stop()
     spark.client.close = _not_now
@@ -126,7 +126,7 @@ def _not_now() -> None:
 
 
 def _redact(spark: SparkSession) -> None:
-    """Hide secrets in this session's statements and plans. Raises ConfigurationError if the server forbids that."""
+    """Hide secrets in this session's statements and plans. Raises ConfigurationError if the server does not allow that."""
     from pyspark.errors import PySparkException
 
     for name, pattern in REDACTED.items():
@@ -168,7 +168,8 @@ def _is_at(spark: SparkSession, remote: str) -> bool:
 
 
 def configure_codegen(spark: SparkSession, records: int) -> None:
-    """Make Spark interpret the following queries if there are few `records`, and compile the queries if there are many.
+    """Make Spark interpret the queries that follow if there are few `records`, or compile these queries if there are
+    many.
 
     Spark compiles code for each new session and does not reuse that code in the next session. Compiling takes longer
     than reading and writing a small window.
@@ -194,8 +195,9 @@ def without_token(text: str) -> str:
 # with.
 
 _ENDED: Final = ("SESSION_CLOSED", "SESSION_CHANGED", "SESSION_NOT_FOUND", "NO_ACTIVE_SESSION")
-"""A server's responses for a session that was idle for too long (the server then refuses the session's id) or that
-belonged to another server, and pyspark's own error after the second of these responses."""
+"""Error codes which mean that a session has ended. A server returns them for a session that was idle for too long (the
+server then refuses the session's id), or that belonged to another server. In the second case, pyspark raises its own
+error afterwards, which is the last code."""
 _MOST_REFUSED: Final = 1_000
 """Number of closed session ids that a server remembers by default."""
 
@@ -211,8 +213,8 @@ class SharedSession:
     """The session at `remote` for the tables of `lake` and for this `code`. Processes with the same three values share
     the session.
 
-    The newest generation of the session is stored next to the ledger, so that ids which the server refuses permanently
-    are skipped. If the stored value is lost or wrong, the only effect is that these ids are tried again.
+    The newest generation of the session is stored next to the ledger, so that session ids which the server refuses
+    permanently are skipped. If the stored value is lost or wrong, the only effect is that these ids are tried again.
     """
 
     remote: str = field(repr=False)
@@ -221,14 +223,14 @@ class SharedSession:
     _joined: SparkSession | None = field(default=None, init=False, repr=False)
 
     def session(self) -> SparkSession:
-        """Return the session. The first call joins it. Raises SparkUnreachableError and ConfigurationError."""
+        """Return the session. The first call joins the session. Raises SparkUnreachableError and ConfigurationError."""
         if self._joined is None:
             self._joined = self._join()
         return self._joined
 
     def forget(self) -> None:
-        """Leave the session, which continues to exist for other processes. The next call of `session` joins this
-        session again, or the session that replaced it."""
+        """Leave the session, which continues to exist for other processes. The next call of `session` joins the same
+        session again, or the session that has replaced it."""
         if self._joined is not None:
             session, self._joined = self._joined, None
             end(session)

@@ -1,5 +1,5 @@
-"""The code that runs at the start of each task in Spark's Python workers. It compares the versions of the code, and
-avoids work between tasks."""
+"""The code that runs at the start of each task in Spark's Python workers. It compares code versions, and prevents
+unnecessary work between tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES: Final = (
     "platform_assets.lake",
     "platform_assets.model",
 )
-"""Packages of the project that a worker imports. For `decoding`, they include the subpackages."""
+"""Packages of the project that a worker imports. The subpackages of `decoding` are included."""
 
 
 def _digest_of_code() -> str:
@@ -39,7 +39,7 @@ def _digest_of_code() -> str:
 
 
 CODE: Final = _digest_of_code()
-"""Version of the code that a worker runs. It must be identical to the version in this process."""
+"""Version of the code that a worker runs. The version in this process must be identical."""
 
 
 SPARKS_JAR: Final = "spark-core_"
@@ -48,12 +48,12 @@ _tasks = 0
 
 
 def begin_task() -> None:
-    """Avoid work that Spark's worker does between two tasks, which takes 0.1 s of processor time (Spark 4.0.5).
+    """Prevent work that Spark's worker does between two tasks, which takes 0.1 s of processor time (Spark 4.0.5).
 
     The worker clears the caches of Python's importer. The importer then lists the thousands of files in Spark's jar
-    again, although the jar has no Python code. This function therefore removes the jar from the import path. The worker
-    also collects garbage among all objects. Modules and compiled code that have outlived the first task are excluded
-    from then on.
+    again, although the jar contains no Python code. This function therefore removes the jar from the import path. The
+    worker also collects garbage among all objects. Therefore, modules and compiled code that have outlived the first
+    task are excluded from garbage collection from then on.
     """
     global _tasks
     _tasks += 1
