@@ -1,5 +1,5 @@
-"""Copy files into a backup. Unchanged files become links to the files of the previous backup; all others are copied,
-and their digests are computed."""
+"""Copy files into a backup. Unchanged files become links to the files of the previous backup. All other files are
+copied, and the digests of these files are computed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _SQLITE: Final = b"SQLite format 3\x00"
 _BESIDE_DATABASES: Final = (".db-wal", ".db-shm", ".db-journal")
 _BUSY_SECONDS: Final = 60.0
 _AT_ONCE: Final = 16
-"""Number of concurrent requests to an object store. The requests wait for answers, not for a processor."""
+"""Number of concurrent requests to an object store. It can exceed the number of processors, because the requests mostly
+wait for answers."""
 PIECE_BYTES: Final = 2 << 20
-"""Number of bytes to request from an object at a time."""
+"""Number of bytes of an object to request at a time."""
 
 
 _T = TypeVar("_T")
@@ -42,8 +43,8 @@ class Former:
 
 @dataclass
 class Copier:
-    """Fills the folder `into` with a backup. If `links` is true, because the file system supports it, unchanged files
-    are hard links to the files of `former`."""
+    """Fills the folder `into` with a backup. `links` is true if the file system supports hard links; unchanged files
+    are then hard links to the files of `former`."""
 
     into: Path
     former: Former | None
@@ -78,8 +79,8 @@ class Copier:
         return True
 
     def objects(self, folder: Folder, names: Sequence[str], below: str) -> Iterator[tuple[str, bool]]:
-        """Put files from a folder in an object store into the backup, under the path `below`; yield the name of each
-        file, and whether it exists.
+        """Put the files `names` from a folder in an object store into the backup, under the path `below`. For each
+        file, yield its name, and True if it exists.
 
         Raises the errors of `lake.failures`, and BackupNotWritableError.
         """
@@ -106,7 +107,7 @@ class Copier:
             yield name, found is not None
 
     def database(self, origin: Path, path: str) -> bool:
-        """Copy an SQLite database, which may be in use, as it was at one moment.
+        """Copy an SQLite database as it is at a single moment, even if the database is in use.
 
         Raises the same errors as `file`, and BackupInterruptedError.
         """
@@ -138,8 +139,8 @@ class Copier:
         self.done.append(file)
 
     def _linked(self, path: str, source: str) -> BackedUpFile | None:
-        """Link the previous backup's copy as `path`, and return its entry; None if that backup has no copy made from
-        the same `source`."""
+        """Hard-link the previous backup's copy of a file as `path`, and return its entry. Return None if the previous
+        backup has no copy made from the same `source`."""
         known = None if self.former is None or not self.links else self.former.files.get(path)
         if self.former is None or known is None or known.source != source:
             return None
@@ -152,7 +153,7 @@ class Copier:
         return known
 
     def _copy(self, read: Callable[[], bytes], path: str) -> tuple[str, int]:
-        """Write the blocks that `read` returns until it returns an empty one; return the digest and the size.
+        """Write the blocks that `read` returns until it returns an empty block; return the digest and the size.
 
         Raises BackupNotWritableError, and whatever `read` raises.
         """
@@ -175,7 +176,7 @@ class Copier:
 
 
 def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
-    """Yield the result of `ask` for each item, in order. Several calls run in parallel.
+    """Call `ask` for each item, several items in parallel, and yield the results in the order of the items.
 
     After an error, no further calls start.
     """
@@ -187,7 +188,7 @@ def at_once(ask: Callable[[_T], _R], about: Iterable[_T]) -> Iterator[_R]:
 
 
 def home_files(home: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield each file in Dagster's home, and whether it is an SQLite database. Files that SQLite keeps next to a
+    """Yield each file in Dagster's home, with True if the file is an SQLite database. Files that SQLite keeps next to a
     database are not listed, because they belong to the database."""
     for folder, _, names in sorted(os.walk(home)):
         for name in sorted(names):
@@ -197,7 +198,7 @@ def home_files(home: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def can_link(folder: Path) -> bool:
-    """Return whether files in `folder` can be hard-linked; not every file system supports that. Raises
+    """Return True if files in `folder` can be hard-linked, which not every file system supports. Raises
     BackupNotWritableError."""
     first, second = folder / f".first-{os.getpid()}", folder / f".second-{os.getpid()}"
     with writing_backup(folder):

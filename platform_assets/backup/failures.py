@@ -44,7 +44,8 @@ class BackupDamagedError(Terminal):
 
 
 class RestoreInterruptedError(Terminal):
-    """A restore failed. The data that it was replacing may still be in a folder next to the restored data."""
+    """A restore failed. A folder next to the restored data may still contain the data that the restore was replacing.
+    """
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason
@@ -55,7 +56,8 @@ class RestoreInterruptedError(Terminal):
 
 
 class RestoreHalfDoneError(Terminal):
-    """A backup was complete when it was compared, but damaged when it was read for the restore."""
+    """A backup was complete when its files were compared with the manifest, but damaged when they were read for the
+    restore."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason

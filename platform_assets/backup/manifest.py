@@ -23,10 +23,10 @@ DAGSTER: Final = "dagster"
 LEDGER: Final = "ledger"
 STAGED: Final = ".restoring"
 REPLACED: Final = ".replaced"
-"""Name that marks a place as being replaced by an unfinished restore. In a local place, it is a folder with the data
-that was moved away."""
+"""Name of the mark that an unfinished restore leaves in a place that it is replacing. In a local place, the mark is a
+folder that contains the data that was moved away."""
 OWN: Final = frozenset({STAGED, REPLACED})
-"""Names that a restore creates in a place, and leaves there if the restore dies."""
+"""Names that a restore creates in a place. If the restore dies, they stay there."""
 
 MOST_BYTES: Final = 1 << 30
 """Maximum size of a manifest: enough for several million files."""
@@ -37,9 +37,9 @@ _VERSION_KEY: Final = "platform_assets_backup"
 
 @dataclass(frozen=True, slots=True)
 class BackedUpFile:
-    """A file in a backup. `path` is relative to the backup's folder, with `/` between the parts.
+    """A file in a backup. `path` is relative to the backup's folder, with `/` as the separator.
 
-    `source` describes the original file. If the original looks unchanged, it need not be copied again.
+    `source` is a stamp of the original file. While the stamp stays the same, the file need not be copied again.
     """
 
     path: str
@@ -65,9 +65,9 @@ class BackedUpFile:
 class Manifest:
     """Contents of a backup.
 
-    `tables` has the version of each Delta table, by the table's path below the lake root. `left_out` lists other files
-    below the lake root that were not backed up. `at` is the time when the backup began: everything that existed then is
-    included.
+    `tables` maps the path of each Delta table below the lake root to the table's version. `left_out` lists other files
+    below the lake root that were not backed up. `at` is the time when the backup began: everything that existed at that
+    time is included.
     """
 
     at: datetime
@@ -83,12 +83,12 @@ class Manifest:
         return tuple(part for part in (LEDGER, *tables, DAGSTER) if part in found)
 
     def of(self, parts: Iterable[str]) -> list[BackedUpFile]:
-        """Return the files in these parts."""
+        """Return the files that belong to these parts."""
         wanted = set(parts)
         return [file for file in self.files if file.part in wanted]
 
     def to_json(self) -> str:
-        """Return the content of the manifest file."""
+        """Return the text of the manifest file."""
         fields = {
             _VERSION_KEY: VERSION,
             "at": self.at.astimezone(UTC).isoformat(timespec="seconds"),
@@ -102,7 +102,7 @@ class Manifest:
 def read(backup: Path) -> Manifest:
     """Read the manifest of the backup in this folder.
 
-    Raises BackupDamagedError, and ConfigurationError if a later release wrote it.
+    Raises BackupDamagedError, and ConfigurationError if a later release wrote the manifest.
     """
     place = backup / FILE
     try:
@@ -139,7 +139,8 @@ def _content(place: Path) -> bytes:
 
 
 def _check_path(manifest: Path, path: str) -> None:
-    """Check a path in a manifest. Anybody may have written the manifest, and the restore writes to the paths in it."""
+    """Check a path in a manifest. The check is needed because anybody may have written the manifest, and the restore
+    writes to the paths in it."""
     parts = path.split("/")
     lowest = {LAKE: 3, DAGSTER: 2}.get(parts[0])
     is_path = lowest is not None and len(parts) >= lowest and not {"", ".", ".."} & {*parts} and "\0" not in path
@@ -202,7 +203,7 @@ class Backup:
 def open_regular(place: Path) -> IO[bytes]:
     """Open a file for reading.
 
-    Raises OSError, also if it is not a regular file, because reading a pipe or a device may never end.
+    Raises OSError, also if the path is not a regular file, because reading from a pipe or a device may never end.
     """
     source = open(place, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):

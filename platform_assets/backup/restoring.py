@@ -1,8 +1,8 @@
 """Restore a backup completely or in parts: first compare all files with the manifest, then put them in place.
 
 Existing data stays untouched until all requested parts are known to be complete. If a table is restored without the
-ledger, the ledger may have receipts for later versions of the table. These receipts are removed first, so their windows
-count as not loaded and are requested again.
+ledger, the ledger may contain receipts for later versions of the table. These receipts are removed first, so the
+windows of these receipts count as not loaded and are requested again.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ _RECEIPTS: Final = "_ledger/commits/"
 
 
 class Place(Protocol):
-    """Destination for files from a backup. A restore performs each of its steps in all places before it begins the next
-    step."""
+    """A destination for files from a backup. A restore finishes each step in all places before it begins the next step.
+    """
 
     def begin(self) -> None:
         """Prepare the place. Raises RestoreInterruptedError."""
 
     def take(self) -> Iterator[BackedUpFile]:
-        """Compare the files with the manifest and stage them; yield each file. Existing data stays untouched.
+        """Compare the files with the manifest and stage them; yield each file once it is staged. Existing data stays
+        untouched.
 
         Raises BackupDamagedError and RestoreInterruptedError.
         """
 
     def put(self, progress: Progress) -> None:
-        """Replace the existing data with the staged files. Raises RestoreInterruptedError; the existing data may then
-        be lost."""
+        """Replace the existing data with the staged files. Raises RestoreInterruptedError; if it does, the existing
+        data may be lost."""
 
     def end(self) -> None:
         """Delete all staged files."""
@@ -59,7 +60,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A folder: the lake root or Dagster's home. `names` lists the entries in the folder to replace."""
+    """A folder: the lake root or Dagster's home. `names` lists those entries of the folder that are to be replaced."""
 
     backup: Backup
     root: Path
@@ -111,7 +112,7 @@ class LocalPlace:
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A lake's root in an object store. `names` lists the entries below the root to replace."""
+    """A lake root in an object store. `names` lists those entries below the root that are to be replaced."""
 
     backup: Backup
     root: Folder
@@ -128,9 +129,9 @@ class StorePlace:
             yield file
 
     def put(self, progress: Progress) -> None:
-        """See `Place`: missing data files are sent first. Names of data files are unique, so the existing tables do not
-        change while data files are sent. Then the logs are sent, in the order in which tables depend on one another.
-        Receipts come last, so a window has its rows before its receipt."""
+        """See `Place`: missing data files are sent first. Names of data files are unique, so sending them does not
+        change the existing tables. After that, the logs are sent, in the order in which tables depend on one another.
+        Receipts come last, so a window's rows are in place before its receipt."""
         with restoring_to(self.root):
             self.root.content.write(self._mark, str(self.backup.folder).encode())
             stamps = self.root.content.stamps("")
@@ -158,7 +159,7 @@ class StorePlace:
         """See `Place`: nothing was staged."""
 
     def finish(self) -> None:
-        """See `Place`: the replaced files are already deleted, so only the mark of the restore is removed."""
+        """See `Place`: the replaced files have already been deleted, so only the mark of the restore is removed."""
         with restoring_to(self.root):
             self.root.content.remove_files(self.root.content.written_before(FOREVER, REPLACED))
 
@@ -167,8 +168,8 @@ class StorePlace:
         return f"{REPLACED}/{self.backup.folder.name}"
 
     def _sorted(self) -> tuple[list[list[BackedUpFile]], list[BackedUpFile], list[BackedUpFile]]:
-        """Return the logs, one per table, in the manifest's order; the tables' data files; and the files outside
-        tables."""
+        """Return three lists: the logs, one for each table and in the manifest's order; the data files of all tables;
+        and the files outside tables."""
         logs: dict[str, list[BackedUpFile]] = {}
         others, data, loose = list[BackedUpFile](), list[BackedUpFile](), list[BackedUpFile]()
         for file in self.files:
@@ -193,7 +194,7 @@ class StorePlace:
 
 
 def _is_there(log: Sequence[BackedUpFile], stamps: Mapping[str, str]) -> bool:
-    """Return whether the place already has all commits in a table's log, judging by their stamps."""
+    """Return True if, judging by the stamps, the place already has all commits of a table's log."""
     return all(stamps.get(file.place) == file.source for file in log if file.place.endswith(".json"))
 
 
@@ -201,8 +202,8 @@ def _is_there(log: Sequence[BackedUpFile], stamps: Mapping[str, str]) -> bool:
 class Restored:
     """Result of a restore, or of a dry run.
 
-    `forgotten` lists, by table, the windows whose receipts were removed from the ledger because the table was restored
-    to a version before the loads of these windows.
+    `forgotten` maps each table to the windows whose receipts were removed from the ledger, because the table was
+    restored to a version before the loads of these windows.
     """
 
     backup: Backup
@@ -213,8 +214,8 @@ class Restored:
 
 
 def find(source: Path) -> Backup:
-    """Return the backup at `source` or, if `source` is a folder of backups, the newest one. Raises ConfigurationError
-    and BackupDamagedError."""
+    """Return the backup at `source`. If `source` is a folder that contains backups, return the newest backup in it.
+    Raises ConfigurationError and BackupDamagedError."""
     if not (source / manifest.FILE).is_file():
         with reading_backup(source):
             known = backups(source)
@@ -237,12 +238,12 @@ def restore(
     dry_run: bool = False,
     progress: Progress = lambda text: None,
 ) -> Restored:
-    """Restore all parts of a backup, or only the parts in `only`. Meanwhile, neither loads nor Dagster may run on the
-    lake or the home.
+    """Restore all parts of a backup, or only the parts in `only`. During the restore, neither loads nor Dagster may run
+    on the lake or the home.
 
     With `dry_run`, only compare the backup's files with its manifest. Raises ConfigurationError if the backup lacks a
-    part, if lake and home are nested, or, without `force`, if a part exists already; BackupDamagedError, with nothing
-    changed; RestoreInterruptedError.
+    part, if lake and home are nested, or, without `force`, if a part exists already. Raises BackupDamagedError before
+    anything is changed. Also raises RestoreInterruptedError.
     """
     check_roots_apart(lake, home)
     parts = _chosen(backup, only)
@@ -270,7 +271,7 @@ def restore(
 
 
 def newer_tables(done: Restored, lake: Lake) -> list[str]:
-    """Return the tables that were not restored and have later loads than the restored ledger."""
+    """Return the tables that were not restored but contain loads later than the restored ledger."""
     if LEDGER not in done.parts:
         return []
     versions = done.backup.manifest.tables
@@ -334,7 +335,7 @@ def _places(backup: Backup, parts: Sequence[str], files: Sequence[BackedUpFile],
 
 @contextmanager
 def _begun(places: Sequence[Place]) -> Iterator[None]:
-    """Prepare the places, and delete all staged files at the end of the block."""
+    """Prepare the places for the block. When the block ends, delete all staged files."""
     for place in places:
         place.begin()
     try:

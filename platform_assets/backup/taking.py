@@ -2,7 +2,7 @@
 complete.
 
 Loads continue in the meantime. Unchanged files are hard links to the files of the previous backup. So a backup takes
-only the space and time that new files need, but can be read, restored or deleted by itself.
+only the space and time that new files need, but can be read, restored or deleted independently of other backups.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _LOG: Final = "_delta_log"
 _LOG_FILE: Final = re.compile(r"(\d{20})\.[A-Za-z0-9._-]+")
 _DERIVED_FIRST: Final = tuple(reversed(KINDS))
 _CACHES: Final = frozenset({"baselines", "files", "sessions"})
-"""Ledger folders that can be deleted at any time: notes on what was checked, notes on what data files contain, and
-sessions of one Spark server."""
+"""Ledger folders that can be deleted at any time. They contain notes on what was checked, notes on what data files
+contain, and sessions of one Spark server."""
 _ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedTable:
-    """A Delta table at a version. `name` is its path below the lake root."""
+    """A Delta table pinned to a version. `name` is the table's path below the lake root."""
 
     name: str
     folder: Folder
     version: int
 
     def files(self) -> Iterator[str]:
-        """Yield the files needed to read the table at this version, as paths relative to its folder: the log up to this
-        version, and the data files. Past versions stay in the log, but a data file is only included if this version
-        also lists it."""
+        """Yield the files needed to read the table at this version, as paths relative to the table's folder: the log up
+        to this version, and the data files. Past versions stay in the log, but a data file that only they list is left
+        out."""
         for name in sorted(self.folder.files(_LOG)):
             found = _LOG_FILE.fullmatch(name)
             if found is not None and int(found[1]) <= self.version:
@@ -116,7 +116,8 @@ def _pinned(folder: Folder, name: str) -> PinnedTable | None:
 
 
 def _loose(lake: Lake, tables: list[PinnedTable]) -> Iterator[str]:
-    """Yield the ledger's files outside tables: its version, schemas from registries, and outcomes of deep audits."""
+    """Yield the ledger's files outside tables: its version file, schemas from registries, and outcomes of deep audits.
+    """
     ledger = lake.ledger
     yield from (f"_ledger/{name}" for name in sorted(ledger.files()) if not name.startswith("."))
     known = {table.name for table in tables} | {f"_ledger/{name}" for name in _CACHES}
@@ -145,7 +146,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """A finished backup: its folder, its contents, and how much had to be copied."""
+    """A finished backup: its folder, its contents, and the amount of data that had to be copied."""
 
     folder: Path
     manifest: Manifest
@@ -159,9 +160,9 @@ def take(
     """Back up the lake and Dagster's home to a new folder in `destination`, which is created if it is missing.
 
     If the lake or the home does not exist, it is left out. Raises ConfigurationError if the destination is inside a
-    folder to be backed up, if lake and home are nested, or if there is nothing to back up; BackupNotWritableError,
-    BackupInterruptedError, and whatever reading the lake raises. After an error there is no new backup, and earlier
-    backups are unchanged.
+    folder to be backed up, if lake and home are nested, or if there is nothing to back up. Also raises
+    BackupNotWritableError, BackupInterruptedError, and whatever reading the lake raises. After an error, there is no
+    new backup, and earlier backups are unchanged.
     """
     check_roots_apart(lake, home)
     _check_apart(destination, (home,) if lake.root.is_in_store else (lake.root.path, home))
@@ -228,7 +229,8 @@ def _check_apart(destination: Path, sources: Sequence[Path]) -> None:
 
 
 def _check_not_half_restored(lake: Lake, home: Path) -> None:
-    """Raise BackupInterruptedError if a restore is unfinished, because its partial data would become the newest backup."""
+    """Raise BackupInterruptedError if a restore is unfinished, because a backup of its partial data would become the
+    newest backup."""
     for place in (lake.root, Folder.at(home)):
         if REPLACED in place.folders():
             raise BackupInterruptedError(
@@ -240,7 +242,8 @@ def _check_not_half_restored(lake: Lake, home: Path) -> None:
 
 @contextmanager
 def _alone(destination: Path) -> Iterator[None]:
-    """Keep other processes from backing up to this folder. Raises BackupInterruptedError if one already does."""
+    """Keep other processes from backing up to this folder. Raises BackupInterruptedError if another process is already
+    doing so."""
     with writing_backup(destination):
         lock = os.open(destination / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -284,7 +287,7 @@ def _copy_lake(lake: Lake, pinned: PinnedLake, copier: Copier, progress: Progres
 
 
 def _copied(folder: Folder, names: Iterable[str], below: str, copier: Copier) -> Iterator[tuple[str, bool]]:
-    """Put files from a lake folder into the backup; yield the name of each file, and whether it exists."""
+    """Put files from a lake folder into the backup. For each file, yield its name, and True if it exists."""
     if folder.is_in_store:
         yield from copier.objects(folder, list(names), below)
     else:
@@ -292,7 +295,8 @@ def _copied(folder: Folder, names: Iterable[str], below: str, copier: Copier) ->
 
 
 def _finished(unfinished: Path, folder: Path, made: Manifest) -> Path:
-    """Give a backup its final name once all of it is on disk, so that every backup with a final name is complete."""
+    """Rename a backup to its final name once it is completely on disk, so that every backup with a final name is
+    complete."""
     with writing_backup(unfinished):
         (unfinished / manifest.FILE).write_text(made.to_json())
         os.sync()
