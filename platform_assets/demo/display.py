@@ -1,4 +1,4 @@
-"""Progress of the demo: bars on a terminal; otherwise, a plain line every few seconds."""
+"""Progress of the demo. On a terminal, it is shown as bars; otherwise, as a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from platform_assets.model.untrusted import line
 from platform_assets.terminal import console as terminal
 
 PLAIN_LINE_SECONDS: Final = 5.0
-"""Minimum time between two lines of progress without a terminal."""
+"""Minimum time between two lines of progress if the output is not a terminal."""
 
 PLAIN_WIDTH: Final = 140
-"""Width of a table without a terminal."""
+"""Width of a table if the output is not a terminal."""
 
 
 class Counters(Protocol):
-    """One count per topic, each with a total to reach. It can be called from several threads."""
+    """One count per topic, each with a total to reach. The methods can be called from several threads."""
 
     def advance(self, topic: str, count: int) -> None:
         """Increase the topic's count by `count`."""
@@ -41,11 +41,11 @@ class Display:
         self._clock = clock
 
     def show(self, text: str = "") -> None:
-        """Show a line of the demo itself."""
+        """Show a line from the demo itself."""
         self.console.print(line(text), markup=False, soft_wrap=True)
 
     def detail(self, text: str) -> None:
-        """Show a line of a service or library that the demo uses."""
+        """Show a line from a service or library that the demo uses."""
         self.console.print(line(f"  {text}"), markup=False, soft_wrap=True, style="dim")
 
     @contextmanager
@@ -98,7 +98,7 @@ class _Lines:
             self._report_if_due()
 
     def finish(self) -> None:
-        """Show the final counts, unless they were the last output already."""
+        """Show the final counts, unless the last line already showed them."""
         with self._mutex:
             self._report_now()
 

@@ -3,8 +3,9 @@
 The rows that remain to be sent are those whose numbers are missing from the topic's committed records. `flights` uses a
 transactional producer. Its transactional id never changes, so it fences an earlier process and aborts that process's
 open transaction before the topic is read. `weather` and `planes` use idempotent producers, which cannot fence an
-earlier process. But the broker takes only milliseconds to accept data that a killed process sent, which is long before
-the next process reads the topic, and `state.exclusive_demo` prevents two processes from running at the same time.
+earlier process. If an earlier process was killed, the broker takes only milliseconds to accept the data that the
+process sent, which is long before the next process reads the topic. In addition, `state.exclusive_demo` prevents two
+processes from running at the same time.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class Outlet:
     """Sends rows of a dataset to the dataset's topic, and reports when the rows are in the topic.
 
     With a transactional id, rows are sent between `begin` and `commit` or `abort`. When the outlet is created, it
-    fences every previous holder of the id, and waits until any transaction that was left open is aborted. Without a
-    transactional id, `flush` waits for the sent rows: each row is in the topic once, but an earlier process cannot be
-    fenced.
+    fences every previous holder of the id, and waits until any transaction left open by a previous holder is aborted.
+    Without a transactional id, `flush` waits for the sent rows: each row is in the topic once, but an earlier process
+    cannot be fenced.
     """
 
     def __init__(self, client: ClientSettings, dataset: Dataset, transactional_id: str | None) -> None:
@@ -78,7 +79,7 @@ class Outlet:
         self._call("beginning a transaction", self._producer.begin_transaction)
 
     def send(self, rows: Rows, timestamps: Rows | None) -> None:
-        """Hand rows to the producer, each with its timestamp in ms; for None, the current time is used."""
+        """Hand rows to the producer, each with its timestamp in ms; if a timestamp is None, the current time is used."""
         values = _taken(self._dataset.values, rows)
         keys: Sequence[bytes | None] = (
             [None] * len(rows) if self._dataset.keys is None else _taken(self._dataset.keys, rows)
@@ -91,22 +92,22 @@ class Outlet:
         self._poll(0)
 
     def commit(self) -> None:
-        """Commit the transaction: its rows are in the topic when this returns.
+        """Commit the transaction. When this call returns, the transaction's rows are in the topic.
 
         Raises:
-            TransactionAbortedError: the broker requires an abort: abort the transaction and send its rows again.
-            BrokerUnreachableError: the broker did not answer in time. The next start finds out whether the transaction
-                is committed.
+            TransactionAbortedError: the broker requires an abort. Abort the transaction, and send its rows again.
+            BrokerUnreachableError: the broker did not answer in time. The next start of the demo finds out whether the
+                transaction is committed.
         """
         self._call("committing a transaction", lambda: self._producer.commit_transaction(CALL_SECONDS))
 
     def abort(self, *, after_sending: bool) -> None:
-        """Abort the transaction. With `after_sending`, wait until its records are in the log, where consumers do not
-        see them.
+        """Abort the transaction. With `after_sending`, first wait until its records are in the log, where consumers do
+        not see them.
 
         Omit `after_sending` for a transaction that the broker requires to be aborted. The coordinator refuses to abort
         a transaction that it does not know yet (INVALID_TXN_STATE), for example if the previous transaction has just
-        been committed and nothing of this transaction was sent.
+        been committed and nothing from this transaction was sent.
         """
         if after_sending:
             self._flush()
@@ -118,7 +119,7 @@ class Outlet:
 
         Raises:
             BrokerUnreachableError: the broker did not accept them in time.
-            BrokerRefusedError: the broker refused some of it.
+            BrokerRefusedError: the broker refused some of the rows.
         """
         self._flush()
         if self._failures:
@@ -204,17 +205,17 @@ def _taken(column: Any, rows: Rows) -> list[bytes]:
 
 
 TRANSACTIONAL_IDS: Final[dict[TopicName, str]] = {"flights": "platform-assets-demo-flights"}
-"""Transactional ids of the topics to which rows are sent in transactions."""
+"""Maps each topic to which rows are sent in transactions to its transactional id."""
 
 SEED: Final = 2013
 ATTEMPTS: Final = 5
-"""Maximum number of times that a transaction is sent if the broker requires an abort."""
+"""Maximum number of attempts to send a transaction. Another attempt is made only if the broker requires an abort."""
 
 _PIECE: Final = 5_000
 _STEP_SECONDS: Final = 0.05
 
 OnSent = Callable[[TopicName, int], None]
-"""Function that is called with a topic and the number of its rows that were committed since the last call."""
+"""Function that is called with a topic and the number of its rows that have been committed since the last call."""
 
 
 class Pace:
@@ -222,7 +223,7 @@ class Pace:
 
     Args:
         rows: number of rows.
-        seconds: duration over which they are spread; 0 for all at once.
+        seconds: duration over which the rows are spread; 0 to let all rows through at once.
         stop: once set, no more rows pass.
     """
 
@@ -232,7 +233,8 @@ class Pace:
         self._started = time.monotonic()
 
     def take(self, wanted: int) -> int:
-        """Wait until rows are due, and return how many of the `wanted` rows may be sent now; 0 after `stop` was set."""
+        """Wait until rows are due, and return how many of the `wanted` rows may be sent now. Return 0 once `stop` is
+        set."""
         while not self._stop.is_set():
             if due := min(wanted, self._due() - self._passed):
                 self._passed += due
@@ -265,12 +267,12 @@ class TopicStream:
 
     @property
     def backlog(self) -> Rows:
-        """The missing rows that had already happened when the demo first started."""
+        """The missing rows whose times are before the demo's first start."""
         return self.missing[self.missing < self.schedule.backlog]
 
     @property
     def live(self) -> Rows:
-        """The missing rows that happen while the demo is running."""
+        """The missing rows that are sent live, while the demo is running."""
         return self.missing[self.missing >= self.schedule.backlog]
 
 
@@ -295,14 +297,15 @@ class Streams:
         return {stream.dataset.topic: len(stream.missing) for stream in self._streams}
 
     def send_backlog(self) -> None:
-        """Send, as fast as possible, the missing rows that had already happened when the demo first started."""
+        """Send, as fast as possible, the missing rows whose times are before the demo's first start."""
         self._each(lambda stream: self._send(stream, stream.backlog, live_seconds=None))
 
     def send_live(self, seconds: float) -> None:
-        """Send the other missing rows, each with the time of sending as its timestamp.
+        """Send the remaining missing rows, each with the time of sending as its timestamp.
 
         Args:
-            seconds: duration of a topic's complete live part; a partial one takes a proportional share.
+            seconds: duration of a topic's complete live part. If only some of its rows are missing, sending takes a
+                proportional share of this time.
         """
 
         def send(stream: TopicStream) -> None:
@@ -381,10 +384,10 @@ def open_streams(
 
     Args:
         client: connection settings of the broker.
-        start: first start of the demo, aware.
+        start: time of the demo's first start, timezone-aware.
         stop: see `Streams`.
-        on_sent: called first for the rows that the topics already have, then for newly committed rows, from several
-            threads.
+        on_sent: called first for the rows that the topics already have, and later for newly committed rows. The calls
+            come from several threads.
         datasets: rows that the topics must have; by default, all of the demo's data.
 
     Raises:

@@ -23,8 +23,8 @@ from platform_assets.demo.topic_log import TopicLog
 from platform_assets.lake import datasets
 
 _OFFSET_BITS: Final = 48
-"""A place in the log as one number: the partition in the high bits and the offset in the low bits. The demo's offsets
-are far smaller than 2^48."""
+"""Number of low bits for the offset if a log position is stored as a single number; the high bits are the partition.
+The demo's offsets are far smaller than 2^48."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Exactness:
         doubled: numbers of rows that the table has more than once.
         altered: numbers of rows whose bytes differ from those in the dataset.
         foreign: count of the table's values that do not match any row of the dataset.
-        places_doubled: count of log places (partition and offset) that the table has more than once.
-        not_in_log: count of the table's places where the topic has no committed record, or has the record of another
-            row.
+        places_doubled: count of log positions (partition and offset) that the table has more than once.
+        not_in_log: count of the table's log positions at which the topic has no committed record, or the record of a
+            different row.
         not_in_table: count of the topic's committed records without a row in the table.
     """
 
@@ -60,7 +60,7 @@ class Exactness:
         return not self.faults()
 
     def faults(self) -> list[str]:
-        """Differences, as text."""
+        """Return a description of each difference."""
         named = (("missing", self.missing), ("doubled", self.doubled), ("altered", self.altered))
         counted = (
             (self.foreign, "values do not match any row of the data"),
@@ -114,7 +114,8 @@ def compare(table: Path, dataset: Dataset, log: TopicLog) -> Exactness:
 
 
 def _strangers(places: Rows, rows: Rows, log_places: Rows, log_rows: Rows) -> int:
-    """Return the number of `places` that are missing in the log or that have another row number there."""
+    """Return the number of log positions in `places` that are missing from the log, or at which the log has a different
+    row number."""
     order = np.argsort(log_places)
     at = np.searchsorted(log_places, places, sorter=order)
     inside = at < len(log_places)

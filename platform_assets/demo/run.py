@@ -1,5 +1,4 @@
-"""`make demo`: streams the data, lets the platform load the data, proves that the tables have it, and leaves the UI
-open."""
+"""`make demo`: streams the data, lets the platform load it, proves that the tables match it, and leaves the UI open."""
 
 from __future__ import annotations
 
@@ -40,13 +39,13 @@ DAGSTER: Final[tuple[Service, ...]] = ("dagster-webserver", "dagster-daemon")
 
 
 def run_demo(home: Home, once: bool, *, live_seconds: float = LIVE_SECONDS, display: Display | None = None) -> int:
-    """Run the demo on the data folder `home`; a second run continues where the first one ended.
+    """Run the demo on the data folder `home`. A second run continues where the first run ended.
 
     Args:
         home: the data folder.
         once: end after the proof is printed, instead of leaving the UI open until Ctrl-C.
         live_seconds: duration of the data's live part.
-        display: output of progress; standard output by default.
+        display: shows the progress; on standard output by default.
 
     Returns:
         0 if every table is exact and every check has passed, otherwise 1; 130 if the demo was interrupted before that.
@@ -114,7 +113,7 @@ class _Demo:
     def _follow(
         self, client: ClientSettings, streams: Streams, stop: threading.Event, counters: Counters
     ) -> Mapping[TopicName, TopicView]:
-        """Send the live records, wait until everything is loaded and checked, and return the last view."""
+        """Send the live records, wait until everything is loaded and checked, and return the final view of each topic."""
         # Dagster is slow to import, and nothing needs it before this point.
         import dagster as dg
 
@@ -233,7 +232,7 @@ def _check_declared() -> None:
 
 
 class _Teller:
-    """Passes counts to the current display, and keeps them for the next display."""
+    """Passes counts of sent rows to the current display, and keeps them for the next display."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -241,7 +240,7 @@ class _Teller:
         self._counters: Counters | None = None
 
     def sent(self, topic: TopicName, rows: int) -> None:
-        """Count rows that are in a topic."""
+        """Count rows that have arrived in a topic."""
         with self._mutex:
             self._sent[topic] = self._sent.get(topic, 0) + rows
             if self._counters is not None:
@@ -249,7 +248,7 @@ class _Teller:
 
     @contextmanager
     def to(self, counters: Counters) -> Iterator[None]:
-        """Pass counts to `counters` until the end of the block, beginning with the counts so far."""
+        """Pass counts to `counters` until the end of the block. Begin with the counts so far."""
         with self._mutex:
             self._counters = counters
             for topic, rows in self._sent.items():

@@ -1,4 +1,4 @@
-"""Times of the demo's rows. This module is pure."""
+"""Times of the demo's rows. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ Rows = npt.NDArray[np.int64]
 """Row numbers, ascending."""
 
 BACKLOG_TENTHS: Final = 9
-"""Tenths of each topic's rows that had already happened when the demo first started."""
+"""Share of each topic's rows, in tenths, that belong to the backlog, that is, whose times are before the demo's first
+start."""
 
 BACKLOG_TIME: Final = timedelta(minutes=30)
 """Time between the first backlog row and the demo's first start."""
 
 MARGIN: Final = timedelta(minutes=1)
-"""Time between the topics' first edge and the first backlog row."""
+"""Time between the topics' first window boundary and the first backlog row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Schedule:
     """The rows of one topic over time: a backlog before `start`, and live rows from then on.
 
     Attributes:
-        start: first start of the demo, aware; the same in every later run.
+        start: time of the demo's first start, timezone-aware; the same in every later run.
         rows: number of rows.
     """
 
@@ -45,27 +46,29 @@ class Schedule:
         return self.rows * BACKLOG_TENTHS // 10
 
     def timestamps(self, rows: Rows) -> Rows:
-        """Timestamps of backlog rows in ms since the epoch. They are spread evenly, ascending, and all before `start`."""
+        """Return timestamps of backlog rows, in ms since the epoch. They ascend in even steps, and are all before
+        `start`."""
         first = milliseconds(self.start - BACKLOG_TIME)
         return first + rows * round(BACKLOG_TIME.total_seconds() * 1000) // max(self.backlog, 1)
 
 
 def first_edge(start: datetime) -> datetime:
-    """Return the start of the topics' windows: the whole minute at or before the backlog's first record, minus a
-    margin."""
+    """Return the start of the topics' first window: the time of the first backlog record, minus a margin, rounded down
+    to the whole minute."""
     return (start - BACKLOG_TIME - MARGIN).replace(second=0, microsecond=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Rows sent in one transaction. First, the transaction is sent completely and aborted, `aborted` times."""
+    """Rows sent in one transaction. Before the transaction is committed, it is sent completely and aborted, `aborted`
+    times."""
 
     rows: Rows
     aborted: int
 
 
 TRANSACTION_ROWS: Final = (200, 600)
-"""Minimum and maximum number of rows of a transaction."""
+"""Minimum and maximum number of rows in a transaction."""
 
 ABORTED_SHARE: Final = 0.06
 """Share of transactions that are aborted once before they are committed."""
@@ -82,7 +85,7 @@ def transactions(rows: Rows, seed: int) -> Iterator[Transaction]:
 
 
 def missing_rows(total: int, present: Sequence[int] | Rows) -> Rows:
-    """Return the row numbers of `[0, total)` that are not in `present`, ascending."""
+    """Return, in ascending order, the row numbers in `[0, total)` that are not in `present`."""
     absent = np.ones(total, dtype=bool)
     absent[np.asarray(present, dtype=np.int64)] = False
     return np.flatnonzero(absent).astype(np.int64)

@@ -1,4 +1,4 @@
-"""State of the demo in a data folder: its first start there, and the services that the demo must stop."""
+"""State of the demo in a data folder: the time of its first start there, and the services that the demo must stop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from platform_assets.errors import ConfigurationError
 from platform_assets.services.home import Home
 
 START_VARIABLE: Final = "DEMO_START"
-"""Environment variable with the first edge of the demo's topics, as ISO 8601 in UTC; `defs/flights/defs.yaml` reads it.
-"""
+"""Environment variable that contains the first window boundary of the demo's topics, as ISO 8601 in UTC;
+`defs/flights/defs.yaml` reads it."""
 
 _FILE: Final = "demo.json"
 _LOCK: Final = "demo.lock"
@@ -27,8 +27,8 @@ S = TypeVar("S", bound=str)
 
 
 def remembered_start(root: Path, now: datetime | None = None) -> datetime:
-    """Return the time, aware, when the demo first started in the data folder `root`; the present time if this is the
-    first start.
+    """Return the time, timezone-aware, when the demo first started in the data folder `root`. If this is the first
+    start, return the present time.
 
     Raises:
         ConfigurationError: the file with the start time is damaged.
@@ -57,10 +57,11 @@ def start_setting(start: datetime) -> str:
 
 
 def publish_start(home: Home, setting: str) -> bool:
-    """Publish the start time to every later process of the platform; return True if it was different or unset before.
+    """Publish the start time to every later process of the platform. Return True if another start time, or none, was
+    published before.
 
     The start time is stored in this process's environment, which services inherit, and in `platform.env` in the data
-    folder. From there, `platform_assets.services.platform.variables` reads it for other commands.
+    folder. From that file, `platform_assets.services.platform.variables` reads it for other commands.
     """
     os.environ[START_VARIABLE] = setting
     path = home.variables_file
@@ -74,13 +75,13 @@ def publish_start(home: Home, setting: str) -> bool:
 
 
 def remember_services(root: Path, services: Mapping[str, int | None]) -> None:
-    """Record the services that this demo starts, by pid, in case the demo is killed. None stands for a service that is
-    still starting."""
+    """Record the services that this demo starts, with their pids, in case the demo is killed. The pid None stands for a
+    service that is still starting."""
     _replace(root / _SERVICES, json.dumps(dict(services)) + "\n")
 
 
 def left_services(root: Path, running: Mapping[S, int | None]) -> set[S]:
-    """Return those of the `running` services, by pid, that a killed demo has left behind.
+    """Return those of the `running` services, identified by pid, that a killed demo left behind.
 
     Raises:
         ConfigurationError: the file that lists them is damaged.
@@ -115,7 +116,7 @@ def exclusive_demo(root: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file atomically, so that no reader and no later run sees a partial file."""
+    """Write a file atomically, so that neither a reader nor a later run sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     part.write_text(text, encoding="utf-8")

@@ -36,7 +36,7 @@ class TopicResult:
     Attributes:
         produced: records in the log, including those of aborted transactions.
         committed: records that a read_committed consumer receives.
-        log: the offsets of the topic, from its log start to its last stable offset.
+        log: the offset range of each partition, from its log start to its last stable offset.
         exactness: the comparison of the raw table with the data and the topic.
         typed: the comparison of the decoded table with the source file.
         ranges: the offsets of all sealed windows.
@@ -44,8 +44,8 @@ class TopicResult:
         loaded: number of sealed windows that are in the table.
         with_rows: number of loaded windows that have rows.
         holes: number of offsets in the loaded windows that have no row.
-        checks: results by name, such as `passed`.
-        check_faults: one sentence for each check that has not passed.
+        checks: maps the name of each check to its result, such as `passed`.
+        check_faults: a sentence about each check that has not passed.
     """
 
     produced: int
@@ -72,7 +72,7 @@ class TopicResult:
         return self.log.size - self.produced
 
     def faults(self) -> list[str]:
-        """Differences, as text; empty if there are none."""
+        """A description of each difference; empty if there are none."""
         found = self.exactness.faults()
         if self.loaded != self.sealed:
             found.append(f"{self.sealed - self.loaded} of {self.sealed} windows are not loaded")
@@ -89,7 +89,7 @@ class TopicResult:
 
 
 def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: TopicView) -> TopicResult:
-    """Read topic, table and ledger of one topic and compare them.
+    """Read one topic with its tables and its part of the ledger, and compare them.
 
     Raises:
         BrokerUnreachableError: the topic cannot be read.
@@ -117,8 +117,8 @@ def collect(client: ClientSettings, ledger: Ledger, topic: TopicName, view: Topi
 
 
 def _merged(ranges: Sequence[TopicRanges]) -> TopicRanges:
-    """Return the ranges from the start of the first window to the end of the last one. An added partition starts where
-    it first appears."""
+    """Return, for each partition, the range from the start of the first window to the end of the last window. If a
+    partition was added later, its range starts in the first window that has the partition."""
     starts: dict[int, int] = {}
     for window in ranges:
         for partition, span in window.items():

@@ -1,4 +1,4 @@
-"""The demo's topics on the broker. They are created if they are missing, and read back record by record. The broker's
+"""The demo's topics on the broker. Missing topics are created, and topics are read back record by record. The broker's
 own records decide which rows remain to be sent, and the proof compares the tables with these records. The demo keeps no
 counts of its own that could be wrong."""
 
@@ -52,7 +52,7 @@ class TopicLog:
     """The records of one topic that a scan has read, in no particular order.
 
     Attributes:
-        topic: its name.
+        topic: the topic's name.
         partitions: the Kafka partition of each record.
         offsets: the offset of each record.
         rows: the row number in the value of each record.
@@ -72,7 +72,7 @@ def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = 
 
     Raises:
         BrokerUnreachableError: no broker answered in time.
-        BrokerRefusedError: the broker does not allow it.
+        BrokerRefusedError: the broker does not allow this client to create topics.
     """
     doing = "creating the demo's topics"
     admin = AdminClient(client.librdkafka(), logger=_log)
@@ -89,8 +89,8 @@ def create_topics(client: ClientSettings, partitions: Mapping[TopicName, int] = 
 
 def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
     """Return the offsets of `topic` from its log start to its last stable offset, for every partition. For a moment
-    after a topic is created, some brokers do not know it, and its partitions have no leaders. This call waits until
-    both have changed.
+    after a topic is created, some brokers do not know the topic, and its partitions have no leaders. This call waits
+    until that moment has passed.
 
     Raises:
         BrokerUnreachableError: a partition is unreachable.
@@ -115,7 +115,8 @@ def whole_log(cluster: Cluster, topic: str) -> TopicRanges:
 
 
 def await_decided(cluster: Cluster, topic: str) -> None:
-    """Wait until no transaction of `topic` is undecided, so that its last stable offsets are its ends.
+    """Wait until no transaction in `topic` is undecided, so that the last stable offset of each partition is the
+    partition's end.
 
     A commit is acknowledged as soon as it is certain. The markers of the commit, which make its records visible, follow
     a moment later.
@@ -146,18 +147,18 @@ def scan(
     committed: bool = True,
     on_records: Callable[[int], None] = lambda count: None,
 ) -> TopicLog:
-    """Read every record of `topic` in `ranges`; return the places and row numbers of the records.
+    """Read every record of `topic` in `ranges`; return the partition, the offset and the row number of each record.
 
     Args:
         client: connection settings of the broker.
         topic: name of the topic.
         ranges: the offsets to read; their ends must not be after the last stable offset.
-        committed: leave out the records of aborted transactions.
+        committed: if true, leave out the records of aborted transactions.
         on_records: called with the number of records read since the last call.
 
     Raises:
-        BrokerUnreachableError: no record and no end of a partition came for `CALL_SECONDS`.
-        ConfigurationError: a record is not from the demo, so the topic belongs to something else.
+        BrokerUnreachableError: for `CALL_SECONDS`, no record arrived and no partition reached its end.
+        ConfigurationError: a record is not from the demo, so another program uses the topic.
     """
     doing = f"reading topic {topic!r}"
     left = {partition: span.end for partition, span in ranges.non_empty().items()}
@@ -216,7 +217,7 @@ def scan(
 
 
 def translated(error: KafkaError, doing: str) -> BrokerUnreachableError | BrokerRefusedError:
-    """Return the platform's error for an error that the client raised."""
+    """Translate an error that the client raised into the platform's error."""
     if error.fatal() or not (error.retriable() or error.code() in _UNREACHABLE):
         return BrokerRefusedError(doing, error.str())
     return BrokerUnreachableError(doing, CALL_SECONDS, error.str())

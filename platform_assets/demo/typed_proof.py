@@ -1,5 +1,5 @@
-"""Proof that a decoded table matches the CSV file. It uses other means than the platform does: pandas reads the file,
-and delta-rs reads the table. JSON is not involved. Totals of each column are computed from the file itself, and
+"""Proof that a decoded table matches the CSV file. The proof does not use the platform's own means: pandas reads the
+file, delta-rs reads the table, and JSON is not involved. Totals of each column are computed from the file itself, and
 compared with the totals of the table's columns."""
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from platform_assets.model.tables import TableRef
 class Totals:
     """Totals of a column: the number of non-null values, the number of distinct values, and the sum.
 
-    The sum is that of the numbers, of the lengths of strings in characters, or of the seconds since 1970 for times. It
-    is correctly rounded, so that it does not depend on the order of the values.
+    For a column of numbers, the sum is the sum of the numbers; for strings, the sum of their lengths in characters; for
+    times, the sum of the seconds since 1970. The sum is correctly rounded, so it does not depend on the order of the
+    values.
     """
 
     values: int
@@ -40,10 +41,10 @@ class TypedExactness:
     Attributes:
         topic: the topic.
         rows: number of rows in the decoded table.
-        dead: reasons of the dead letters, by row number.
-        expected: the expected dead letters.
+        dead: maps the row number of each dead letter to its reason.
+        expected: maps the row number of each expected dead letter to its reason.
         columns: number of columns that were compared.
-        different: by column, the totals of the file and of the table, if they differ.
+        different: maps each column whose totals differ to the totals from the file and from the table.
     """
 
     topic: str
@@ -54,7 +55,7 @@ class TypedExactness:
     different: Mapping[str, tuple[Totals, Totals]]
 
     def faults(self) -> list[str]:
-        """Differences, as text."""
+        """Return a description of each difference."""
         found = [
             f"column {name}: {of_file} in the file, but {now} in the table"
             for name, (of_file, now) in self.different.items()
@@ -64,7 +65,7 @@ class TypedExactness:
         return found
 
     def sentence(self) -> str:
-        """Describe the result, in case there are no faults."""
+        """Describe the result in one sentence. Use this only if there are no faults."""
         return (
             f"{self.topic}: {self.rows:,} rows decoded; the totals of {self.columns} columns equal those that pandas computes from "
             f"the CSV file; {len(self.dead)} dead letters, exactly those expected ({_by_reason(self.dead)})"
@@ -115,7 +116,7 @@ def _of_pandas(pd: Any, name: str, column: Any, kind: str) -> Totals:
 
 
 def totals(column: pa.ChunkedArray) -> Totals:
-    """Return the totals of a column of a table."""
+    """Return the totals of a table's column."""
     present = column.drop_null()
     if pa.types.is_timestamp(present.type):
         numbers = pc.divide(present.cast(pa.int64()).cast(pa.float64()), 1e6)

@@ -44,7 +44,7 @@ _MOST_RUNS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """A run that ended before it had loaded and checked all its windows."""
+    """A run that ended before all its windows were loaded and checked."""
 
     run_id: str
     windows: str
@@ -55,7 +55,7 @@ class TopicView:
     """One topic at one moment.
 
     Attributes:
-        table: the `platform-assets status` of the topic's raw and decoded tables.
+        table: the status of the topic's raw and decoded tables, as `platform-assets status` shows it.
         under_way: number of the table's queued or running runs.
         failed: runs that have failed since the demo began, newest first.
     """
@@ -66,18 +66,18 @@ class TopicView:
 
     @property
     def undecoded(self) -> int:
-        """Number of windows that the raw table has and the decoded table lacks."""
+        """Number of windows that are in the raw table but not in the decoded table."""
         d = self.table.decoded
         return 0 if d is None else d.windows_waiting + d.windows_failed
 
     @property
     def checks(self) -> dict[str, str]:
-        """Checks of both tables by name: `passed`, `failed` or `not run`."""
+        """Maps the name of each check of both tables to `passed`, `failed` or `not run`."""
         return {c.name: _result(c.passed) for c in self._all_checks}
 
     @property
     def check_faults(self) -> tuple[str, ...]:
-        """One sentence, with the result, for each check that has not passed."""
+        """For each check that has not passed, a sentence that includes the result."""
         return tuple(
             f"check {c.name} has no result" if c.passed is None else f"check {c.name} failed: {_first_line(c.headline)}"
             for c in self._all_checks
@@ -100,13 +100,13 @@ class TopicView:
 
     @property
     def complete(self) -> bool:
-        """True if everything is loaded and, after that, every check has passed."""
+        """True if everything is loaded and every check has passed since then."""
         return self.loaded and not self.check_faults
 
     @property
     def position(self) -> tuple[object, ...]:
-        """Figures that change while loading makes progress. Empty windows are not included, because a new one comes
-        every minute."""
+        """Figures that change while loading makes progress. Empty windows are not included, because a new empty window
+        is added every minute."""
         t = self.table
         missing = t.windows_sealed - t.windows_loaded
         return t.rows, missing, t.lag, tuple(self.checks.items()), self.undecoded, self.under_way, len(self.failed)
@@ -117,7 +117,7 @@ class Observer:
     """Looks at the demo's topics.
 
     Attributes:
-        since: when the demo began, aware.
+        since: the time when the demo began, timezone-aware.
         declared: the declaration of each topic.
     """
 
@@ -130,7 +130,7 @@ class Observer:
     def look(self) -> dict[TopicName, TopicView]:
         """Return the current view of every topic.
 
-        Facts that cannot be determined are reported in the status of the topic's table; nothing is raised.
+        If a fact cannot be determined, this is reported in the status of the topic's table, and no error is raised.
         """
         # Before the tables: if no run is left, they and their checks are as the last run left them.
         under_way = self.instance.get_runs(dg.RunsFilter(statuses=list(_UNDER_WAY)))
@@ -160,7 +160,7 @@ def _loads(run: dg.DagsterRun, topic: str) -> bool:
 
 
 def _first_line(headline: str) -> str:
-    """Return the first line of a check's description, which is Markdown."""
+    """Return the first line of a check's description. The description is Markdown."""
     return headline.partition("\n")[0].replace("**", "").strip()
 
 
@@ -171,24 +171,26 @@ def _windows_of(tags: Mapping[str, str]) -> str:
 
 
 LOOK_SECONDS: Final = 2.0
-"""Minimum time between two views. Neither the ledger's files nor Dagster's database send notifications."""
+"""Minimum time between two views. Views must be polled, because neither the ledger's files nor Dagster's database send
+notifications."""
 
 LOOK_SHARE: Final = 0.1
-"""Maximum share of the time to spend on views, because they slow down the loads."""
+"""Maximum share of the time to spend on gathering views, because gathering them slows down the loads."""
 
 IDLE_SECONDS: Final = 150.0
-"""Time limit without progress and without a run. A window closes within a minute, and its run follows within seconds.
-"""
+"""Time limit without progress and without a run. It is ample, because a window closes within a minute and its run
+follows within seconds."""
 
 UNCHECKED_SECONDS: Final = 30.0
-"""Time limit for checks once everything is loaded and no run is left. Checks are part of the runs that load."""
+"""Time limit for checks once everything is loaded and no run is left. It is short, because checks are part of the runs
+that load."""
 
 STALLED_SECONDS: Final = 600.0
-"""Time limit without progress during a run: a load may take a while on a slow machine."""
+"""Time limit without progress during a run. It is long, because a load may take a while on a slow machine."""
 
 
 class StalledError(PlatformError):
-    """Streamed records are not loaded, and there was no progress for a while; the message lists these records."""
+    """Streamed records are not loaded, and there has been no progress for a while; the message lists these records."""
 
 
 def follow(
@@ -207,17 +209,17 @@ def follow(
     A failing check also ends the wait, because its description is part of the result.
 
     Args:
-        streaming: sends the live records; its error is raised.
+        streaming: sends the live records. If it fails, its error is raised.
         look: returns the views of all topics.
         alive: raises if a service has died.
-        counters: shows the number of windows.
-        explain: returns why a topic is not complete, in a sentence with the next step.
+        counters: shows the numbers of windows.
+        explain: returns a sentence that says why a topic is not complete, and what to do next.
         unchecked_seconds: time limit for checks once everything is loaded.
         idle_seconds: time limit without progress and without a run, once everything is sent.
         stalled_seconds: time limit without progress during a run.
 
     Raises:
-        StalledError: no progress for too long.
+        StalledError: there was no progress for too long.
     """
     before: dict[TopicName, object] = {}
     moved = time.monotonic()
@@ -251,7 +253,7 @@ def follow(
 
 
 def progress(view: TopicView) -> str:
-    """Return the state of one topic's windows in a few words."""
+    """Describe the state of one topic's windows in a few words."""
     table = view.table
     if table.error is not None:
         return table.error
