@@ -1,4 +1,5 @@
-"""Conversion of strings to values: vectorized and single conversion agree with each other and with the documentation."""
+"""Conversion of strings to values: vectorized conversion and conversion of single strings agree with each other and
+with the documentation."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def of(kind: pa.DataType, times: TimeFormat | None = None) -> Conversion:
 
 
 def outcome(one: Conversion, text: str) -> Any:
-    """Return the value as Arrow represents it, or the reason why there is no value."""
+    """Return the converted value in Arrow's form, or the reason why there is no value."""
     try:
         return pa.array([one.value(text)], one.type)
     except DecodeFault as fault:
@@ -41,8 +42,8 @@ def outcome(one: Conversion, text: str) -> Any:
 
 
 def assert_agreed(one: Conversion, texts: list[str | None]) -> None:
-    """Check that converting the column gives the same result for each string as converting the string alone. Nulls are
-    always converted."""
+    """Check that converting the column gives the same result for each string as converting that string alone. Nulls are
+    never left undecided."""
     column, undecided = one.column(pieces_of(pa.array(texts, pa.string())))
     column.validate(full=True)
     assert column.type == one.type

@@ -1,4 +1,4 @@
-"""Format `csv`: one value is one row. The rules are compared with those of Python's own CSV reader."""
+"""Format `csv`: one value is one row. The results are compared with those of Python's own CSV reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def texts(width: int) -> str:
 
 
 def pythons_own(text: str, options: dict[str, Any]) -> list[str] | None:
-    """Return the fields that Python finds; None unless Python finds exactly one row that is not empty."""
+    """Return the fields that Python finds, or None if Python does not find exactly one row or if that row is empty."""
     quote = options.get("quote", '"')
     reader = csv.reader(
         [text],

@@ -19,7 +19,7 @@ def test_dead_letters_are_a_batch_with_cut_details() -> None:
 
 
 def test_places_are_cut_and_say_so() -> None:
-    """The name of a field may be as long as the record that contains it."""
+    """The name of a field can be nearly as long as the record that contains the field."""
     decoder = decoder_of(FormatSpec("json", {"schema": "a INT"}))
     name = "n" * 1_000_000
     dead = decoder.decode(pa.array([f'{{"{name}": 1, "{name}": 2}}'.encode()], pa.binary())).dead

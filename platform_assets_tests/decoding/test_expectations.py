@@ -1,5 +1,5 @@
-"""The values that fail an expectation are the same as in plain Python; expectations that a column cannot have are
-refused."""
+"""The values that fail an expectation are the same as in plain Python. If a column cannot have an expectation, the
+expectation is refused."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 def as_yaml(value: Any) -> Any:
-    """Return the expectation as written in a declaration."""
+    """Return the expectation in the form in which a declaration contains it."""
     return value.isoformat() if isinstance(value, date) else str(value) if isinstance(value, Decimal) else value
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Expectation, pa.DataType, list[Any], Callable[[Any], bool]]:
-    """Return an expectation for a column, the column's type, values, and plain Python's result for each value."""
+    """Return an expectation for a column, the type of the column, values, and the result of plain Python for each
+    value."""
     kind = draw(st.sampled_from(list(VALUES)))
     finite = VALUES[kind].filter(lambda value: not isinstance(value, float) or math.isfinite(value))
     values = draw(st.lists(st.none() | VALUES[kind], max_size=20))

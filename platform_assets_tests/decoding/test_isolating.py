@@ -1,4 +1,4 @@
-"""An error caused by one value makes only that value a dead letter."""
+"""If one value causes an error, only that value becomes a dead letter."""
 
 from __future__ import annotations
 

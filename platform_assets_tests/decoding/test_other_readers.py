@@ -1,5 +1,5 @@
-"""Numbers near powers of two and ten are decoded to the same values that readers give which share no code with the
-decoders."""
+"""Numbers near powers of two and ten are decoded to the same values that other readers return. These readers share no
+code with the decoders."""
 
 from __future__ import annotations
 

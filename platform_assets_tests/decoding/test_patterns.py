@@ -1,4 +1,4 @@
-"""Format `patterns`: a log line is decoded into columns by the first pattern that matches the whole line, and the row
+"""Format `patterns`: the first pattern that matches a whole log line determines the columns of the line, and the row
 names that pattern."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def of(*patterns: Any, **options: Any) -> Any:
 
 
 def access_lines(rng: random.Random, number: int) -> list[str]:
-    """Return lines as written by web servers in the common and the combined format."""
+    """Return lines that web servers write in the common and the combined format."""
     lines = []
     for each in range(number):
         time = datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=each)
@@ -92,7 +92,7 @@ def server_lines(number: int) -> list[str]:
 
 
 def python_lines(rng: random.Random, number: int) -> list[str]:
-    """Return lines formatted by Python's logging with its default time."""
+    """Return lines that Python's logging formats with its default time format."""
     formatter = logging.Formatter("%(asctime)s [%(process)d] %(levelname)s: %(message)s")
     levels = [logging.DEBUG, logging.INFO, logging.ERROR]
     return [

@@ -1,4 +1,4 @@
-"""Spark DDL and JSON Schema converted to Arrow, and the elements that neither may contain."""
+"""Conversion of Spark DDL and JSON Schema to Arrow, and the elements that are not allowed in DDL or JSON Schema."""
 
 from typing import Any
 

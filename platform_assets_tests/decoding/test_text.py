@@ -1,4 +1,4 @@
-"""Format `string`: the characters of each value, or the position at which it is not UTF-8."""
+"""Format `string`: the result is the characters of a value, or the position at which the value is not UTF-8."""
 
 from __future__ import annotations
 

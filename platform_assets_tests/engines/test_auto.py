@@ -1,4 +1,4 @@
-"""If Spark's workers cannot run the columnar engine, the connector loads instead, and the log states the reason."""
+"""If Spark's workers cannot run the columnar engine, the connector engine loads instead, and the log states the reason."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class Writing:
 
 
 def engines_of(topics: str, unsupported: str) -> tuple[list[str | None], AutoEngine]:
-    """Return the name of the engine that wrote a window of each of `topics`, if the columnar engine does not support
-    the topics in `unsupported`."""
+    """Load one window of each of `topics` with an engine that does not support the topics in `unsupported`. Return the
+    name of the engine that wrote each window."""
     records = Records("t", "A" * 22, "2026-01-01-00:00", TopicRanges({0: OffsetRange(0, 1)}))
     orders = [Order(records, f"load-{n}", TableRef.raw(t)) for n, t in enumerate(topics)]
     auto = AutoEngine(Writing("columnar", frozenset(map(TableRef.raw, unsupported))), Writing("connector"))

@@ -1,4 +1,4 @@
-"""A query reads as many windows as fit into its limit."""
+"""A query reads as many windows as its limit allows."""
 
 from __future__ import annotations
 

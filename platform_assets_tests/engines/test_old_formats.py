@@ -1,5 +1,5 @@
-"""The connector loads records in the formats of Kafka before 0.11, which old brokers may still have. Brokers no longer
-accept these formats from producers, so the tests write segment files into a broker's log folder."""
+"""The connector engine loads records in the formats of Kafka before 0.11, which old brokers might still have. Brokers
+no longer accept these formats from producers, so the tests write segment files into a broker's log folder."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ FORMATS = ((0, NONE), (0, GZIP), (1, NONE), (1, GZIP))
 
 
 def segment(magic: int, codec: int) -> bytes:
-    """Return records at the offsets from 0 to `OLD_RECORDS`, exclusive, in a segment as written by a broker of that
-    time."""
+    """Return records at the offsets from 0 to `OLD_RECORDS`, exclusive, in a segment like those that brokers wrote at
+    that time."""
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=codec, batch_size=1 << 20)
     for offset in range(OLD_RECORDS):
         key = b"key" if offset % 2 else None

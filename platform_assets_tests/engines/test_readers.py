@@ -1,5 +1,5 @@
-"""Tables loaded by either engine, and decoded tables, read by Spark, delta-rs, polars and DuckDB. All readers see the
-same rows at each version."""
+"""Tables loaded by either engine, and decoded tables, read by Spark, delta-rs, polars and DuckDB. For each version, all
+readers return the same rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @pytest.fixture(params=ENGINES)
 def loaded(request: pytest.FixtureRequest, lake: LakeMaker) -> TopicLake:
-    """Load a window with records of every kind as version 1, and one more window as version 2."""
+    """Load a window with records of every kind, which creates version 1, and another window, which creates version 2."""
     lk = lake(partitions=2, config={"retention.ms": "-1"})
     name: EngineName = request.param
     engine = choose_engine(Lake.at(lk.root), lambda: lk.settings, lk.spark, name)
@@ -103,7 +103,7 @@ TYPED: Final = (
     "parts ARRAY<STRUCT<a: INT, b: DECIMAL(12, 2), c: ARRAY<DATE>>>, place STRUCT<x: DOUBLE, at: TIMESTAMP>, "
     "labels MAP<STRING, STRUCT<n: INT, t: TIMESTAMP>>, counts ARRAY<MAP<STRING, DATE>>"
 )
-"""Columns of each type for which JSON has values."""
+"""Columns of each type whose values can be written in JSON."""
 FULL: Final = """{"id": 9223372036854775807, "yes": true, "tiny": -128, "small": 32767, "whole": -2147483648, "real": 1.5,
  "ratio": -1e-300, "price": 1234567.89, "vast": -1234567890123456789012345678.0123456789, "name": "träume 😀", "bytes": "aGkA",
  "day": "0001-01-01", "moment": "9999-12-31T23:59:59.999999Z", "tags": ["a", "", null],
@@ -163,7 +163,7 @@ def test_maps_of_avro_and_protobuf_are_maps_for_every_reader(lake: LakeMaker, sp
 
 
 def _decode_twice(lk: TopicLake, declaration: TopicDeclaration, records: list[Record]) -> None:
-    """Load and decode two windows of the same records."""
+    """Load and decode two windows that contain the same records."""
     for _ in range(2):
         key = lk.window_of(records)
         lk.load(key)
@@ -171,7 +171,8 @@ def _decode_twice(lk: TopicLake, declaration: TopicDeclaration, records: list[Re
 
 
 def _compare(lk: TopicLake, spark: SparkSession, counts: Mapping[str, int]) -> None:
-    """Compare what every reader finds in tables with these row `counts` for each window."""
+    """Compare the rows that all readers find in the tables. `counts` contains the number of rows per window for each
+    kind of table."""
     for kind, a_window in counts.items():
         path = str(lk.root / kind / lk.topic)
         newest = DeltaTable(path).version()
@@ -188,7 +189,7 @@ def _sorted(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in one form, regardless of the reader that it comes from."""
+    """Convert a value to a common form, regardless of the reader that it comes from."""
     if value == {}:
         return []  # an empty map, as some readers return it
     if isinstance(value, dict):

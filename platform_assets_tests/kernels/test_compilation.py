@@ -1,4 +1,4 @@
-"""Compiled kernels: each is compiled once, and cached only in a folder that no other user could have written to."""
+"""Compiled kernels: each kernel is compiled once, and cached only in a folder that no other user could have written to."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ IMPORT = (
     "stats = [v.stats for v in found.values() if hasattr(v, 'py_func')]; "
     "print(sum(sum(s.cache_hits.values()) for s in stats) > 5, sum(sum(s.cache_misses.values()) for s in stats))"
 )
-"""Program that prints whether a worker's import read many kernels from the cache, and how many kernels the import
-compiled."""
+"""Program that imports what a worker imports. It prints True if the import read many kernels from the cache, and the
+number of kernels that the import compiled."""
 SHARE = (
     "import pyarrow as pa; from platform_assets.engines.shared import job; "
     "batches = iter([pa.RecordBatch.from_pydict({'id': [0]})]); "
     "print(next(job._mapped(None, 'platform_assets.engines.columnar.task')(batches))['report'][0].as_py())"
 )
-"""Program that runs a worker's first share; the share's work is invalid and is never read."""
+"""Program that runs the first share of a worker. The share's work is invalid and is never read."""
 
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    """Make each test, and the code after it, look up the cache folder and the sources' digest again."""
+    """Clear the cached results of `cache_folder` and `sources_digest` before and after each test."""
     for cached in (compilation.cache_folder, compilation.sources_digest):
         cached.cache_clear()
     yield
@@ -66,7 +66,7 @@ def test_a_kernel_that_allocates_is_refused() -> None:
 
 
 def called(**environment: str) -> list[str]:
-    """Call the kernel in a new process; return its result, the cache folder, and the cache hits."""
+    """Call the kernel in a new process. Return its result, the cache folder, and the number of cache hits."""
     env = {**os.environ, **environment}
     return subprocess.run(
         [sys.executable, "-c", CALL], env=env, capture_output=True, text=True, check=True
@@ -107,7 +107,8 @@ def test_a_folder_that_others_could_have_filled_is_not_used(tmp_path: Path, monk
 def test_what_cannot_be_written_and_is_filled_is_copied_to_where_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For example, kernels may be compiled when an image is built, and later run with a read-only file system."""
+    """This happens, for example, if kernels are compiled when an image is built, and the image later runs with a
+    read-only file system."""
     image, scratch = tmp_path / "image", tmp_path / "scratch"
     scratch.mkdir()
     called(XDG_CACHE_HOME=str(image), NUMBA_CACHE_DIR="")

@@ -1,4 +1,5 @@
-"""The exact path continues where the kernel stopped. Both report the same fault, and no value is read twice."""
+"""The exact path continues at the part at which the kernel stopped. Both report the same fault, and no value is read
+twice."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ FIELDS: Final[Mapping[str, tuple[Any, bytes, bytes, str]]] = {
     "block": ({"type": "array", "items": "int"}, b"\x02\x02\x00", b"\x01\x04\x02\x00", "a block that should end"),
     "map": ({"type": "map", "values": "string"}, b"\x02\x02k\x02v\x00", b"\x02\x02k\x02\xff\x00", "not UTF-8"),
 }
-"""By field name: the field's type, the bytes of a valid value, those of a broken value, and the error for the broken
-value."""
+"""For each field name: the field's type, the bytes of a valid value, the bytes of a broken value, and the error for the
+broken value."""
 PLACES: Final = {"inner": "$.inner.text", "nested": "$.nested[1][0].text", "map": "$.map[0].value"}
 
 
 def value_of(broken: tuple[str, ...]) -> bytes:
-    """Return a value with all fields. The fields named here have broken bytes."""
+    """Return a value with all fields. The fields in `broken` have broken bytes."""
     return b"".join(bad if name in broken else good for name, (_, good, bad, _) in FIELDS.items())
 
 

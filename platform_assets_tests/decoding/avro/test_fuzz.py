@@ -31,7 +31,7 @@ _MOMENTS = st.integers(-(1 << 40), 1 << 40).map(lambda s: datetime.fromtimestamp
 
 @st.composite
 def schemas(draw: st.DrawFn, level: int = 0) -> tuple[Any, st.SearchStrategy[Any]]:
-    """Return a schema, and values of it in the form that fastavro accepts."""
+    """Return a schema, and values of that schema in the form that fastavro accepts."""
     kinds = [
         *_PLAIN,
         "enum",

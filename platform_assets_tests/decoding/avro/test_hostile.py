@@ -1,4 +1,4 @@
-"""Malicious values: they become dead letters, and the cost of each is proportional to its size."""
+"""Malicious values become dead letters, and the cost of decoding each value is proportional to its size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every plain and logical type that a writer may use, combined with every type that a column may be declared with."""
+"""Every plain and logical type that a writer can use, combined with every type that can be declared for a column."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def is_readable(writer: Kind, reader: Kind) -> bool:
 
 
 def expected(value: Any, writer: Kind, reader: Kind) -> Any:
-    """Return the value that a column of type `reader` has for a readable value written as `writer`."""
+    """Return the value that is expected in a column of type `reader` for a readable value written as `writer`."""
     if reader.logical in ("timestamp-millis", "timestamp-micros"):
         unit = NANOSECONDS[writer.logical or reader.logical]
         micros, rest = divmod(value * unit, 1_000)
@@ -109,7 +109,7 @@ def expected(value: Any, writer: Kind, reader: Kind) -> Any:
 
 
 def found(writer: Kind, reader: Kind) -> list[Any]:
-    """Return the result for each value. Both paths must agree on it."""
+    """Return the result for each value. Both paths must give the same results."""
     plain = record(a=Kind(writer.plain, None).schema())
     try:
         of = avro(record(a=reader.schema()), record(a=writer.schema()))

@@ -1,4 +1,5 @@
-"""Avro maps as MAP columns, on both paths: the values that fastavro reads, and a dead letter for a duplicate key."""
+"""Avro maps as MAP columns, on both paths. The values are those that fastavro reads, and a duplicate key gives a dead
+letter."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def by_fastavro(writer: Schema, reader: Schema, values: list[bytes]) -> list[Any
 
 
 def pairs_of(values: Any) -> dict[str, Any]:
-    """Return a type that is encoded like a map, but may contain a key twice."""
+    """Return a type that is encoded like a map, but can contain a key twice."""
     fields = [{"name": "key", "type": "string"}, {"name": "value", "type": values}]
     return {"type": "array", "items": {"type": "record", "name": "Pair", "fields": fields}}
 

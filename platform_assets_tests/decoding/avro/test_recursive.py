@@ -1,4 +1,4 @@
-"""A writer's record that contains itself: declared fields are decoded, and the other fields are rescued."""
+"""A record of the writer that contains itself: declared fields are decoded, and the other fields are rescued."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE: Final[dict[str, Any]] = {
 
 
 def node(number: int, **more: Any) -> dict[str, Any]:
-    """Return a record without a nested one."""
+    """Return a record without a nested record."""
     return {"id": number, "next": None, "others": [], "raw": None, "last": f"text {number}"} | more
 
 

@@ -1,4 +1,4 @@
-"""The rows in the tables of docs/json-dialect.md. Each row has a value, its columns and options, and the result."""
+"""The rows in the tables of docs/json-dialect.md. Each row contains a value, its columns and options, and the result."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _BYTES: Final = re.compile("⟨([0-9a-f ]+)⟩")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. `row` and `rescued` are JSON strings if the value can be decoded. `reason` and `place` belong to a dead
-    letter."""
+    """One row of a table. `row` and `rescued` are JSON strings if the value can be decoded. `reason` and `place` are
+    set if the value becomes a dead letter."""
 
     text: str
     value: bytes
@@ -29,7 +29,7 @@ class Rule:
 
 
 def rules() -> list[Rule]:
-    """Return all rows of the page's tables of values."""
+    """Return all rows of the tables of values on the page."""
     found = []
     inside = False
     for line in PAGE.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""The page docs/json-dialect.md states the result for each kind of value, and both paths return that result."""
+"""For each kind of value, both paths return the result that the page docs/json-dialect.md states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both paths agree on every value, and the values that they decode equal the results of Python's own parser."""
+"""Both paths agree on every value. The values that they decode equal the results of Python's own parser."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ fitting = st.fixed_dictionaries(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """Return a document in which a piece is missing, doubled, or replaced by other bytes."""
+    """Return a document in which a piece is missing, duplicated, or replaced by other bytes."""
     whole = draw(documents | st.sampled_from(RULES))
     start = draw(st.integers(0, len(whole)))
     end = draw(st.integers(start, len(whole)))
@@ -142,7 +142,7 @@ def test_paths_agree_on_every_value(name: str, values: list[bytes | None]) -> No
 
 
 def plain(value: Any) -> Any:
-    """Convert to the form that `json.loads` returns. In nested structs, null fields count as absent."""
+    """Convert a value to the form that `json.loads` returns. In nested structs, null fields count as absent."""
     if isinstance(value, dict):
         return {name: plain(each) for name, each in value.items() if each is not None}
     return [plain(each) for each in value] if isinstance(value, list) else value
@@ -162,7 +162,7 @@ def test_what_fits_is_what_python_reads(rows: list[dict[str, Any]], ascii_alone:
 
 
 def python_says(text: str) -> bool:
-    """Return True if Python's parser, as strict as RFC 8259, accepts the text."""
+    """Return True if the text is accepted by Python's parser, made as strict as RFC 8259."""
     try:
         json.loads(text, parse_constant=refuse)
     except ValueError:
@@ -244,7 +244,7 @@ def test_a_detail_holds_a_piece_of_the_value_alone() -> None:
 
 
 def test_plain_values_are_decoded_without_python() -> None:
-    """If this failed, the fast path would still be correct, but not fast."""
+    """If this test failed, the fast path would still be correct, but no longer fast."""
     row = {
         "a": 1, "b": "x\n", "c": 0.1234567890123456, "d": True, "e": "2013-01-01T10:00:00.5+01:00", "f": "2013-01-01",
         "g": 12.5, "h": "aGk=", "i": 0.5, "j": 2**63 - 1, "k": [1, None], "l": {"m": "é", "n": [{"o": 1e300, "p": ["y"]}, None]},
@@ -303,7 +303,7 @@ def test_lenient_times_stay_on_the_fast_path(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_columns_may_have_another_name_than_their_field() -> None:
-    """A decoded table reserves some column names. A fault still names the field as it is in the value."""
+    """Some column names are reserved in decoded tables. A fault still shows the name that the field has in the value."""
     options = {"schema": "order_key BIGINT NOT NULL, `window` STRING", "columns": {"order_key": "key", "window": "w"}}
     with pytest.raises(ConfigurationError, match=r"such as \{my_window: window\}"):
         decoder_of(FormatSpec("json", options))

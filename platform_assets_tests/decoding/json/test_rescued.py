@@ -1,4 +1,5 @@
-"""Cost of a large value: no Python code runs for the individual parts of a field that is not in the schema."""
+"""The cost of a large value. If a field is not in the schema, no Python code runs for the individual parts of the
+field."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ FIELDS = schema_of_ddl("a INT, b STRUCT<c: INT>, d ARRAY<ARRAY<INT>>, e ARRAY<ST
 
 
 def steps(text: str) -> int:
-    """Return the number of calls that `rescue` makes to functions in Python and in C."""
+    """Return the number of calls that `rescue` makes to functions written in Python and in C."""
     calls = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:

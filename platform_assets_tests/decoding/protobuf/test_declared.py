@@ -1,4 +1,5 @@
-"""Messages of a registered schema become declared columns by name, and hostile bytes become dead letters."""
+"""The fields of messages with a registered schema become the declared columns of the same names, and hostile bytes
+become dead letters."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ ONE, MANY = Proto.LABEL_OPTIONAL, Proto.LABEL_REPEATED
 def message(
     name: str, *fields: Field, many: tuple[str, ...] = (), optional: tuple[str, ...] = ()
 ) -> descriptor_pb2.DescriptorProto:
-    """Return a message type with these fields. Each field has a name, a number, a type, and the name of the type."""
+    """Return a message type with these fields. Each field is given by its name, its number, its type, and the name of
+    its type."""
     made = descriptor_pb2.DescriptorProto(name=name)
     for field, number, kind, type_name in fields:
         added = made.field.add(name=field, number=number, type=kind, label=MANY if field in many else ONE)
@@ -245,8 +246,8 @@ def test_a_key_that_is_not_utf_8_is_a_dead_letter(others: bytes) -> None:
 
 
 def extended(package: str) -> descriptor_pb2.FileDescriptorSet:
-    """Return a file with a message that has a field `note`, and with three extensions: one of the same name, one nested
-    in a message, and a repeated one."""
+    """Return a file with a message that has a field `note`, and with three extensions: an extension that is also named
+    `note`, an extension that is nested in a message, and a repeated extension."""
     dot = f".{package}." if package else "."
     leg = message("Leg", ("to", 1, Proto.TYPE_STRING, ""))
     top = message(

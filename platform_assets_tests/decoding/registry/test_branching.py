@@ -1,4 +1,4 @@
-"""JSON Schemas whose references lead to more rules than a validator can apply."""
+"""JSON Schemas whose references expand to more rules than a validator can apply."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The client contacts only one origin, answers are bounded, and an id counts as unknown only if the registry itself
-says so."""
+"""The client contacts only one origin, the size of answers is limited, and an id counts as unknown only if the registry
+itself reports this."""
 
 from __future__ import annotations
 

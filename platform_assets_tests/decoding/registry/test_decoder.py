@@ -37,7 +37,7 @@ DECLARED = record(id="long", name="string", size=("int", 5))
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
-    """Return a fake registry with a few schemas. The environment points to this registry."""
+    """Run a fake registry with a few schemas. The environment points to this registry."""
     with fake_registry() as made:
         made.has("/schemas/ids/1", {"schema": json.dumps(OLD)})
         made.has("/schemas/ids/300000", {"schema": json.dumps(NEW), "schemaType": "AVRO"})
@@ -296,7 +296,8 @@ def test_schemas_of_json_find_their_references_and_nothing_else(registry: FakeRe
 
 
 def nested(levels: int) -> Any:
-    """Return a schema nested `levels` deep, but at most 400, the depth that Python's parser can read."""
+    """Return a schema that is nested `levels` deep, but at most 400 deep, because Python's parser cannot read deeper
+    schemas."""
     made: Any = {}
     for _ in range(min(levels, 400)):
         made = {"not": made}
@@ -527,8 +528,8 @@ def test_a_value_that_happens_to_have_a_head_is_not_read_by_a_foreign_schema(reg
 
 
 def test_ids_of_apicurio_are_named_and_then_read(registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For ids from Apicurio's own API, the dead letter names the option with which the values can be read. Headers take
-    precedence over prefixes."""
+    """For ids from Apicurio's own API, the dead letter names the option with which the values can be read. Ids in
+    headers take precedence over ids in prefixes."""
     old, new = written(OLD, {"id": 1, "name": "x"}), written(NEW, {"id": 2, "name": "y", "colour": None})
     content, glob, long = "apicurio.value.contentId", "apicurio.value.globalId", (7).to_bytes(8, "big")
     values = pa.array([b"\0" + long + old, old, new, None, old, old, b"\0" + long], pa.binary())

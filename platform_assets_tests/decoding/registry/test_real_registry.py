@@ -1,5 +1,5 @@
-"""A real registry. Its schemas are read by id, even after other schemas are registered, and even if the registry no
-longer runs."""
+"""A real registry. Its schemas are read by id, even after other schemas are registered, and even if the registry is no
+longer running."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ JSON_SCHEMA = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "ob
 
 @pytest.fixture
 def register(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Register a schema. `register(subject, schema, kind="AVRO")` returns the status and the answer."""
+    """Return a function that registers a schema. `register(subject, schema, kind="AVRO")` returns the status and the
+    answer."""
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", registry.url)
     monkeypatch.setattr(clients, "_FIRST_PAUSE", 0.001)
 
@@ -65,8 +66,8 @@ def block(*values: bytes) -> pa.BinaryArray:
 def test_schemas_are_read_by_id_and_outlive_their_registry(
     registry: Registry, register: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """This is one test, because a registry starts slowly. It covers Avro and JSON Schema, both kinds of changes, an
-    unknown id, an outage, recovery, and loss."""
+    """This is a single test, because a registry takes long to start. It covers Avro and JSON Schema, both kinds of
+    changes, an unknown id, an outage, recovery, and loss."""
     subject = f"s-{uuid.uuid4().hex}"
     status, old = register(subject, OLD)
     assert status == 200

@@ -1,4 +1,4 @@
-"""Record batches become exactly the rows from which they were built, wherever batches and pieces begin and end."""
+"""Record batches become exactly the rows from which the batches were built, wherever batches and pieces begin and end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVERYTHING = Piece(3, OffsetRange(0, 1 << 40))
 
 
 def read(*batches: bytes, piece: Piece = EVERYTHING, aborted: Iterable[tuple[int, int]] = ()) -> list[dict[str, Any]]:
-    """Return the rows of `batches`, read in one fetch, without the columns that have the same value in every row."""
+    """Read `batches` in one fetch, and return their rows without the columns that have the same value in every row."""
     found = Batches.scan(memoryview(b"".join(batches)))
     return rows_of(blocks(found, list(aborted), TOPIC_ID, piece, UnpackBuffer()))
 
@@ -150,8 +150,8 @@ def test_a_marker_that_cannot_be_read_is_damage() -> None:
 
 
 def test_a_control_batch_that_the_cleaner_emptied_is_no_marker() -> None:
-    """The log cleaner removes a marker once the marker's transaction has no records left, but keeps the batch for the
-    producer state."""
+    """When a marker's transaction has no records left, the log cleaner removes the marker, but keeps the empty batch
+    for the producer state."""
     emptied = made_batch([], base=3, producer=1, control=True)
     log = [
         made_batch([Made(0)], producer=2, transactional=True),
@@ -167,7 +167,8 @@ def test_a_control_batch_that_the_cleaner_emptied_is_no_marker() -> None:
 
 @pytest.mark.parametrize("fetch", [1, 2, 7, 1000])
 def test_pieces_of_a_random_log_have_its_committed_records_between_them(rng: random.Random, fetch: int) -> None:
-    """Pieces cut at any offset, even inside batches and inside transactions that began earlier, add up to the log."""
+    """The log is divided into pieces at any offset, even inside batches and inside transactions that began earlier.
+    Together, the pieces contain the whole log."""
     for _ in range(5):
         log = MadeLog.at_random(rng)
         cuts = sorted(rng.sample(range(1, log.end), min(6, log.end - 1)))
@@ -193,7 +194,7 @@ def test_a_random_log_has_the_records_that_evidence_counts(rng: random.Random) -
 
 
 def read_log(log: MadeLog, start: int, end: int, fetch: int) -> list[dict[str, Any]]:
-    """Return the rows of a piece if the log is fetched `fetch` batches at a time."""
+    """Return the rows of a piece of the log, which is fetched `fetch` batches at a time."""
     rows: list[dict[str, Any]] = []
     at = start
     while at < end:
@@ -230,7 +231,7 @@ def limited(batch: bytes, **limits: int) -> list[pa.RecordBatch]:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_batch_beyond_a_limit_is_not_opened(codec: str) -> None:
     """For each codec, a batch at the limit is read, and a batch above the limit is refused. The error names the
-    environment variable for the limit."""
+    environment variable that sets the limit."""
     few, many = (
         (Made(3, headers=((b"h", b"v"),) * 5), Made(4, headers=((b"h", None),) * 5)),
         Made(8, b"k", b"v" * 3_000),
@@ -280,7 +281,7 @@ def test_a_body_that_is_not_what_its_header_says_is_damage() -> None:
 
 
 def test_lengths_that_lie_are_damage_and_reach_nothing_outside() -> None:
-    """Regardless of the lengths that a record claims, no byte after the record is read."""
+    """Whatever lengths a record claims, no byte after the record is read."""
     for part in (
         varint(1 << 40), varint(-5) + varint(1 << 20), varint(-1) + varint(-1) + varint(-3),
         varint(-1) + varint(-1) + varint(1 << 30), varint(-1) + varint(-1) + varint(1) + varint(-1),

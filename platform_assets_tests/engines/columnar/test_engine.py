@@ -1,4 +1,4 @@
-"""Windows loaded by the columnar engine on Spark equal those loaded by the connector engine."""
+"""Windows loaded by the columnar engine on Spark equal windows loaded by the connector engine."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 FOR_EVER = {"retention.ms": "-1"}
-"""Topic settings that keep all records, because retention is based on the records' own timestamps."""
+"""Topic settings that keep all records. With other settings, retention would delete records with old timestamps."""
 
 NOT_UTF8 = (b"\xff\xfe", b"a\xc3", b"\xed\xa0\x80", b"\xed\xa0A", b"\xf0\x9f\x98", b"\xe0\x80\x80")
-"""Header keys."""
+"""Header keys that are not UTF-8."""
 
 
 def engines(lk: TopicLake, settings: ClientSettings | None = None) -> tuple[ColumnarEngine, SparkEngine]:
@@ -64,7 +64,7 @@ def engines(lk: TopicLake, settings: ClientSettings | None = None) -> tuple[Colu
 
 
 def whole(lk: TopicLake, **changes: Any) -> Records:
-    """Return everything in the topic as the records of a window."""
+    """Return records of a window that cover everything in the topic."""
     ranges = TopicRanges({p: OffsetRange(0, end) for p, end in lk.high_watermarks().items()})
     raw_table.create(Lake.at(lk.root).table(TableRef.raw(lk.topic)), lk.topic)
     found = Records(lk.topic, lk.cluster.topic(lk.topic).topic_id, "2026-03-01-00:00", ranges)
@@ -72,8 +72,8 @@ def whole(lk: TopicLake, **changes: Any) -> Records:
 
 
 def test_both_engines_load_the_same_and_prove_each_other(lake: LakeMaker, rng: random.Random) -> None:
-    """The topic has transactions, all kinds of records, and header keys that are not UTF-8. A window loaded by one
-    engine is proved unchanged by the other."""
+    """The topic has transactions, all kinds of records, and header keys that are not UTF-8. Each engine proves that a
+    window loaded by the other engine is unchanged."""
     lk = lake(partitions=2, config=FOR_EVER)
     first, second = engines(lk)
     for one, other in ((first, second), (second, first)):
@@ -103,7 +103,7 @@ AGES = (
     *(253_402_300_800_000 + n for n in (-1, 0)),  # the year 10,000
     9_223_372_036_854_775,
 )
-"""Timestamps (ms) that programs have converted in different ways."""
+"""Timestamps (ms) that different programs have converted differently."""
 BEFORE_1582 = (
     -12_219_292_800_001,
     *(-62_135_596_800_000 + n for n in (-1, 0)),  # the year 1
@@ -123,7 +123,7 @@ def test_timestamps_of_any_age_are_the_same_for_both_engines_and_all_readers(lak
         return lk.close_window()
 
     def read(key: str) -> list[tuple[int, ...]]:
-        """Return the table's rows as read by delta-rs and by Spark."""
+        """Return the table's rows, once as read by delta-rs and once as read by Spark."""
         frame = lk.spark().read.format("delta").load(str(lk.table)).where(f"window = '{key}'").orderBy("kafka_offset")
         by_spark = [row[0] for row in frame.selectExpr("unix_millis(kafka_timestamp)").collect()]
         return [tuple(r.timestamp for r in lk.rows(key)), tuple(by_spark)]
@@ -143,7 +143,7 @@ def test_timestamps_of_any_age_are_the_same_for_both_engines_and_all_readers(lak
 
 
 def test_a_driver_needs_none_of_what_workers_compile() -> None:
-    """A code location imports quickly, and a code location without numba uses the connector."""
+    """A code location imports quickly, and a code location without numba uses the connector engine."""
     program = "import sys; from platform_assets.engines import choice; print({'numba', 'pyspark'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
@@ -194,8 +194,8 @@ def test_failures_are_the_platforms_own_and_leave_no_file(lake: LakeMaker) -> No
 
 
 def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> None:
-    """The worker waits for an unresponsive broker, so it is in the middle of its work. The same is true of the workers
-    of all retries."""
+    """The worker waits for an unresponsive broker, so it is killed in the middle of its work. In each retry, the new
+    worker is killed in the same way."""
     lk = lake(partitions=2)
     lk.send([Record(partition=p) for p in (0, 1)])
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
@@ -214,7 +214,7 @@ def test_a_worker_that_is_killed_is_named_by_what_it_read(lake: LakeMaker) -> No
 
 
 def test_a_worker_without_memory_is_named_by_what_it_read_and_works_again_with_more(lake: LakeMaker) -> None:
-    """The worker may use only the memory that it had when it contacted its first broker, plus a few megabytes."""
+    """From the time when the worker contacts its first broker, it can use only a few megabytes more memory."""
     lk = lake()
     key = lk.window_of([Record(bytes(100_000), partition=0) for _ in range(200)])
     proxy = Proxy(int(lk.bootstrap.rpartition(":")[2]))
@@ -237,7 +237,7 @@ def test_a_worker_without_memory_is_named_by_what_it_read_and_works_again_with_m
 
 
 def connected_to(port: int) -> int | None:
-    """Return the Python process that has a connection to this local port."""
+    """Return the id of the Python process whose connection leads to this local port."""
     for process in psutil.process_iter(["name"]):
         if "python" in (process.info["name"] or "") and process.pid != os.getpid():
             for one in _connections(process):
@@ -247,7 +247,7 @@ def connected_to(port: int) -> int | None:
 
 
 def owner_of(port: int) -> int:
-    """Return the process that has a connection from this local port."""
+    """Return the id of the Python process whose connection comes from this local port."""
     for process in psutil.process_iter(["name"]):
         if "python" in (process.info["name"] or ""):
             for one in _connections(process):

@@ -1,5 +1,5 @@
-"""Regardless of how offsets are divided among tasks, each offset is read once, in order, and all tasks have about the
-same amount to read."""
+"""However the offsets are divided among tasks, each offset is read once, in order, and all tasks have about the same
+amount to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that no load can accept are found, without false alarms, regardless of the size of a fetch."""
+"""Records that no load can accept are found, and no other records, whatever the size of a fetch is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from platform_assets_tests.support.scripted_broker import TOPIC_ID, Script, Star
 
 LIMITS = BatchLimits(bytes=10_000, records=1_000, headers=1_000)
 ABORTING = 1
-"""A producer."""
+"""Id of the producer whose transactions are aborted."""
 LOG = [
     made_batch([Made(n, timestamp=FIRST_READABLE_MS) for n in range(3)]),
     made_batch([Made(n, value=bytes(5_000)) for n in range(3, 8)], codec="zstd"),
@@ -72,8 +72,8 @@ def flipped(batch: bytes, at: int = -1) -> bytes:
 
 
 def damaged_at(number: int, at: int = -1, *, together: bool = False) -> Script:
-    """Return a fetch function for LOG with one bit flipped in one batch. Its answers contain one batch, or all batches
-    that follow."""
+    """Return a script that serves LOG with one bit flipped in one batch. Each answer contains one batch or, if
+    `together` is true, that batch and all batches after it."""
     log = [flipped(batch, at) if n == number else batch for n, batch in enumerate(LOG)]
     rest = [b"".join(log[n:]) if together else batch for n, batch in enumerate(log)]
     made = script(together=False)
@@ -113,7 +113,7 @@ def test_a_batch_that_the_broker_itself_finds_corrupt_is_searched_to_its_end(sta
 
 
 def test_offsets_that_are_missing_after_a_damaged_batch_count_as_damaged(start: Start) -> None:
-    """A damaged header may claim fewer offsets than the batch has."""
+    """A damaged header can claim fewer offsets than the batch has."""
     made = damaged_at(1)
     made.batches[1] = (3, 4, made.batches[1][2])
     assert search(start, made, (0, 15)).damaged == {0: (OffsetRange(3, 8),)}

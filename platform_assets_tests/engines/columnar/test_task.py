@@ -1,5 +1,5 @@
-"""Shares of a job, run as a Spark worker runs them. Their files contain the same records that a consumer reads at the
-same offsets."""
+"""Shares of a job, run as a Spark worker runs them. Their files contain the same records that a consumer reads at these
+offsets."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ pytestmark = pytest.mark.broker
 
 Ranges = Mapping[int, tuple[int, int]]
 FOR_EVER = {"retention.ms": "-1"}
-"""Topic settings that keep all records, because retention is based on the records' own timestamps."""
+"""Topic settings that keep all records. With other settings, retention would delete records with old timestamps."""
 
 
 @pytest.fixture
 def lake(broker: Broker, topic: TopicMaker, tmp_path: Path) -> LakeMaker:
-    """Make a topic and its lake as the common fixture does, but without Spark."""
+    """Make a topic and its lake in the same way as the common fixture, but without Spark."""
 
     def make(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> TopicLake:
         name = topic(partitions=partitions, config=config)
@@ -82,12 +82,12 @@ def reports(wanted: Work) -> list[Report]:
 
 
 def of_source(work: Work, **changes: str) -> Work:
-    """Return the same work for another source."""
+    """Return a copy of `work` with a changed source."""
     return replace(work, shares=tuple(replace(s, source=replace(s.source, **changes)) for s in work.shares))
 
 
 def done(wanted: Work) -> list[WrittenFile]:
-    """Run a job that has to succeed. Return its files."""
+    """Run a job that must succeed. Return its files."""
     found = reports(wanted)
     for report in found:
         if report.error is not None:
@@ -130,7 +130,8 @@ def by_consumer(lk: TopicLake, ranges: Ranges) -> list[dict[str, Any]]:
 
 
 def same(lk: TopicLake, table: Path, ranges: Ranges, **more: Any) -> list[WrittenFile]:
-    """Load `ranges`. Compare the rows with those of a consumer, and the digests with those of the files."""
+    """Load `ranges`. Compare the loaded rows with the rows that a consumer reads, and the reported digests with the
+    digests of the files."""
     files = done(work_of(lk, ranges, table, **more))
     found = sorted(rows(table, files), key=lambda r: (r["kafka_partition"], r["kafka_offset"]))
     assert found == by_consumer(lk, ranges)
@@ -151,7 +152,7 @@ def test_all_that_a_record_has_is_as_a_consumer_reads_it(lake: LakeMaker, tmp_pa
 def test_history_with_transactions_is_read_as_a_consumer_reads_it(
     lake: LakeMaker, tmp_path: Path, rng: random.Random
 ) -> None:
-    """Cut the log at random, so that pieces begin and end inside transactions."""
+    """The log is divided at random offsets, so that pieces begin and end inside transactions."""
     lk = lake(partitions=2)
     for number in range(12):
         some = [
@@ -222,7 +223,7 @@ def test_aborted_records_alone_make_no_file(lake: LakeMaker, tmp_path: Path) -> 
 def test_a_quota_of_a_megabyte_a_second_is_waited_out(
     lake: LakeMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The quota applies to a client id, which the task takes from its environment."""
+    """The quota applies to one client id. The task gets this client id from its environment."""
     lk = lake()
     lk.send(Record(b"v" * 100_000) for _ in range(140))
     monkeypatch.setenv("KAFKA_CLIENT_ID", f"columnar-{lk.topic}")
@@ -283,7 +284,7 @@ def test_failures_come_back_typed_and_leave_no_file(lake: LakeMaker, tmp_path: P
 
 
 def test_errors_survive_the_way_back() -> None:
-    """The class, the fields and the message of the errors are kept."""
+    """The errors keep their class, their fields and their message."""
     for error in (
         UnreadableTimestampError("raw/t", "w", [(0, 1, 2)]),
         OffsetsVanishedError("t", "w", "detail"),

@@ -1,4 +1,5 @@
-"""Tasks are sent without secrets. Workers have the secrets themselves, or report which secret is missing."""
+"""The work that is sent to tasks contains no secrets. Workers have the secrets themselves, or report which secret is
+missing."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def test_a_worker_takes_the_settings_from_its_own_environment_and_the_brokers_fr
 
 @pytest.mark.parametrize("job", ["columnar", "decoding", "merging"])
 def test_the_name_of_the_code_follows_from_all_that_a_worker_imports(job: str) -> None:
-    """Without this, workers that Spark kept could run code that differs from that of the driver."""
+    """If the name of the code did not depend on all of these modules, workers that Spark kept could run code that
+    differs from the driver's code."""
     program = (
         f"import sys; from platform_assets.engines.{job} import task; "
         "print(*(m for m, v in sys.modules.items() if m.startswith('platform_assets.') and not hasattr(v, '__path__')))"

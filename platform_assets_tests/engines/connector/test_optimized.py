@@ -1,5 +1,5 @@
-"""Tables sorted by Spark's own OPTIMIZE, which writes INT96 timestamps and different files. Every command sees the same
-rows."""
+"""Tables sorted by Spark's own OPTIMIZE, which writes INT96 timestamps and other files. Every command still sees the
+same rows."""
 
 from __future__ import annotations
 

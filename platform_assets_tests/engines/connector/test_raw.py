@@ -1,4 +1,4 @@
-"""The raw table has every field of a record, and one commit for each load. Its digests distinguish rows."""
+"""The raw table has every field of a record, and one commit for each load. Different rows have different digests."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def test_small_windows_have_few_files_and_large_ones_a_file_a_partition(lake: La
 
 
 def test_rows_outside_of_the_window_are_refused_before_the_commit(lake: LakeMaker) -> None:
-    """Simulate an engine that reads other offsets than requested. No such engine is known, and its rows would be
-    refused."""
+    """Simulate an engine that reads other offsets than the requested offsets. No such engine is known, but if there
+    were one, its rows would be refused."""
     lk = lake()
     keys = [lk.window_of([Record()]) for _ in range(2)]
     lk.load(keys[0])
@@ -182,8 +182,8 @@ def test_rows_outside_of_the_window_are_refused_before_the_commit(lake: LakeMake
 def test_compiled_and_interpreted_queries_load_the_same(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch, compiled_first: bool
 ) -> None:
-    """Spark interprets the plans of small windows and compiles those of large windows. Rows and digests must be the
-    same."""
+    """Spark interprets the plans of small windows and compiles the plans of large windows. Rows and digests must be the
+    same in both cases."""
     lk = lake(partitions=2)
     key = lk.window_of(EVERY_KIND)
     for compiled in (compiled_first, not compiled_first):
@@ -218,7 +218,7 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def measure(connection: Callable[[], SparkSession]) -> Callable[..., Measured]:
-    """Return digests of rows that equal `BASE` except for the given changes."""
+    """Return the digests of rows. Each row equals `BASE` except for the given changes."""
 
     def digests(*changes: Row, parts: int = 1) -> Measured:
         rows = [tuple({**BASE, **change}.values()) for change in changes]
@@ -270,8 +270,8 @@ def test_digests_do_not_depend_on_order_nor_on_files(measure: Callable[..., Meas
 
 
 def test_a_load_observes_the_digests_of_what_it_wrote(lake: LakeMaker) -> None:
-    """Rows read back from the table have the digests in the receipt. This shows that the digests were computed from the
-    rows and not from the plan."""
+    """The digests in the receipt equal the digests of the rows that are read back from the table. This shows that the
+    digests were computed from the rows and not from the plan."""
     lk = lake(partitions=2)
     key = lk.window_of([Record(str(i).encode(), partition=i % 2) for i in range(100)])
     receipt = lk.load(key).receipt
@@ -284,8 +284,8 @@ def test_a_load_observes_the_digests_of_what_it_wrote(lake: LakeMaker) -> None:
     [(1, "1", 1 << 18), (1_000, "1000", 1_000 << 10), (10_000_000, "20000", 16 << 20)],
 )
 def test_a_small_range_fetches_little_beyond_its_end(offsets: int, records: str, fetched: int) -> None:
-    """Spark buffers the fetched records after the end of the window. Many small windows in a row would fill Spark's
-    heap."""
+    """Spark keeps fetched records after the end of a window in memory. If many small windows follow one another, these
+    records would fill Spark's heap."""
     options = raw.client_options(TopicRanges({0: OffsetRange(5, 5 + offsets), 1: OffsetRange(7, 8)}))
     assert options["kafka.max.poll.records"] == records
     assert options["kafka.max.partition.fetch.bytes"] == str(fetched)
@@ -295,7 +295,7 @@ def test_a_small_range_fetches_little_beyond_its_end(offsets: int, records: str,
 def test_digests_that_spark_does_not_hand_on_are_taken_from_the_files(
     lake: LakeMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark's listener may be late on a busy server. The answer then lacks the observed values."""
+    """Spark's listener can be late on a busy server. In that case, the answer does not contain the observed values."""
     from pyspark.sql.connect.observation import Observation
 
     lk = lake(partitions=2)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def test_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
-    """Random rows of every type, window by window, in files encoded like those of a decoded table."""
+    """Random rows of every type, in one file for each window. The files are encoded like the files of a decoded table."""
     from pyspark.sql import functions as F
 
     windows = {f"w{i}": typed_rows(random.Random(SEED + i), rows) for i, rows in enumerate((1, 40, 2_500))}
@@ -64,7 +64,7 @@ def test_column_of_nulls_changes_no_digest() -> None:
 
 
 def test_value_that_moved_to_another_column_gives_another_digest() -> None:
-    """Digests skip nulls, so two swapped columns of the same type could remain unnoticed."""
+    """Digests skip nulls, so without marks, swapping two columns of the same type could remain unnoticed."""
     one, null = pa.array([7], pa.int32()), pa.nulls(1, pa.int32())
     kept = {"kafka_partition": pa.array([0], pa.int32()), "kafka_offset": pa.array([5], pa.int64())}
     right = pa.RecordBatch.from_pydict({**kept, "a": one, "b": null})

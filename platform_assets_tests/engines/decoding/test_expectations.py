@@ -1,4 +1,4 @@
-"""Results of expectations equal those counted in plain Python, regardless of how the rows are divided into blocks and
+"""The results of expectations equal the results counted in plain Python, however the rows are divided into blocks and
 shares."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Rows = list[dict[str, Any]]
 
 @st.composite
 def windows(draw: st.DrawFn) -> Rows:
-    """Return the rows of a window by partition and offset. Tombstones have no values."""
+    """Return the rows of a window, sorted by partition and offset. Tombstones have no values."""
     values = st.fixed_dictionaries({
         "a": st.none() | st.sampled_from(["p", "q", "r", ""]),
         "b": st.none() | st.integers(-1, 2),
@@ -76,7 +76,8 @@ def blocks(rows: Rows, cuts: Sequence[int]) -> list[pa.RecordBatch]:
 @UNTIMED
 @given(windows(), st.lists(st.integers(0, 25), max_size=4), st.randoms())
 def test_single_rows(rows: Rows, cuts: list[int], order: random.Random) -> None:
-    """Each block is in its own share, in any order. The results pass through serialized reports."""
+    """Each block is a separate share, and the shares end in any order. The results are converted to serialized reports
+    and back."""
     shares = []
     for block in blocks(rows, cuts):
         measurer = Measurer((*EXPECTED, KEYS), LAYOUT)
@@ -100,7 +101,8 @@ def test_single_rows(rows: Rows, cuts: list[int], order: random.Random) -> None:
 @given(windows(), st.lists(st.integers(0, 25), max_size=4), st.integers(1, 30), st.sampled_from([("a",), ("a", "b"), ("s",)]),
        st.randoms())  # fmt: skip
 def test_keys(rows: Rows, cuts: list[int], at_once: int, columns: tuple[str, ...], order: random.Random) -> None:
-    """Figures depend neither on the number of passes that the memory limit requires, nor on the order of blocks."""
+    """The figures depend neither on the order of the blocks nor on the number of passes, which depends on the memory
+    limit."""
     parts = blocks(rows, cuts)
     order.shuffle(parts)
     e = Expectation("e", "unique", columns)
@@ -133,7 +135,7 @@ def test_keys_are_named_with_their_columns() -> None:
 
 
 def test_memory_is_that_of_distinct_keys() -> None:
-    """A million rows with the same key need no more memory than one row."""
+    """A million rows with the same key need no more memory than a single row."""
     counts = uniqueness._Counts(1000)
     for _ in range(100):
         counts.add(np.full(10_000, 7, np.uint64))
@@ -208,7 +210,7 @@ def test_figures_are_read_back() -> None:
 
 
 def test_times_beyond_the_year_9999_are_counted_and_shown_as_numbers() -> None:
-    """A producer may send microseconds instead of milliseconds. A range is declared to find this mistake."""
+    """A producer might send microseconds instead of milliseconds. The declared range detects this mistake."""
     layout = pa.schema([*list(LAYOUT)[:3], ("at", pa.timestamp("us", "UTC"))])
     far = pa.array([1 << 60] * 2, pa.int64()).cast(pa.timestamp("us", "UTC"))
     rows = pa.RecordBatch.from_arrays(

@@ -1,4 +1,5 @@
-"""Each record becomes a row in exactly one of two tables, in order, with the results for key and value side by side."""
+"""Each record becomes a row in exactly one of two tables. The rows are in order, and contain the results for the key
+and for the value of the record."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def test_each_record_is_in_one_table() -> None:
 
 
 def test_repairs_are_decoded_instead_of_values() -> None:
-    """A value that is still invalid becomes a dead letter that has the value as it was sent."""
+    """A value that is still invalid after a repair becomes a dead letter, which contains the value as it was sent."""
     records = raw(
         (0, 1, None, b"{"), (0, 2, None, b"{"), (1, 1, None, b"{"), (1, 2, None, None), (1, 3, None, b'{"id": 9}')
     )

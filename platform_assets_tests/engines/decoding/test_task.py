@@ -1,4 +1,4 @@
-"""A Spark task returns the same rows and dead letters regardless of how its share is divided into blocks."""
+"""A Spark task returns the same rows and dead letters, however its share is divided into blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values(*, backwards: bool) -> pa.RecordBatch:
 
 
 def decoded(folder: Path, records: pa.RecordBatch, key: FormatSpec | None) -> tuple[list[Any], list[Any]]:
-    """Return rows and dead letters of a table with one file of one row group, as one task writes them."""
+    """Decode a raw table that has one file with one row group, as a task does. Return the rows and the dead letters."""
     raw_folder = folder / "raw"
     raw_folder.mkdir(parents=True)
     pq.write_table(pa.Table.from_batches([records]), raw_folder / "0.parquet", row_group_size=RECORDS)

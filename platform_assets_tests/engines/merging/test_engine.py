@@ -1,4 +1,4 @@
-"""Behavior of the merging engine if Spark's session ends, the workers lack the code, or the job is lost."""
+"""The merging engine, if Spark's session ends, the workers lack the code, or the job is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def work(tmp_path: Path) -> Work:
 
 
 def spark(monkeypatch: pytest.MonkeyPatch, *jobs: list[str | Exception]) -> list[int]:
-    """Make jobs return these reports or raise these errors. Return a list that gets the number of shares of each job."""
+    """Make jobs return these reports or raise these errors. Return a list to which each job adds its number of shares."""
     sent, left = list[int](), list(jobs)
 
     def texts_of(session: Any, work: Work, tasks: int, task: str) -> Iterator[str]:

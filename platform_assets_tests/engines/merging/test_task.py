@@ -1,4 +1,4 @@
-"""Merging tasks: new files contain exactly the rows of the old files, in order, as read by polars and DuckDB."""
+"""Merging tasks. Read with polars and DuckDB, the new files contain exactly the rows of the old files, in order."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_rows_keep_their_values_order_and_digests(tmp_path: Path, rng: random.Ra
 def test_memory_stays_bounded_and_files_are_divided(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row groups are small, and a new file begins once the target size is reached."""
+    """Row groups are small, and a new file is begun once a file reaches the target size."""
     monkeypatch.setattr(task, "ROW_GROUP_BYTES", 10_000)
     rows = raw_rows(rng, 0, 900)
     source = write(tmp_path, rows, RAW)

@@ -1,4 +1,4 @@
-"""Digests computed from Arrow columns equal those that Spark computes from the same rows."""
+"""Digests computed from Arrow columns equal the digests that Spark computes from the same rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def random_rows(rng: random.Random, count: int) -> list[Row]:
 
 @pytest.fixture
 def by_spark(connection: Callable[[], SparkSession]) -> Callable[[Sequence[Row]], Measured]:
-    """Return digests as Spark computes them."""
+    """Return the digests that Spark computes."""
 
     def measure(rows: Sequence[Row]) -> Measured:
         values = [
@@ -99,7 +99,7 @@ def test_random_rows_have_the_digests_of_the_definition(rng: random.Random) -> N
 
 
 def test_the_digest_of_all_is_the_sum_of_its_parts_wherever_they_are_cut(rng: random.Random) -> None:
-    """Parts are slices of shared buffers. Their validity bits and offsets may begin at any position."""
+    """Parts are slices of shared buffers. Their validity bits and offsets can begin at any position in these buffers."""
     rows = random_rows(rng, 100)
     whole = batch_of(rows)
     expected = sum((measured(batch_of([r])) for r in rows), Measured.of_nothing())
@@ -131,7 +131,8 @@ def test_each_difference_of_a_row_changes_its_content_digest() -> None:
 
 
 def test_xxh64_is_that_of_its_specification() -> None:
-    """Test vectors from the reference implementation's own sanity check: the buffer, the lengths and the seeds."""
+    """The test vectors come from the reference implementation's own sanity check: the buffer, the lengths and the
+    seeds."""
     state, buffer = np.uint64(2654435761), bytearray()
     with np.errstate(over="ignore"):
         for _ in range(256):

@@ -1,4 +1,4 @@
-"""Spark's job failures become the platform's errors, which name partitions and offsets."""
+"""Failures of Spark jobs are converted to the platform's errors, which name partitions and offsets."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def test_columns_that_the_codec_does_not_shrink_have_none(blocks: list[pa.Record
 
 
 def numbers(bits: int, rows: int, repeated: int = 1) -> list[int]:
-    """Return random numbers with that many bits, from a seed. The sequence is repeated `repeated` times."""
+    """Return random numbers with that many bits, generated from a fixed seed. They consist of `repeated` copies of the
+    same sequence."""
     found = random.Random(SEED).choices(range(1 << bits), k=rows // repeated)
     return found * repeated
 
@@ -89,8 +90,8 @@ def numbers(bits: int, rows: int, repeated: int = 1) -> list[int]:
     ],
 )
 def test_differences_that_the_codec_does_not_shrink_have_none(columns: dict[str, list[int]], plain: set[str]) -> None:
-    """Only columns written as differences are tested for a benefit from the codec. `other` has the same numbers, but
-    keeps the codec."""
+    """The codec is tried only on columns that are written as differences. The column `other` contains the same numbers
+    as `a`, but keeps the codec."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("other", pa.int64())])
     rows = pa.RecordBatch.from_pydict(columns | {"other": columns["a"]}, schema)
 
@@ -104,7 +105,8 @@ def test_files_are_written_so_and_read_back(values: list[bytes], codec: str, tmp
     """Every other column keeps the codec, down to the leaves of the headers, and later rows are treated like the first
     rows.
 
-    The exception is numbers written as differences: a constant step takes only a handful of bytes.
+    Numbers written as differences are an exception: if they increase by a constant step, they take only a handful of
+    bytes.
     """
     series = FileSeries(
         files_at(str(tmp_path)), "w", "0", 1, row_group_bytes=200_000, measure=lambda _: Measured.of_nothing()

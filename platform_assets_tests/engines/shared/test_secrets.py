@@ -1,7 +1,7 @@
 """A user's own Spark server that shows as much as possible: Connect's page in the UI, event logs, the REST interface.
 
 The server has none of the platform's redaction settings, only Spark's defaults and one pattern set by its operator.
-Loads send Kafka's password to it.
+Loads send Kafka's password to this server.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 PASSWORD = 'canary-4f1c"behind-7b2e'
-"""A password that contains a quote. A pattern that takes the quote for the end of the value does not hide the part
-after it."""
+"""A password that contains a quote. If a pattern takes the quote for the end of the value, it does not hide the part of
+the password after the quote."""
 PARTS = PASSWORD.split('"')
 KEY_PASSWORD = "canary-of-a-key-91d0"
 LOGIN = {
@@ -73,8 +73,8 @@ class ShownServer:
         return ClientSettings.from_environment(LOGIN, self.sasl)
 
     def shown(self) -> dict[str, str]:
-        """Return all pages of the UI and of the UI's REST interface, the event logs, and the server's own log, by
-        source."""
+        """Return everything that the server shows, keyed by source: all pages of the UI and of the UI's REST interface,
+        the event logs, and the server's own log."""
         found = dict(pages(self.ui))
         found |= {str(p): p.read_text(errors="replace") for p in self.events.rglob("*") if p.is_file()}
         log = self.home.log_file("spark")
@@ -145,7 +145,8 @@ def lk(server: ShownServer, session: SparkSession, tmp_path: Path) -> TopicLake:
 
 
 def check_nothing_is_shown(server: ShownServer, statements: int) -> dict[str, str]:
-    """Return the server's pages once they list `statements` ended statements. Fail if a page contains a secret."""
+    """Wait until the server lists `statements` statements that have ended, and return the server's pages. Fail if a
+    page contains a secret."""
     wait_until(
         "Connect's page has the statements",
         lambda: (fetched(f"{server.ui}/connect/") or "").count("CLOSED") >= statements,
@@ -174,8 +175,8 @@ def test_loads_show_no_password(server: ShownServer, session: SparkSession, lk: 
 def test_a_statement_that_shows_the_options_of_its_reader_shows_no_password(
     server: ShownServer, session: SparkSession, lk: TopicLake
 ) -> None:
-    """Spark omits deeply nested parts of a statement, and the reader of a load is such a part. In a shorter statement,
-    Spark shows the reader."""
+    """Spark omits deeply nested parts of a statement. The reader of a load is nested that deeply. In a shorter
+    statement, Spark shows the reader."""
     lk.send([Record(b"one"), Record(b"two")])
     options = server.settings().java()
     assert KEY_PASSWORD in options.values()

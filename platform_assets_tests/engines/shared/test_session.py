@@ -1,5 +1,5 @@
-"""The Spark session that processes share. A process joins it by id, leaves it without harm to other processes, and
-replaces it if it has ended."""
+"""The Spark session that processes share. A process joins the session by its id, leaves it without harm to other
+processes, and replaces it if it has ended."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Server:
 
 
 def joined(remote: str, root: Path, code: str) -> tuple[str, int]:
-    """Join the session from a new process. Return the session's id and the id of the parent process of the session's
-    Python workers."""
+    """Join the session from a new process. Return the session's id, and the id of the process that is the parent of the
+    session's Python workers."""
     program = [sys.executable, "-c", OTHER_PROCESS, remote, str(root), code]
     said = subprocess.run(program, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
@@ -94,8 +94,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_processes_with_the_same_code_and_lake_share_warm_workers_and_others_do_not(
     spark_remote: str, tmp_path: Path
 ) -> None:
-    """When a process ends, other processes keep the session. A process with other code, as after an upgrade, never gets
-    the workers of this session."""
+    """When a process ends, the session continues for other processes. A process with other code, for example after an
+    upgrade, never gets the workers of this session."""
     first, second = joined(spark_remote, tmp_path, "code"), joined(spark_remote, tmp_path, "code")
     assert first == second
     upgraded, another = joined(spark_remote, tmp_path, "newer code"), joined(spark_remote, tmp_path / "another", "code")

@@ -17,7 +17,7 @@ from platform_assets.engines.shared import job, worker
 
 @dataclass(frozen=True)
 class Nothing:
-    """Work without any share."""
+    """Work without shares."""
 
     shares: tuple[str, ...] = ()
 
@@ -79,8 +79,8 @@ def test_garbage_is_looked_for_among_what_came_after_the_first_task() -> None:
 
 @pytest.mark.parametrize(("code", "begun"), [(worker.CODE, 1), ("another", 0)])
 def test_a_worker_of_other_code_is_left_as_it_is(code: str, begun: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the function that Spark maps, in the way in which the worker calls it. An older release may lack a function
-    that this release would call."""
+    """Call the function that Spark maps in the same way as the worker calls it. An older release on the worker might
+    lack a function that this release would call."""
     monkeypatch.setattr("platform_assets.engines.shared.job.CODE", code)
     assert list(job._mapped(Nothing(), "platform_assets.engines.columnar.task")(iter(()))) == []
     assert worker._tasks == begun
