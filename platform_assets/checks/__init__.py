@@ -1,1 +1,1 @@
-"""Checks: facts of a table, rules that evaluate them, and reports."""
+"""Checks: the facts of a table, the rules that evaluate these facts, and the reports."""

@@ -24,7 +24,7 @@ NOT_RECORDED: Final = "not recorded"
 T = TypeVar("T")
 AuditOutcome = Literal["proved", "anomalies", "undecided"]
 EXIT_CODES: Final[Mapping[AuditOutcome, int]] = {"proved": 0, "anomalies": 1, "undecided": 2}
-"""Exit codes by outcome. An anomaly takes precedence over anything that could not be determined."""
+"""Maps each outcome to its exit code. An anomaly takes precedence over anything that could not be determined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,17 @@ class Audit:
     checks: tuple[CheckOutcome, ...]
     heatmap: Heatmap | None
     engines: Mapping[str, int] = field(default_factory=dict)
-    """Number of windows with rows, by the engine that loaded them. `NOT_RECORDED` counts windows whose engine is
+    """Maps each engine to the number of windows with rows that it loaded. `NOT_RECORDED` counts windows whose engine is
     unknown."""
     confirmed_by: Mapping[str, int] = field(default_factory=dict)
-    """Number of windows, by confirming engine. The other engine loaded these windows; the confirming engine read them
-    from Kafka and found them equal."""
+    """Maps each confirming engine to the number of windows that it confirmed. The other engine loaded these windows;
+    the confirming engine read them from Kafka and got equal digests."""
     count: int = 0
-    """Number of windows, used if there is no heatmap."""
+    """Number of windows; used only if there is no heatmap."""
 
     @property
     def outcome(self) -> AuditOutcome:
-        """The most severe outcome of the checks."""
+        """The most severe of the checks' outcomes."""
         outcomes = {c.outcome for c in self.checks}
         if "anomalies" in outcomes:
             return "anomalies"
@@ -93,13 +93,13 @@ class Audit:
 
     @property
     def worst(self) -> list[WorstWindow]:
-        """The findings of all checks together, without repetitions, the most severe first."""
+        """The findings of all checks, without repetitions, the most severe first."""
         found = {(f.kind, f.window, f.partition, f.ranges): f for c in reversed(self.checks) for f in c.findings}
         return worst_windows(found.values())
 
     @property
     def remedies(self) -> list[Remedy]:
-        """Remedies, those of the most severe findings first."""
+        """Remedies, ordered so that the remedies for the most severe findings come first."""
         return remedies(self.worst)
 
     @property
@@ -108,7 +108,8 @@ class Audit:
         return EXIT_CODES[self.outcome]
 
     def to_json(self) -> dict[str, Any]:
-        """The documented JSON, with a version number. Nothing is truncated. Ranges are `[start, end]`, end exclusive."""
+        """Return the documented JSON, which includes a version number. Nothing is truncated. Ranges are `[start, end]`;
+        the end is exclusive."""
         return {
             "version": JSON_VERSION,
             "table": self.table,
@@ -170,7 +171,7 @@ def _evaluated(check: Check, evaluation: Evaluation, span: Span) -> CheckOutcome
 
 
 def _attempt(call: Callable[[], T]) -> T | str:
-    """Return the result of `call`, or why the table, the ledger or a service could not be read."""
+    """Return the result of `call`, or the error that says why the table, the ledger or a service could not be read."""
     try:
         return call()
     except PlatformError as e:

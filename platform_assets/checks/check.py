@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of a raw table, which `evaluate` runs. If a `blocking` check fails, downstream assets of the same run
-    are blocked.
+    """One check of a raw table; `evaluate` runs the check. If a `blocking` check fails, downstream assets in the same
+    run are blocked.
 
     `may_count` selects older windows in which the check cannot have a finding; it uses only the columns of cuts,
-    receipts and files. From then on, the facts of every check only count these windows, until one of the windows
-    changes. A window is only counted if every registered check agrees. A check without `may_count` gets every window.
-    Raise `revision` whenever `may_count` becomes stricter, so that counted windows are evaluated again.
+    receipts and files. Once selected, these windows are only counted in the facts of every check, until one of the
+    windows changes. A window is only counted if every registered check agrees. A check without `may_count` gets every
+    window. Raise `revision` whenever `may_count` becomes stricter, so that counted windows are evaluated again.
     """
 
     name: str
@@ -33,5 +33,5 @@ class Check:
 
     @property
     def fingerprint(self) -> str:
-        """Identifier of the check together with its rule for older windows."""
+        """Identifier of the check and of the version of its rule for older windows."""
         return f"{self.name}/{self.revision}"

@@ -1,6 +1,6 @@
 """Confirm loads with the other engine: read a sample of windows from Kafka again, and compare digests.
 
-Each engine has its own way from a broker's batches to rows, so a defect in one engine shows as different digests.
+Each engine turns a broker's batches into rows with its own code, so a defect in one engine shows as different digests.
 Nothing is committed, and the files written for the comparison are deleted.
 """
 
@@ -28,14 +28,14 @@ from platform_assets.windows.decide.generations import beyond_log
 
 SAMPLE_WINDOWS: Final = 20
 SAMPLE_OFFSETS: Final = 5_000_000
-"""Maximum numbers of windows and offsets that one audit reads again. Reading a window again costs Kafka as much as
-loading it."""
+"""Maximum number of windows, and maximum number of offsets, that one audit reads again. Reading a window again costs
+Kafka as much as loading it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """Receipts of windows that the other engine found equal, findings about the other windows, and reasons why no more
-    windows were read."""
+    """Receipts of windows for which the other engine got equal digests, findings about the other windows, and reasons
+    why no more windows were read."""
 
     receipts: tuple[Receipt, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -47,11 +47,11 @@ NOTHING: Final = Confirmed()
 
 
 def confirm(e: Evaluation, receipts: Sequence[Receipt]) -> Confirmed:
-    """Read windows of `receipts` that no other engine has confirmed, and record the windows that prove equal.
+    """Read windows of `receipts` that no other engine has confirmed, and record the windows whose digests are equal.
 
-    The oldest windows come first, because Kafka deletes their records first. Windows that Kafka no longer has
-    completely are left out, as are windows whose offsets now belong to other records. Compacted topics are left out
-    too, because reading them today may give fewer records than the load did.
+    The oldest windows come first, because Kafka deletes their records first. A window is left out if Kafka no longer
+    has all its records, or if its offsets now belong to other records. Compacted topics are left out too, because
+    reading them today may give fewer records than the load did.
     """
     if e.engine_by_name is None:
         return NOTHING
@@ -88,8 +88,8 @@ def _sample(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
 
 
 def held_whole(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
-    """Return the windows that have rows and whose records Kafka still has completely, the oldest first. Return none for
-    a compacted topic."""
+    """Return, oldest first, the receipts of windows that have rows and whose records Kafka still has completely. Return
+    nothing for a compacted topic."""
     some = [r for r in receipts if r.rows]
     if not some or e.cluster().is_compacted(e.declaration.topic):
         return []
@@ -105,7 +105,7 @@ def held_whole(e: Evaluation, receipts: Sequence[Receipt]) -> list[Receipt]:
 
 
 def _begin(partition: int, receipt: Receipt) -> int:
-    """Return the first offset that has a row. Offsets before it had no row when the window was loaded."""
+    """Return the first offset in the window that has a row. Offsets before it had no row when the window was loaded."""
     part = receipt.partitions[partition]
     return part.range.end if part.first_offset is None else part.first_offset
 
@@ -113,8 +113,8 @@ def _begin(partition: int, receipt: Receipt) -> int:
 def _read(
     e: Evaluation, checking: LoadEngine, receipts: Sequence[Receipt]
 ) -> Iterator[tuple[Receipt, StagedFiles | PlatformError]]:
-    """Yield the other engine's result for each window until the budget is used up. The files that the engine wrote are
-    deleted."""
+    """Yield the other engine's result for each window until the time budget is used up. The files that the engine wrote
+    are deleted."""
     table = e.declaration.raw_table
     accepted = e.ledger.accepted_losses_of(table, [r.window.key for r in receipts])
     orders = [_order(r, table, accepted.get(r.window.key, {})) for r in receipts]
@@ -130,8 +130,8 @@ def _read(
 
 
 def _order(receipt: Receipt, table: TableRef, accepted: Mapping[int, tuple[OffsetRange, ...]]) -> Order:
-    """Return the offsets from the first row to the last. Before the first row there may be nothing left to read in
-    Kafka."""
+    """Return an order for the window's offsets, without those before the first row, because Kafka may no longer have
+    anything there."""
     without = {p: (OffsetRange(0, _begin(p, receipt)), *accepted.get(p, ())) for p in receipt.partitions}
     records = Records(receipt.topic, receipt.topic_id, receipt.window.key, receipt.ranges, without)
     return Order(records, f"audit-{uuid.uuid4()}", table)

@@ -1,9 +1,10 @@
-"""A third opinion: compare the table's rows one by one with those of a plain read_committed consumer.
+"""A third opinion: compare a sample of the table's rows, one by one, with the records that a plain read_committed
+consumer returns.
 
 The loader and the evidence share one reader of fetch responses, and Spark's connector has another. The consumer here is
 librdkafka's. It shares no code with either reader: it has its own fetching, unpacking and handling of transactions, and
-no digests. A sample suffices, because a defect in a reader shows in every window that contains the kind of record that
-the reader misreads.
+uses no digests. A sample suffices, because a defect in a reader shows in every window that contains the kind of record
+that the reader misreads.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ if TYPE_CHECKING:
 
 SAMPLE_WINDOWS: Final = 5
 SAMPLE_OFFSETS: Final = 100_000
-"""Maximum numbers of windows and offsets that one audit compares."""
+"""Maximum number of windows, and maximum number of offsets, that one audit compares."""
 _COLUMNS: Final = ("kafka_offset", "kafka_timestamp", "kafka_timestamp_type", "key", "value", "headers")
 _PATIENCE: Final = 30.0
 """Seconds without a message after which the comparison stops waiting for the brokers."""
 
 _Digests = dict[int, tuple[bytes, bytes]]
-"""Two digests by offset: one of the record without its headers, and one of the headers. The second is empty if the
-headers cannot be compared."""
+"""Maps each offset to two digests: one of the record without its headers, and one of the headers. The second digest is
+empty if the headers cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Numbers of compared windows and rows, the differences, and reasons why no more rows were compared."""
+    """The number of compared windows, the number of compared rows, the differences, and the reasons why no more rows
+    were compared."""
 
     windows: int = 0
     rows: int = 0
@@ -61,8 +63,8 @@ NOT_COMPARED: Final = Compared()
 
 
 def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | None = None) -> Compared:
-    """Compare a sample of the rows of `receipts`, chosen by `rng`. Windows that Kafka no longer has completely are left
-    out."""
+    """Compare a random sample of the rows of `receipts`; `rng` chooses the sample. Windows whose records Kafka no
+    longer has completely are left out."""
     if e.engine_by_name is None:
         return NOT_COMPARED
     rng = rng or random.Random()
@@ -90,8 +92,8 @@ def compare(e: Evaluation, receipts: Sequence[Receipt], rng: random.Random | Non
 
 
 def _spans(receipt: Receipt, share: int, rng: random.Random) -> dict[int, OffsetRange]:
-    """Return the offsets to compare, by partition: those from the first row to the last, or a random part of that range
-    with `share` offsets."""
+    """Map each partition to the offsets to compare: the range from the first row to the last, or, if that has more than
+    `share` offsets, a random part of it with `share` offsets."""
     found: dict[int, OffsetRange] = {}
     for partition, part in receipt.partitions.items():
         if part.first_offset is None or part.last_offset is None:
@@ -139,8 +141,8 @@ def _headers(message: Message) -> bytes:
 
 
 def _digest(value: Any) -> bytes:
-    """Return a digest of plain values and lists of them. It uses `repr`, which distinguishes null from empty, and bytes
-    from strings."""
+    """Return a digest of a plain value, or of a list of plain values. The digest uses `repr`, which distinguishes null
+    from empty, and bytes from strings."""
     return blake2b(repr(value).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -163,7 +165,7 @@ def _differences(receipt: Receipt, partition: int, kept: _Digests, consumed: _Di
 def _consumed(
     settings: ClientSettings, topic: str, partition: int, wanted: OffsetRange, deadline: float
 ) -> Iterator[Message]:
-    """Yield the messages of `wanted` that a separate consumer without a consumer group receives.
+    """Yield the messages in `wanted` that a separate consumer without a consumer group receives.
 
     Raises BrokerUnreachableError and BrokerRefusedError.
     """

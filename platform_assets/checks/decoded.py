@@ -1,4 +1,5 @@
-"""Checks of decoded tables: each raw row is in exactly one of the two tables, and there are not too many dead letters."""
+"""Checks of decoded tables: each raw row is either a decoded row or a dead letter, and there are not too many dead
+letters."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ BUDGET: Final = 120.0
 """Time limit in seconds for reading files that changed since their load."""
 
 _MOST_NAMED: Final = 20
-"""Maximum number of windows with differing rows whose missing offsets are looked up."""
+"""Maximum number of windows for which the missing offsets are looked up if their rows differ from the load."""
 _NONE: Final = np.empty(0, np.int64)
 
 Level = Literal["passed", "warning", "error"]
@@ -41,12 +42,12 @@ Ranges = Mapping[int, tuple[OffsetRange, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Ledger entries and files of some windows: the windows' receipts in each of the three tables, and their files in
-    two of the tables.
+    """Ledger entries and files for some windows: the receipts of the raw, decoded and dead-letter tables, and the files
+    of the decoded and dead-letter tables.
 
-    `unknown` windows have rows in one of the two tables, but never existed in the raw table. `under_way` windows are
-    being replaced by a load right now, so their commits appear one by one. `missing` has the offsets of raw rows that
-    are in neither table, by window and partition, for some of the windows whose rows differ from the load.
+    `unknown` windows have rows in the decoded or the dead-letter table, but never existed in the raw table. `under_way`
+    windows are being replaced by a load right now, so their commits appear one by one. `missing` has the offsets of raw
+    rows that are in neither table, by window and partition, for some of the windows whose rows differ from the load.
     """
 
     topic: str
@@ -59,12 +60,12 @@ class Windows:
 
     @property
     def decoded(self) -> Mapping[str, Receipt]:
-        """Receipts of the decoded rows."""
+        """Receipts of the decoded rows, by window."""
         return self.of_decoded.receipts
 
     @property
     def dead_letters(self) -> Mapping[str, Receipt]:
-        """Receipts of the dead letters."""
+        """Receipts of the dead letters, by window."""
         return self.of_dead_letters.receipts
 
     @property
@@ -75,8 +76,9 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Dead letters of some windows. `worst` is the window with the largest share of dead letters among its records;
-    `of` is the number of all records. `others` counts the dead letters that are in none of the `groups`."""
+    """Dead letters in some windows. `dead` is their number, and `of` is the number of all records in these windows.
+    `worst` is the window with the largest share of dead letters among its records. `others` counts the dead letters
+    that are in none of the `groups`."""
 
     level: Level
     dead: int
@@ -90,9 +92,9 @@ class Shares:
 def windows_of(
     declaration: TopicDeclaration, ledger: Ledger, keys: Sequence[str] | None = None, budget: float = BUDGET
 ) -> Windows:
-    """Return the windows with the given keys and the newest windows, or all windows without `keys`. Windows whose files
-    differ from their receipts are read for at most `budget` seconds. Those that prove equal are recorded in the ledger.
-    """
+    """Return the windows `keys` and the newest windows; all windows if `keys` is None. If the files of a window differ
+    from its receipts, the window is read; reading takes at most `budget` seconds. If the rows prove equal, this is
+    recorded in the ledger."""
     deadline = time.monotonic() + budget
     wanted = None if keys is None else sorted({*keys, *ledger.edges(declaration.topic)[-NEWEST - 1 : -1]})
     decoded, dead = (
@@ -109,8 +111,9 @@ def windows_of(
 def _missing(
     ledger: Ledger, declaration: TopicDeclaration, keys: Sequence[str], deadline: float
 ) -> Mapping[str, Ranges]:
-    """Return those offsets of raw rows of these windows that are neither decoded rows nor dead letters. At most
-    `_MOST_NAMED` windows are read, and only those whose files can all be read before the deadline."""
+    """Return the offsets of those raw rows in these windows that are neither decoded rows nor dead letters. At most
+    `_MOST_NAMED` windows are read. No further window is read after the deadline, and a window is left out if its files
+    are lost."""
     found = dict[str, Ranges]()
     folders = [ledger.lake.table(table) for table in declaration.tables]
     of_raw = ledger.lake.table(declaration.raw_table)
@@ -138,11 +141,11 @@ def confirmed_windows(
     in_flight: Callable[[list[str]], frozenset[str]],
     budget: float = BUDGET,
 ) -> Windows:
-    """Like `windows_of`, but read a second time if something is wrong. Windows that change in between or are in flight
-    are `under_way`.
+    """Return the result of `windows_of`, but read a second time if something is wrong. Windows that change between the
+    two readings or are in flight are `under_way`.
 
-    `in_flight` takes windows and returns those that queued or running runs will decode. A load commits dead letters,
-    then rows, then receipts, so a single reading may fall between two of these commits.
+    `in_flight` takes windows and returns those that queued or running runs will decode. A load commits dead letters
+    first, then rows, then receipts, so a single reading may fall between two of these commits.
     """
     first = windows_of(declaration, ledger, keys, budget)
     if not (wrong := _wrong(first)):
@@ -164,8 +167,8 @@ def _state(windows: Windows, key: str) -> tuple[object, ...]:
 
 
 def conserved(windows: Windows) -> CheckResult:
-    """Check by digests that each raw row of a decoded window is in one of the two tables, and that both tables were
-    decoded with the same declaration."""
+    """Check, by comparing digests, that each raw row of a decoded window is either a decoded row or a dead letter, and
+    that both tables were decoded with the same declaration."""
     found = [finding for key in windows.keys for finding in _of_window(windows, key)]
     found += [_unknown(windows.topic, key, table) for key, table in sorted(windows.unknown.items())]
     rows = sum(r.rows for r in windows.decoded.values())
@@ -187,8 +190,8 @@ def conserved(windows: Windows) -> CheckResult:
 
 
 def shares(windows: Windows, declared: DecodeDeclaration, ledger: Ledger, keys: Sequence[str]) -> Shares:
-    """Return the dead letters among the records of the windows `keys`, compared with the shares that the topic's
-    declaration allows."""
+    """Count the dead letters among the records of the windows `keys`, and compare their share with the shares that the
+    topic's declaration allows."""
     letters = {key: windows.dead_letters[key].rows for key in keys if key in windows.dead_letters}
     whole = {key: n + (windows.decoded[key].rows if key in windows.decoded else 0) for key, n in letters.items()}
     each = {key: letters[key] / whole[key] for key in letters if whole[key]}

@@ -1,6 +1,6 @@
 """`platform-assets audit decoded/<topic>`: check that each raw row is a decoded row or a dead letter, either by
-receipts or by reading both tables again. Tables are not changed. If reading proves a window, the proof is recorded in
-the ledger."""
+receipts or by reading both tables again. Tables are not changed. If reading proves that a window is intact, the proof
+is recorded in the ledger."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DecodedAudit:
 
     @property
     def table(self) -> TableRef:
-        """Name of the table of decoded rows, to which findings belong."""
+        """The table of decoded rows, to which findings belong."""
         return self.declaration.decoded_table
 
     def run(self, now: datetime, *, deep: bool = False) -> Audit:
@@ -91,7 +91,7 @@ class DecodedAudit:
         return CheckOutcome(name, None, found) if isinstance(found, str) else CheckOutcome(name, found, None)
 
     def _missing(self, windows: Windows) -> CheckResult:
-        """Find windows of the raw table that are not decoded, except windows that are not due yet."""
+        """Find windows of the raw table that are not decoded, except for windows whose decoding is not due yet."""
         newest = max(windows.keys, default="")
         missing = [key for key in sorted(windows.raw) if key not in windows.decoded and key not in windows.dead_letters]
         under_way = self.in_flight(missing) if missing else frozenset()
@@ -123,7 +123,7 @@ class DecodedAudit:
 
     def _read(self, windows: Windows, deadline: float) -> CheckResult:
         """Read the files of both tables again with Spark, and decode the raw rows again. Compare each result with the
-        receipts, the oldest proof first."""
+        receipts, starting with the windows whose last proof is oldest."""
         decoder = self.decoder()
         findings: list[Finding] = []
         proved: list[Receipt] = []
@@ -179,7 +179,7 @@ class DecodedAudit:
     def _table(
         self, of_table: TableFiles, decoder: WindowDecoder, deadline: float
     ) -> tuple[list[Receipt], list[Finding]]:
-        """Return the receipts of windows whose files match the load, and findings about the other windows."""
+        """Return the receipts of windows whose rows are those of the load, and findings about the other windows."""
         folder = self.ledger.lake.table(of_table.table)
         if not load_log.exists(folder):
             return [], []
@@ -211,8 +211,8 @@ class DecodedAudit:
         return proved, findings
 
     def _read_otherwise(self, raw: Receipt) -> tuple[int, list[Finding]]:
-        """Return how many rows of a window another reader has checked, and the rows for which that reader gave
-        different values."""
+        """Return the number of rows of a window that another reader has checked, and findings about the rows for which
+        that reader gave different values."""
         key, topic = raw.window.key, self.declaration.topic
         outcome = _asked(lambda: disagreements(self.declaration, self.ledger.lake, raw))
         if isinstance(outcome, PlatformError):
@@ -230,8 +230,8 @@ class DecodedAudit:
         ]  # fmt: skip
 
     def _still_newest(self, proved: Sequence[Receipt]) -> list[Receipt]:
-        """Return the receipts of windows that were not loaded again in the meantime. A proof of an earlier load must
-        not hide the newest load."""
+        """Return only the receipts of windows that have not been loaded again in the meantime. A proof of an earlier
+        load must not hide the newest load."""
         of_table: dict[TableRef, list[Receipt]] = {}
         for receipt in proved:
             of_table.setdefault(receipt.table, []).append(receipt)
@@ -265,8 +265,8 @@ def _within(windows: Windows, span: Span) -> Windows:
 
 
 def _foreign(of_table: TableFiles, opened: rows.Opened, receipt: Receipt) -> str | None:
-    """Return how the topic ids in the rows, which no digest covers, differ from the topic id of the load; None if they
-    do not differ."""
+    """Describe how the topic ids in the rows differ from the topic id of the load; return None if they do not differ.
+    No digest covers these topic ids."""
     key = receipt.window.key
     if of_table.files.get(key, holdings.NO_FILES).proved_as is not None:
         return None
@@ -293,7 +293,7 @@ def _attempt(call: Callable[[], T]) -> T | str:
 
 
 def _asked(call: Callable[[], T]) -> T | PlatformError:
-    """Return the result of `call`, or why a table, the ledger or a service could not be read."""
+    """Return the result of `call`, or the error that says why a table, the ledger or a service could not be read."""
     try:
         return call()
     except PlatformError as e:

@@ -1,8 +1,8 @@
 """Windows of decoded tables whose files differ from those in their receipts. Both OPTIMIZE and damage change files, so
 these windows are read again.
 
-If the rows are those of the load, a new receipt that lists the current files is recorded, and the window is not read
-again.
+If the rows of a window are those of the load, a new receipt that lists the current files is recorded, and the window
+need not be read again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from platform_assets.windows.proved_files import recognised
 @dataclass(frozen=True, slots=True)
 class TableFiles:
     """One table: the windows' receipts, the files that the table's log lists for each window, and the results of
-    reading some of the windows. `otherwise` describes the differences of windows whose rows are not those of the load;
-    `unread` windows were not read."""
+    reading some of the windows. If the rows of a window are not those of the load, `otherwise` describes the
+    differences; `unread` windows were not read."""
 
     table: TableRef
     receipts: Mapping[str, Receipt]
@@ -38,10 +38,10 @@ class TableFiles:
 
 
 def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], deadline: float) -> TableFiles:
-    """Compare files with `receipts`, and read the windows whose files differ until `deadline`, a value of
-    `time.monotonic`.
+    """Compare the table's files with those in `receipts`. Until `deadline` (a value of `time.monotonic`), read the
+    windows whose files differ.
 
-    Receipts of windows that prove equal are recorded, and replace the earlier receipts in the result.
+    If the rows of a window prove equal, a new receipt is recorded, and replaces the earlier receipt in the result.
     """
     folder = ledger.lake.table(table)
     if not load_log.exists(folder):
@@ -80,7 +80,7 @@ def files_of(ledger: Ledger, table: TableRef, receipts: Mapping[str, Receipt], d
 
 
 def difference(receipt: Receipt, held: Measured) -> str | None:
-    """Return how rows differ from those of the load; None if they do not."""
+    """Describe how the rows in `held` differ from those of the load; return None if they do not differ."""
     if held.rows != receipt.rows:
         return f"the window contains {held.rows:,} rows, but its load committed {receipt.rows:,}"
     if held.offsets != receipt.offsets:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class Evaluation:
     """One evaluation of checks of one raw table. Brokers and Spark are used only for open windows.
 
-    `budget` limits the time for this, in seconds. Windows that are still open afterwards are reported as open and
-    evaluated next time. A deep audit is limited to the windows with the keys `windows`, and every check is limited to
-    `span`; None means all windows. Older windows are only counted if each check in `counting` allows it. If `counting`
-    is empty, every window is evaluated. If `reads` is false, files that changed since their load are only listed.
-    `engine_by_name` returns an engine by name, so that the other engine can read loaded windows again; None if Kafka
-    must not be read.
+    `budget` limits, in seconds, the time for using brokers and Spark. Windows that are still open after that time are
+    reported as open and evaluated next time. A deep audit is limited to the windows with the keys `windows`, and every
+    check is limited to `span`; None means all windows. Older windows are only counted if each check in `counting`
+    allows it. If `counting` is empty, every window is evaluated. If `reads` is false, files that changed since their
+    load are only listed. `engine_by_name` returns an engine by name, so that the other engine can read loaded windows
+    again; it is None if Kafka must not be read.
     """
 
     declaration: TopicDeclaration
@@ -56,7 +56,7 @@ class Evaluation:
 
     @property
     def table(self) -> Folder:
-        """Folder of the raw table."""
+        """The folder of the raw table."""
         return self.lake.table(self.declaration.raw_table)
 
     @property
@@ -65,7 +65,8 @@ class Evaluation:
         return self.began + self.budget
 
     def facts(self, *, fresh: bool = False) -> Facts:
-        """Return the facts for all checks of this evaluation. With `fresh`, gather them again, for use after writes."""
+        """Return the facts for all checks of this evaluation. With `fresh`, gather the facts again; use this after
+        writes."""
         if self._collected and not fresh:
             return self._collected[0]
         facts = facts_of.collect(

@@ -1,4 +1,4 @@
-"""Expectations on decoded rows. They are checked using only the receipts, which have the figures of each load."""
+"""Expectations on decoded rows. They are checked using only the receipts, which contain the figures of each load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from platform_assets.model.expectations import Expectation, Figures
 
 @dataclass(frozen=True, slots=True)
 class WindowFigures:
-    """A window and its figures; None if the window was not measured with this expectation."""
+    """A window and its figures. `figures` is None if this expectation was not measured in the window."""
 
     window: str
     figures: Figures | None
@@ -19,8 +19,8 @@ class WindowFigures:
 
 @dataclass(frozen=True, slots=True)
 class ExpectationResult:
-    """One expectation. `windows`, which ascend, determine `level`. `others` are further decoded windows, which are only
-    shown: if they counted, a window that failed once would fail the check of each later load."""
+    """Result of one expectation. `windows`, which ascend, determine `level`. `others` are further decoded windows that
+    are only shown: if they counted too, a single failure in one window would fail the check after each later load."""
 
     expectation: Expectation
     level: Level
@@ -29,12 +29,13 @@ class ExpectationResult:
 
     @property
     def figures(self) -> Figures:
-        """Total of the figures of the windows that determine the level."""
+        """Sum of the figures of those windows that determine the level."""
         return sum((each.figures for each in self.windows if each.figures is not None), Figures())
 
     @property
     def failing(self) -> tuple[WindowFigures, ...]:
-        """Windows with failing rows among those that determine the level, the windows with the most failing rows first."""
+        """Windows with failing rows, those with the most failing rows first. Only windows that determine the level are
+        included."""
         found = [each for each in self.windows if each.figures is not None and each.figures.failing]
         return tuple(sorted(found, key=lambda each: (-each.figures.failing, each.window)))  # type: ignore[union-attr]
 
@@ -45,7 +46,8 @@ class ExpectationResult:
 
 
 def result_of(windows: Windows, expectation: Expectation, keys: Sequence[str] | None) -> ExpectationResult:
-    """Evaluate the windows `keys`. Without keys, evaluate the newest window that has offsets."""
+    """Evaluate the expectation in the windows `keys`. If there are no keys, evaluate it in the newest window that has
+    offsets."""
     each = {key: _figures(windows, expectation, key) for key in windows.keys if key in windows.decoded}
     newest = [key for key in each if windows.decoded[key].table_version is not None][-1:]
     deciding = set(newest if keys is None or not keys else keys)

@@ -1,4 +1,4 @@
-"""Facts that the checks of one raw table examine: cuts, receipts and data files, one row per window and partition.
+"""Facts that the checks of one raw table examine: cuts, receipts and data files, for each window and partition.
 
 All facts come from the ledger and the table's log. Data are read only for windows whose files are not those in their
 receipts.
@@ -40,15 +40,15 @@ T = TypeVar("T")
 NEWEST_COMMITS: Final = 200
 """Number of newest commits in the table's log that are compared one by one with the ledger and the orchestrator."""
 _MOST_RANGES: Final = 500_000
-"""Maximum number of ranges of offsets that are kept for all changed windows together: about 60 MB."""
+"""Maximum total number of offset ranges that are kept for the changed windows; this many ranges take about 60 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The newest receipt of one window, reduced to what checks need. The offsets of `ranges` are half-open.
+    """The newest receipt of one window, reduced to what checks need. The offsets in `ranges` are half-open.
 
-    `holes` counts offsets without a row, by kind; None until these offsets have been accounted for. `engine` is None if
-    no engine read Kafka for the window, or if the engine was not recorded.
+    `holes` counts offsets without a row, by kind; it is None until these offsets have been accounted for. `engine` is
+    None if no engine read Kafka for the window, or if the engine was not recorded.
     """
 
     key: str
@@ -72,25 +72,26 @@ class Recorded:
 
     @property
     def total_rows(self) -> int:
-        """Rows in all partitions."""
+        """Number of rows in all partitions."""
         return sum(self.rows.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One table at one moment. `windows` are the sealed windows by key, in order of their edges. `generations` has the
-    generation of each window that is not in the first generation. Offsets of two generations are unrelated.
+    """One table at one moment. `windows` maps the key of each sealed window to its ranges, in the order of time.
+    `generations` has the generation of each window that is not in the first generation. Offsets of two generations are
+    unrelated.
 
     `waiting` are sealed windows that are not loaded and need not be loaded yet: a run for them is queued or under way,
-    the sensor will request them again after a failed run, or nothing newer was loaded. `unasked` are sealed windows
-    whose load was never requested: a manual load of a later window sealed them along the way. `parked` are windows that
-    an operator has set aside.
+    the sensor will request them again after a failed run, or nothing newer has been loaded. `unasked` are sealed
+    windows whose load was never requested: a manual load of a later window sealed them along the way. `parked` are
+    windows that an operator has set aside.
 
     Windows whose files are not those in their receipts were read. `rewritten` windows contain exactly the offsets that
-    were loaded, as after OPTIMIZE. `changed` has the offsets of the other windows, and of windows that the ledger does
-    not list. `unreadable` has the reasons why windows could not be read. `not_held` are changed windows whose offsets
-    were not kept, because they need too much memory. `unread` are windows that were not read because the caller did not
-    want it.
+    were loaded, as after OPTIMIZE. `changed` has the offsets in the remaining windows that were read, and in windows
+    that the ledger does not list. `unreadable` has the reasons why windows could not be read. `not_held` are changed
+    windows whose offsets were not kept, because the offsets would need too much memory. `unread` are windows that were
+    not read because the caller set `reads` to false.
 
     `older` are windows that are only counted and that no other field contains, and `baseline` is the stored snapshot of
     them. `entries` are the ledger rows from which `recorded` was built.
@@ -125,7 +126,7 @@ class Facts:
         return tuple(sorted(set(self.files) - set(self.windows) - set(self.recorded)))
 
     def generation(self, key: str) -> int:
-        """The generation of a window."""
+        """Return the generation of a window."""
         return self.generations.get(key, 1)
 
     def within(self, span: Span) -> Facts:
@@ -151,11 +152,11 @@ class Facts:
 class Orchestration:
     """The orchestrator's knowledge about windows that are not loaded, by key.
 
-    `in_flight` takes windows and returns those that queued or running runs will load. `asked` returns the windows whose
-    load was ever requested. `again` returns the windows that will be requested again although no newer run is under
-    way; none of these needs a decision. `reported` returns the reported windows, of all windows or of the given ones,
-    with the id of the reported load; the id is None if it is unknown. Without an orchestrator, nothing is in flight or
-    will be requested again, all windows count as requested, and `reported` returns None.
+    `in_flight` takes windows and returns those that queued or running runs will load. `asked` takes windows and returns
+    those whose load was ever requested. `again` takes windows and returns those that will be requested again although
+    no newer run is under way; none of these needs a decision. `reported` takes windows, or None for all windows, and
+    maps each reported window to the id of the reported load; the id is None if it is unknown. Without an orchestrator,
+    nothing is in flight or will be requested again, all windows count as requested, and `reported` returns None.
     """
 
     in_flight: Callable[[Collection[str]], Collection[str]] = lambda keys: ()
@@ -278,8 +279,8 @@ def _collected(
 def _recognised(
     lake: Lake, table: TableRef, actions: pa.Table, entries: pa.Table, *, reads: bool
 ) -> dict[str, WindowFiles]:
-    """Return the files of each window. Windows in files that other writers wrote are compared with their receipts, once
-    per file."""
+    """Return the files of each window. If other writers wrote files, the windows in these files are compared with their
+    receipts, once per file."""
     files = holdings.window_files(actions)
     others = [
         key
@@ -303,7 +304,7 @@ class _Read:
 def _read(
     path: Folder, keys: Iterable[str], recorded: Mapping[str, Recorded], files: Mapping[str, WindowFiles]
 ) -> _Read:
-    """Read one window after the other. This takes 8 bytes of memory per offset of the largest window, plus memory for
+    """Read one window after another. This takes 8 bytes of memory per offset of the largest window, plus memory for
     `_MOST_RANGES` ranges."""
     read, opened = _Read(), _Newest(path, rows.Opened(path, files))
     left = _MOST_RANGES
@@ -328,7 +329,7 @@ def _read(
 
 @dataclass
 class _Newest:
-    """A table whose files are listed again only if a file no longer exists and there is a newer commit."""
+    """A table whose files are listed again only if a listed file no longer exists and there is a newer commit."""
 
     path: Folder
     opened: rows.Opened
@@ -347,7 +348,8 @@ class _Newest:
 
 
 def _reach_before(changed: Mapping[str, Mapping[int, HeldOffsets]], windows: Mapping[str, TopicRanges]) -> bool:
-    """Return whether one of the `changed` windows has offsets before the first of `windows`, which are in order."""
+    """Return True if one of the `changed` windows has offsets before the start of the first window in `windows`, which
+    are in order."""
     first = next(iter(windows.values()), TopicRanges()).by_partition
     return any(
         bool(held.ranges) and (partition not in first or held.ranges[0].start < first[partition].start)

@@ -1,5 +1,5 @@
-"""Avro values as read by `fastavro`, which shares no code with the decoder, and the comparison of these values with
-those of a decoded row."""
+"""Avro values as `fastavro` reads them, and the comparison of these values with those of a decoded row. `fastavro`
+shares no code with the decoder."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from platform_assets.decoding.registry.cache import AVRO, Registered
 from platform_assets.model.decoding import FormatSpec
 
 HEAD: Final = 5
-"""Number of bytes at the start of a value, before the part that a registered schema describes."""
+"""Number of bytes at the start of a value, before the bytes that a registered schema describes."""
 _MOST_NAMES: Final = 5
 _MOST_FIELDS: Final = 20
-"""Maximum number of fields to follow in an array's item type, and maximum depth of named types, to find out whether an
-item takes any bytes."""
+"""Limits on the search for whether an array's items take any bytes: the maximum number of fields to follow in the item
+type, and the maximum depth of named types."""
 _SINGLE_BITS: Final = 24
 NOT_JUDGED: Final = object()
-"""Stands for a value that the reader cannot give."""
+"""Stands for a value that this reader cannot provide."""
 _NO_SCHEMA: Final = (
     ValueError,
     RecursionError,
@@ -41,8 +41,8 @@ _NO_SCHEMA: Final = (
 """Errors that fastavro raises for schemas that it does not accept, and errors that this module raises for schemas of an
 unexpected form."""
 Registry = Callable[[int], list[Registered]]
-"""Function that returns the schemas stored in the lake for an id. There is one for each meaning that the id has had in
-any registry."""
+"""Function that returns the schemas that the lake stores for an id. There is one schema for each meaning that the id
+has had in any registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ _DEFAULT: Final = _OWN + "default"
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without logical types other than instants, and with a mark on fields that have a default."""
+    """Return the schema without logical types other than instants, and with a mark on fields that have a default."""
     if isinstance(schema, list):
         return [_plain(branch) for branch in schema]
     if schema == "long":
@@ -96,7 +96,8 @@ def _plain_field(field: dict[str, Any]) -> dict[str, Any]:
 
 
 def columns(spec: FormatSpec, value: bytes, registry: Registry) -> Mapping[str, Any] | None:
-    """Return the values by column name; None if the schema of `value` is not known, or if fastavro does not accept it."""
+    """Return the values by column name; None if the schema of `value` is not known, or if fastavro does not accept the
+    schema."""
     is_registered = spec.options.get("registry") is True
     try:
         schemas = _schemas(spec, value, registry if is_registered else None)
@@ -115,8 +116,8 @@ def columns(spec: FormatSpec, value: bytes, registry: Registry) -> Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Schemas:
-    """Two schemas for fastavro. Each is a record with the single field `value`. `is_record` is true if the fields of
-    this value are the columns."""
+    """The writer's and the reader's schema for fastavro. Each is a record with the single field `value`. `is_record` is
+    true if the fields inside this field are the columns."""
 
     writer: Any
     reader: Any
@@ -158,8 +159,8 @@ def _as_field(schema: Any) -> dict[str, Any]:
 
 
 def _is_bounded(documents: list[Any]) -> bool:
-    """Return False if an array may have items that take no bytes: fastavro would read any number of such items, one by
-    one."""
+    """Return True if every array has items that take at least one byte. Return False if items may take no bytes,
+    because fastavro would read any number of such items, one by one."""
     waiting, by_name, items = [*documents], dict[str, Any](), []
     while waiting:
         schema = waiting.pop()
@@ -191,7 +192,7 @@ def _document(given: Any) -> Any:
 
 
 def same(kind: pa.DataType, theirs: Any, mine: Any) -> bool:
-    """Return whether a value equals that of a decoded row.
+    """Return True if the value that fastavro read equals the value in a decoded row.
 
     Numbers are promoted and strings are converted here, because fastavro leaves them as they were written.
     """
@@ -230,13 +231,13 @@ def same(kind: pa.DataType, theirs: Any, mine: Any) -> bool:
 
 
 def _single(number: int) -> int:
-    """Return the nearest number with 24 significant bits; if two are equally near, the even one."""
+    """Return the nearest number with 24 significant bits. If two such numbers are equally near, return the even one."""
     dropped = max(number.bit_length() - _SINGLE_BITS, 0)
     return round(Fraction(number, 1 << dropped)) << dropped
 
 
 def same_real(theirs: Any, mine: float, *, single: bool) -> bool:
-    """Return whether `theirs`, rounded to a double and then, if `single`, to a float, equals `mine`. Zeros with
+    """Return True if `theirs`, rounded to a double and then, if `single` is true, to a float, equals `mine`. Zeros with
     different signs differ."""
     number = float(theirs)
     if single and math.isfinite(number):

@@ -1,4 +1,4 @@
-"""Findings of checks, each with window, partition, offsets and remedy."""
+"""Findings of checks, each with its window, partition, offsets and remedy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _NOT_ALARMING: frozenset[FindingKind] = frozenset({"window not asked for", "wind
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One anomaly: `ranges` of offsets (end exclusive) in a `partition` of `topic`, in `window`, and the remedy."""
+    """One anomaly: the affected `ranges` of offsets (end exclusive) in a `partition` and a `window` of `topic`, and the
+    remedy."""
 
     kind: FindingKind
     topic: str
@@ -66,7 +67,7 @@ class Finding:
         return size_of(self.ranges)
 
     def sentence(self, limit: int = 3) -> str:
-        """Return the finding and its location in one line, with at most `limit` ranges."""
+        """Describe the finding and its location in one line, with at most `limit` ranges."""
         where = f"window {self.window}" if self.window else "no window"
         if self.partition is not None:
             where += f" partition {self.partition}"
@@ -79,7 +80,7 @@ class Finding:
 class CheckResult:
     """The outcome of one check of one table.
 
-    `headline` is a short sentence; details are in the findings. `figures` are plotted over time.
+    `headline` is a short sentence; details are in the findings. `figures` are numbers that are plotted over time.
     """
 
     check: str
@@ -106,8 +107,8 @@ class CheckResult:
 
 
 def foreign_ids(topic_id: str, found: Collection[str | None]) -> str | None:
-    """Return those topic ids in a window's rows that differ from the topic id of the load, as a string; None if there
-    are none."""
+    """Describe the topic ids in a window's rows that differ from the topic id of the load; return None if no topic id
+    differs."""
     foreign = sorted("no topic id" if name is None else f"topic id {name[:30]!r}" for name in set(found) - {topic_id})
     if not foreign:
         return None
@@ -116,11 +117,12 @@ def foreign_ids(topic_id: str, found: Collection[str | None]) -> str | None:
 
 
 def of_another_writer(window: str, table: TableRef | None = None) -> str:
-    """Return the remedy for rows whose window was never sealed; for '', the remedy for rows without a window."""
+    """Return the remedy for rows whose window was never sealed. If `window` is '', return the remedy for rows without a
+    window."""
     where = f"with window = '{window}'" if window else "whose `window` is null"
     return f"Another writer added these rows. Delete the rows {'' if table is None else f'of {table} '}{where}."
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 window`, `2,000 windows`."""
+    """Return the number and the noun, in the plural if needed: `1 window`, `2,000 windows`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""Compare a window with the broker's evidence: which holes are explained, and what differs. Pure."""
+"""Compare a window with the broker's evidence: which holes are explained, and what differs. No I/O."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from platform_assets.kafka.evidence.partition import PartitionEvidence
 
 ByPartition = Mapping[int, Offsets]
-"""Offsets of the rows of a window, ascending, by Kafka partition."""
+"""Maps each Kafka partition to the offsets of a window's rows, ascending."""
 Accepted = Mapping[int, Sequence[OffsetRange]]
-"""Ranges of a window that were accepted as lost or erased, by Kafka partition."""
+"""Maps each Kafka partition to those ranges of a window that were accepted as lost or erased."""
 _NOTHING: Final[Accepted] = {}
 BELOW_LOG_START: Final = "below log start"
-"""Holes that retention had already reached when the broker was asked about them."""
+"""Kind of holes that retention had already reached when the broker was asked about them."""
 
 
 def needs_listing(receipt: Receipt, evidence: Evidence, accepted: Accepted) -> bool:
-    """Return whether the counts in `evidence` do not suffice to judge `receipt`, so that ranges have to be compared."""
+    """Return True if the counts in `evidence` do not suffice to judge `receipt`, so that ranges have to be compared."""
     return evidence.complete and (evidence.digest != receipt.offsets or bool(accepted))
 
 
@@ -40,7 +40,7 @@ def judge(
 ) -> Receipt | tuple[Finding, ...]:
     """Return the receipt with its holes by kind, or the findings if something does not agree.
 
-    `evidence` must list all ranges if `needs_listing` returns True; only then is `table` called, which reads the
+    If `needs_listing` returns True, `evidence` must list all ranges; only then is `table` called, which reads the
     window's offsets. A row whose record Kafka has expired or compacted away since the load is not an anomaly, provided
     that the table's rows are those that the load committed. An accepted hole has its own kind; an accepted hole that is
     also in `erased` has another kind. A hole below the log start stays unexplained, because its records were already
@@ -74,10 +74,10 @@ def judge(
 def judge_without_log(
     receipt: Receipt, offsets: ByPartition, accepted: Accepted, erased: Accepted = _NOTHING
 ) -> Receipt | tuple[Finding, ...]:
-    """Return the receipt of a window of an earlier log, which can no longer be read. Its holes are those accepted as
-    lost.
+    """Return the receipt of a window whose offsets belong to an earlier log, which can no longer be read. Its holes are
+    those accepted as lost.
 
-    `offsets` are those of the table's rows. `accepted` offsets that are also `erased` are counted separately.
+    `offsets` are the offsets of the table's rows. `accepted` offsets that are also in `erased` are counted separately.
     """
     if digest_of(offsets) != receipt.offsets:
         text = "the table's rows are not those that the load committed"
@@ -100,8 +100,8 @@ def judge_without_log(
 
 
 def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, accepted: Accepted) -> tuple[Finding, ...]:
-    """Yield differences between the rows at `offsets` and the window's records. Accepted losses are left out, and so
-    are rows whose records Kafka no longer has."""
+    """Return findings for the differences between the rows at `offsets` and the window's records. Accepted losses are
+    left out, and so are rows whose records Kafka no longer has."""
     found: list[Finding] = []
     for partition, accounted in evidence.by_partition.items():
         if not accounted.records.whole:
@@ -131,14 +131,15 @@ def differences(receipt: Receipt, evidence: Evidence, offsets: ByPartition, acce
 def finding(
     kind: FindingKind, receipt: Receipt, partition: int | None, ranges: tuple[OffsetRange, ...], detail: str
 ) -> Finding:
-    """Return a finding about the window of `receipt` that loading the window again repairs or explains."""
+    """Return a finding about the window of `receipt`. Its remedy is to load the window again, which repairs or explains
+    the problem."""
     key = receipt.window.key
     heal = f"Materialize partition {key} of {receipt.table}: the run repairs the window, or reports why it cannot."
     return Finding(kind, receipt.topic, key, partition, ranges, detail, heal)
 
 
 def undecided(receipt: Receipt, reason: str, remedy: str) -> Finding:
-    """Return a finding that the window of `receipt` could not be evaluated."""
+    """Return a finding which says that the window of `receipt` could not be evaluated."""
     return Finding("could not tell", receipt.topic, receipt.window.key, None, (), reason, remedy)
 
 
@@ -150,8 +151,8 @@ def _explained(
     erased: Accepted,
     compacted_since: int,
 ) -> Receipt | tuple[Finding, ...]:
-    """Return the receipt with its holes by kind if each hole has a kind, otherwise the findings; `held` are the ranges
-    that have rows."""
+    """Return the receipt with its holes by kind if each hole has a kind; otherwise, return the findings. `held` has the
+    ranges in which the window has rows."""
     holes: dict[str, int] = {}
     found: list[Finding] = []
     for partition, accounted in evidence.by_partition.items():
@@ -191,15 +192,15 @@ def _explained(
 
 
 def _count_decided(holes: dict[str, int], lost: Sequence[OffsetRange], erased: Sequence[OffsetRange]) -> None:
-    """Add to `holes` those offsets without a row that an operator decided on. Those in `erased` count as erased."""
+    """Add to `holes` the numbers of `lost` offsets, about which an operator decided. Those in `erased` count as erased."""
     for kind, ranges in ((ERASED, common(lost, erased)), (ACCEPTED_LOSS, subtract(lost, erased))):
         if ranges:
             holes[kind] = holes.get(kind, 0) + size_of(ranges)
 
 
 def _gone_since(accounted: PartitionEvidence, *, compacted: bool) -> tuple[OffsetRange, ...]:
-    """Return the ranges in which a row may exist although Kafka no longer has its record: those below the log start,
-    and those compacted away."""
+    """Return the ranges in which a row may exist although Kafka no longer has its record: the range below the log start
+    and, if `compacted` is true, the ranges that were compacted away."""
     listing = accounted.below_log_start
     expired = (OffsetRange(accounted.range.start, listing.end),) if listing.offsets else ()
     return (*expired, *(accounted.compacted_away.listed if compacted else ()))

@@ -1,4 +1,4 @@
-"""Comparison of decoded rows with other readers, which share no code with the decoders.
+"""Comparison of decoded rows with what other readers return. These readers share no code with the decoders.
 
 The other readers are Python's `json` and `csv`, and `fastavro`. Protobuf is not compared, because the decoder itself
 uses the Protobuf library.
@@ -33,7 +33,7 @@ from platform_assets.model.declaration import TopicDeclaration
 from platform_assets.model.decoding import FormatSpec
 
 SAMPLE: Final = 64
-"""Number of rows to compare in a window."""
+"""Number of rows to compare in each window."""
 _OF_A_BATCH: Final = 16
 _SHOWN: Final = 60
 _NO_ROW: Final = (
@@ -53,7 +53,8 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A row for which another reader gives a different value: the row's partition and offset, and both values in ASCII."""
+    """A row for which another reader gives a different value: the row's partition and offset, and a description with
+    both values, in ASCII."""
 
     partition: int
     offset: int
@@ -61,7 +62,8 @@ class Disagreement:
 
 
 def disagreements(declaration: TopicDeclaration, lake: Lake, raw: Receipt) -> tuple[int, list[Disagreement]]:
-    """Compare a sample of a window's decoded rows. Return how many were compared, and the differences.
+    """Compare a sample of a window's decoded rows with another reader. Return the number of compared rows, and the
+    differences.
 
     Raises FilesLostError.
     """
@@ -92,7 +94,7 @@ def disagreements(declaration: TopicDeclaration, lake: Lake, raw: Receipt) -> tu
 
 
 def is_judged(spec: FormatSpec) -> bool:
-    """Return whether another reader supports the format with these options."""
+    """Return True if another reader supports the format with these options."""
     known = FORMATS[spec.format]
     return known.other_reader is not None and set(spec.options) <= known.its_options
 
@@ -104,13 +106,13 @@ def difference(
     row: Mapping[str, Any],
     registry: Registry = lambda number: [],
 ) -> Any:
-    """Return the first column of a decoded row for which another reader gives a different value, as a string; None if
-    there is none.
+    """Describe the first column of a decoded row for which another reader gives a different value; return None if there
+    is no such column.
 
-    There is no comparison if the value's schema is not known for certain, or if fastavro does not accept a schema. A
-    column is not compared if its value is an Avro default, because the message does not contain this value. An Avro row
-    has instants as microseconds and dates as days since 1970, because Python does not support dates after the year
-    9999.
+    Return NOT_JUDGED if the value's schema is not known for certain, or if fastavro does not accept a schema. A column
+    is not compared if its value is an Avro default, because the message does not contain this value. In an Avro row,
+    instants must be given as microseconds and dates as days since 1970, because Python does not support dates after the
+    year 9999.
     """
     reader = FORMATS[spec.format].other_reader
     try:
@@ -150,7 +152,7 @@ def _json(spec: FormatSpec, value: bytes) -> dict[str, Any]:
 
 
 def _number(text: str) -> Decimal | float:
-    """Return the number; if its exponent is too large for Decimal, the nearest double."""
+    """Parse a number as a Decimal. If its exponent is too large for Decimal, return the nearest double."""
     try:
         return Decimal(text)
     except InvalidOperation:
@@ -158,7 +160,7 @@ def _number(text: str) -> Decimal | float:
 
 
 def _csv(spec: FormatSpec, fields: pa.Schema, value: bytes) -> dict[str, Any]:
-    """Read fields with Python's reader.
+    """Read fields with Python's CSV reader.
 
     Fields that look like a null are not compared, because this reader does not report whether a field was quoted.
     """
@@ -217,7 +219,7 @@ def _instant(text: str) -> datetime:
 
 
 def _sample(declaration: TopicDeclaration, lake: Lake, key: str, fields: pa.Schema) -> dict[Place, dict[str, Any]]:
-    """Return some decoded rows of a window, taken from all files of the window."""
+    """Return some decoded rows of a window, a few from each batch of the window's files."""
     folder = lake.table(declaration.decoded_table)
     declared = declaration.decode
     is_avro = declared is not None and declared.value.format == "avro"
@@ -233,12 +235,12 @@ def _sample(declaration: TopicDeclaration, lake: Lake, key: str, fields: pa.Sche
 
 
 def without_times(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with instants as numbers of microseconds, and dates as numbers of days."""
+    """Return the batch with each instant as a number of microseconds, and each date as a number of days."""
     return batch.cast(pa.schema([*map(_without_times, batch.schema)]))
 
 
 def _without_times(field: pa.Field) -> pa.Field:
-    """Return the field as nullable, because any field can be null in rows of dead letters."""
+    """Return the field as nullable, because any field can be null in rows that are dead letters."""
     kind = field.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         kind = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from platform_assets.kafka.evidence.gathering import Evidence
 
 _ALL = 1_000_000
-"""Maximum number of ranges that evidence lists if offsets must be named."""
+"""Maximum number of ranges that evidence lists if the findings must list offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Proved:
 
 
 def open_windows(e: Evaluation, facts: Facts) -> tuple[Recorded, ...]:
-    """Return the loaded windows that are not proved yet: they have offsets without a row and without an explanation.
+    """Return the loaded windows that are not proved yet: they have offsets without a row that are not explained.
     Windows with holes below the log start are included if a loss was accepted there."""
     read = {*facts.changed, *facts.rewritten, *facts.not_held}
     loaded = [r for k, r in facts.recorded.items() if k not in read and k in facts.windows]
@@ -110,8 +110,8 @@ def _unknown(receipt: Receipt) -> int:
 
 
 def _evidence(e: Evaluation, receipt: Receipt, accepted: Accepted, *, listed: int | None = None) -> Evidence:
-    """Return the evidence for every offset of the window. If a batch cannot be read, skip the offsets of `accepted`
-    losses.
+    """Return the evidence for every offset of the window. If a batch cannot be read, skip the offsets that were
+    `accepted` as lost.
 
     Raises whatever `gather_evidence` and `Cluster.is_compacted` raise, and OffsetsExpiredError if the topic now has
     another log.
@@ -138,10 +138,11 @@ def _evidence(e: Evaluation, receipt: Receipt, accepted: Accepted, *, listed: in
 
 
 def prove_by_reading(e: Evaluation, facts: Facts, keys: Iterable[str]) -> Proved:
-    """Read the files of `keys` again with Spark and compare both digests with those in the receipts, the oldest proof
-    first.
+    """Read the files of the windows `keys` again with Spark, starting with the windows whose last proof is oldest.
+    Compare both digests of each window with those in its receipt.
 
-    If a window proves equal in other files, as after OPTIMIZE, it gets a receipt that lists those files.
+    If the rows of a window prove equal but are in other files, as after OPTIMIZE, the window gets a receipt that lists
+    those files.
     """
     receipts = e.ledger.receipts(e.declaration.raw_table, list(keys))
     proved: list[Receipt] = []
@@ -200,8 +201,9 @@ def _compared(
 
 
 def name_differences(e: Evaluation, findings: Iterable[Finding], *, doubled: bool) -> list[Finding]:
-    """Name the offsets of windows whose rows differ from the load, using the brokers' evidence if it is still
-    available. Duplicate rows have their own check, so they are named here only if `doubled`."""
+    """For windows whose rows differ from the load, replace the findings with findings that list the offsets, using the
+    brokers' evidence if it is still available. Duplicate rows have their own check, so they are listed here only if
+    `doubled` is true."""
     named: list[Finding] = []
     for found in findings:
         if found.kind != "offsets not accounted for":

@@ -1,4 +1,4 @@
-"""The checks of a raw table, each defined by its module under `rules/`."""
+"""The checks of a raw table. Each check is defined by its module under `rules/`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from platform_assets.checks.rules import accounted, agreement, deep_audit, no_du
 CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
     {check.name: check for check in (no_gaps.CHECK, no_duplicates.CHECK, accounted.CHECK, agreement.CHECK)}
 )
-"""Checks evaluated after each load, in this order."""
+"""Checks that are evaluated after each load, in this order."""
 
 DEEP_AUDIT: Final = deep_audit.CHECK
-"""Check that has its own schedule and budget and covers every window."""
+"""Check that has its own schedule and time budget, and covers every window."""

@@ -1,1 +1,1 @@
-"""Snapshots of a table's older windows, used by checks."""
+"""Snapshots of a table's older windows, which the checks use."""

@@ -1,9 +1,9 @@
-"""Findings of a table's newest deep audits, stored so that a report that reads no data files can decide whether the
-findings still hold.
+"""Findings of a table's newest deep audits. They are stored so that a report can decide, without reading data files,
+whether the findings still hold.
 
 Damage stays until the window's files change. A finding therefore holds until the table's log no longer lists the files
-that the audit read. The findings are in one JSON file per table next to the ledger. This file proves nothing: proofs
-are receipts in the ledger.
+that the audit read. The findings are in one JSON file per table next to the ledger. This file proves nothing: the
+proofs are receipts in the ledger.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One finding of an audit that ended at `at`, and the digest of the window's files that the audit read."""
+    """A finding of an audit that ended at `at`, and the digest of the window's files that this audit read."""
 
     finding: Finding
     files_digest: str
@@ -37,7 +37,8 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """The newest audit, which read `windows` windows with `rows` rows, and the findings of all audits so far.
+    """The newest audit, which read `windows` windows with `rows` rows in total, and the findings of all audits that
+    still stand.
 
     An earlier finding about a window is kept until an audit reads the window again. An audit that could not read the
     window does not revoke the finding.
@@ -49,7 +50,7 @@ class Audited:
     found: tuple[AuditFinding, ...] = ()
 
     def followed_by(self, audit: Audited, read: Collection[str]) -> Audited:
-        """Return `audit` with the earlier findings about windows that are not in `read`."""
+        """Return `audit`, plus the earlier findings about windows that are not in `read`."""
         kept = [f for f in self.found if f.finding.window not in read]
         known = {f.finding.window for f in kept}
         added = [f for f in audit.found if f.finding.alarming or f.finding.window not in known]
@@ -59,7 +60,8 @@ class Audited:
 def audited(
     findings: Sequence[Finding], files: Mapping[str, str], *, windows: int, rows: int, at: datetime | None = None
 ) -> Audited:
-    """Return an audit that ended now. `files` maps each window that has files to the digest of these files."""
+    """Return an audit that ended at `at`; now by default. `files` maps each window that has files to the digest of
+    these files."""
     ended = at or datetime.now(UTC)
     return Audited(
         ended, windows, rows, tuple(AuditFinding(f, files.get(f.window, NO_FILES.digest), ended) for f in findings)
@@ -67,7 +69,7 @@ def audited(
 
 
 def remember(lake: Lake, table: TableRef, audit: Audited, read: Collection[str]) -> None:
-    """Store `audit`. `read` are the windows that it read. Raises LakeNotWritableError."""
+    """Store `audit`. `read` contains the windows that the audit read. Raises LakeNotWritableError."""
     before = recall(lake, table)
     whole = audit if before is None else before.followed_by(audit, read)
     document = {
@@ -89,7 +91,7 @@ def remember(lake: Lake, table: TableRef, audit: Audited, read: Collection[str])
 
 
 def recall(lake: Lake, table: TableRef) -> Audited | None:
-    """Return the stored audit; None if there is none, or if another release wrote it."""
+    """Return the stored audit; None if there is no stored audit, or if another release wrote it."""
     content = lake.audits.read(_name(table))
     if content is None:
         return None

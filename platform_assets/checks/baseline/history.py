@@ -1,4 +1,4 @@
-"""Columns that describe many windows of one table, from which checks decide which windows to skip. Pure.
+"""Columns that describe many windows of one table. Checks use them to decide which windows to skip. No I/O.
 
 Apart from `model/offsets.py`, this is the only module with arithmetic on the offsets of windows. It works on whole
 columns, and ranges are `[start, end)` here too.
@@ -30,11 +30,12 @@ ABSENT: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """One cut per edge.
+    """One cut per window boundary (edge).
 
-    `names` and `offsets` are edges x partitions: the number of ledger rows that name the partition, and the offset of
-    the partition, which is 0 if there are no rows, as in `Cut.at`. `log` has one number per edge, that of the cut's
-    log; ABSENT if the rows name several logs.
+    `names` and `offsets` have a row for each edge and a column for each partition. `names` is the number of ledger rows
+    for the partition at that edge. `offsets` is the offset of the partition, which is 0 if there are no such rows, as
+    in `Cut.at`. `log` has one number per edge: the number of the cut's log, or ABSENT if the ledger rows belong to
+    several logs.
     """
 
     names: Numbers
@@ -44,12 +45,13 @@ class _Cuts:
 
 @dataclass(frozen=True)
 class History:
-    """The windows between `edges`, which ascend. There is one window fewer than edges.
+    """The windows between `edges`, which ascend. There is one window fewer than there are edges.
 
     `cuts` and `receipts` are rows of the ledgers, newest entries only; `files` are rows of `holdings.actions`. All
     three cover all of these windows, and also anything else that lies between the edges. `version` is the table's
-    newest version. For windows in `proved`, other files are known to contain the rows of the windows' receipts. Arrays
-    have one row per window; arrays by partition have one column for each of `partitions`, ascending.
+    newest version. A window in `proved` has files other than those that its receipt lists, but they are known to
+    contain the same rows. Arrays have one row per window; arrays by partition also have one column for each of
+    `partitions`, ascending.
     """
 
     edges: pa.Array
@@ -73,23 +75,23 @@ class History:
 
     @cached_property
     def has_partition(self) -> Mask:
-        """Windows x partitions: true if the window has the partition. A partition may have been added to the topic
+        """By window and partition: true if the window has the partition. A partition may have been added to the topic
         later."""
         present: Mask = self._ends.names[1:] > 0
         return present
 
     @cached_property
     def start(self) -> Numbers:
-        """Windows x partitions: the offset of the cut at the window's start; 0 if the partition was added later."""
+        """By window and partition: the offset of the cut at the window's start; 0 if the partition was added later."""
         return self._starts.offsets[:-1]
 
     @cached_property
     def end(self) -> Numbers:
-        """Windows x partitions: the offset of the cut at the window's end, exclusive."""
+        """By window and partition: the offset of the cut at the window's end, exclusive."""
         return self._ends.offsets[1:]
 
     def by_partition(self, name: str) -> Numbers:
-        """Windows x partitions: a numeric column of the receipts; ABSENT if there is no receipt."""
+        """Return the numeric column `name` of the receipts, by window and partition; ABSENT if there is no receipt."""
         at, column = self._places
         found = np.full(self.has_partition.shape, ABSENT, dtype=np.int64)
         inside = at >= 0
@@ -97,7 +99,8 @@ class History:
         return found
 
     def by_window(self, name: str) -> list[Any]:
-        """A receipt column that has the same value in all partitions of a window; None if there is no receipt."""
+        """Return the receipt column `name`, by window. The column must have the same value in all partitions of a
+        window. The value is None if there is no receipt."""
         found: list[Any] = [None] * len(self.keys)
         for at, value in zip(self._places[0].tolist(), self.receipts[name].to_pylist(), strict=True):
             if at >= 0:
@@ -106,17 +109,18 @@ class History:
 
     @cached_property
     def offsets(self) -> Numbers:
-        """Number of offsets of each window, summed over all partitions."""
+        """Number of offsets in each window, summed over all partitions."""
         return np.asarray((self.end - self.start).sum(axis=1))
 
     @cached_property
     def rows(self) -> Numbers:
-        """Number of rows of each window according to its receipt, summed over all partitions."""
+        """Number of rows in each window according to its receipt, summed over all partitions."""
         return np.asarray(np.maximum(self.by_partition("rows"), 0).sum(axis=1))
 
     @cached_property
     def holes(self) -> list[dict[str, int] | None]:
-        """Number of offsets without a row in each window, by kind; None if the offsets are not accounted for."""
+        """For each window, the number of offsets without a row, by kind; None if the window's offsets are not accounted
+        for."""
         read: dict[str, dict[str, int]] = {}
         texts = self.by_window("holes")
         for text in texts:
@@ -128,8 +132,8 @@ class History:
 
     @cached_property
     def loaded_as_cut(self) -> Mask:
-        """True if the two cuts of a window ascend and have the same topic id and generation, and the window has one
-        receipt, with exactly the ranges between the cuts."""
+        """True for each window whose two cuts ascend and have the same topic id and generation, and which has one
+        receipt, with exactly the ranges between these cuts."""
         starts, ends, size = self._starts, self._ends, len(self.keys)
         once = np.asarray(((starts.names[:-1] <= 1) & (ends.names[1:] <= 1)).all(axis=1), dtype=bool)
         grows = np.asarray((self.end >= self.start).all(axis=1), dtype=bool)
@@ -151,8 +155,8 @@ class History:
 
     @cached_property
     def rows_inside(self) -> Mask:
-        """True if no partition has more rows than offsets, and the first and last rows of each partition are within its
-        range."""
+        """True for each window in which no partition has more rows than offsets, and the first and last rows of each
+        partition are within the partition's range."""
         rows, first, last = (self.by_partition(name) for name in ("rows", "first_offset", "last_offset"))
         fit = (rows >= 0) & (rows <= self.end - self.start)
         within = (rows == 0) | ((first >= self.start) & (last < self.end))
@@ -160,8 +164,8 @@ class History:
 
     @cached_property
     def files_as_recorded(self) -> Mask:
-        """True if the window's data files are those that its receipt lists, or are proved to contain the same rows, and
-        if the number of rows is the same."""
+        """True for each window whose data files are those that its receipt lists, or are proved to contain the same
+        rows, and whose number of rows is that in the receipt."""
         found = holdings.window_files(self.files)
         expected = zip(self.keys, self.by_window("files_digest"), self.rows.tolist(), strict=True)
         return np.array(
@@ -176,12 +180,13 @@ class History:
 
     @cached_property
     def _logs(self) -> list[tuple[str, int]]:
-        """Every topic id and generation that a cut lists. The position in this list is the number of the log."""
+        """Every pair of a topic id and a generation that a cut lists. The position of a pair in this list is the number
+        of the log."""
         pairs = zip(self.cuts["topic_id"].to_pylist(), self.cuts["generation"].to_pylist(), strict=True)
         return sorted(set(pairs))
 
     def _logs_of(self, entries: pa.Table) -> Numbers:
-        """Return the number of each row's log; ABSENT if no cut lists this log."""
+        """Return, for each row of `entries`, the number of its log; ABSENT if no cut lists this log."""
         generations = _numbers(entries["generation"])
         found = np.full(entries.num_rows, ABSENT, dtype=np.int64)
         for number, (topic_id, generation) in enumerate(self._logs):
@@ -190,12 +195,14 @@ class History:
 
     @cached_property
     def _starts(self) -> _Cuts:
-        """The cuts at the windows' starts. At an edge with two generations, this is the cut of the later generation."""
+        """The cuts at the windows' starts. If an edge has cuts of two generations, the cut of the later generation is
+        used."""
         return self._cuts_of(later=True)
 
     @cached_property
     def _ends(self) -> _Cuts:
-        """The cuts at the windows' ends. At an edge with two generations, this is the cut of the earlier generation."""
+        """The cuts at the windows' ends. If an edge has cuts of two generations, the cut of the earlier generation is
+        used."""
         return self._cuts_of(later=False)
 
     def _cuts_of(self, *, later: bool) -> _Cuts:
@@ -221,7 +228,8 @@ class History:
 
     @cached_property
     def _places(self) -> tuple[Numbers, Numbers]:
-        """Return the window number and the partition number of each receipt row; ABSENT for both if there is no cut."""
+        """Return, for each receipt row, the positions of its window and its partition in the arrays; ABSENT for both if
+        no cut lists the window or the partition."""
         starts = _numbers(self.receipts["window_start"].cast(pa.int64()))
         partitions = _numbers(self.receipts["partition"])
         edges = _numbers(self.edges.cast(pa.int64()))[:-1]
@@ -232,7 +240,8 @@ class History:
 
     @cached_property
     def _without_strays(self) -> Mask:
-        """Return False for each window that has a receipt or a file with an unknown window or partition."""
+        """Return False for each window to which a stray receipt or file belongs: one whose window or partition no cut
+        lists."""
         found = np.ones(len(self.keys), dtype=bool)
         stray = self.receipts.filter(pa.array(self._places[0] == ABSENT))
         keys = {*stray["window"].to_pylist(), *self.files[holdings.WINDOW].to_pylist()} - set(self.keys)

@@ -1,7 +1,7 @@
 """Older windows in which no check can have a finding. They are counted instead of being evaluated one by one.
 
-Each check selects them with its `may_count`, which works on whole columns. So checking a new window costs little, even
-in a table with many windows.
+Each check selects such windows with its `may_count`, which works on whole columns. So checking a new window costs
+little, even in a table with many windows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from platform_assets.checks.check import Check
 
 RECENT: Final = 24
-"""Number of newest windows that are always evaluated one by one: one day of hourly windows."""
+"""Number of newest windows that are always evaluated one by one. It covers one day of hourly windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Older:
-    """Windows that start before `until` (exclusive) and in which no check can have a finding.
+    """The windows that start before `until` (exclusive), if no check can have a finding in any of them.
 
     `holes` counts the offsets without a row, by kind; rows + holes = offsets.
     """
@@ -40,7 +40,7 @@ class Older:
     holes: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, next_ones: Older) -> Older:
-        """Return these windows together with the windows that follow them."""
+        """Return the sum of these windows and the windows in `next_ones`, which follow them."""
         return Older(
             next_ones.until or self.until,
             self.windows + next_ones.windows,
@@ -63,10 +63,11 @@ def find(
     *,
     recent: int = RECENT,
 ) -> Older:
-    """Return the windows, starting with the first, that each of `checks` allows to be counted, but not the `recent`
-    newest windows. Return NONE if they are fewer than `recent`, because counting so few windows is not worth the
-    effort. `cuts` and `receipts` are rows of the ledgers, newest entries only; `files` come from `holdings.actions`;
-    `proved` are windows whose receipts' rows are in other files; `version` is the table's newest version."""
+    """Return, oldest first, the windows that every check in `checks` allows to be counted, up to the first window that
+    a check does not allow, and without the newest `recent` windows. Return NONE if there are fewer than `recent` such
+    windows, because counting so few windows is not worth the effort. `cuts` and `receipts` are rows of the ledgers,
+    newest entries only; `files` come from `holdings.actions`; `proved` are windows whose files are not those in their
+    receipts but are known to contain the same rows; `version` is the table's newest version."""
     edges = pc.unique(cuts["edge"]).sort()
     most = len(edges) - 1 - recent
     if most < recent:
@@ -102,7 +103,7 @@ def _between(
 
 
 def holes_total(by_window: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Number of offsets without a row in all windows together, by kind."""
+    """Return the number of offsets without a row in all windows, by kind."""
     total: dict[str, int] = {}
     for holes in by_window:
         for kind, number in holes.items():

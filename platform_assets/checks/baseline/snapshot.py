@@ -1,11 +1,11 @@
 """Snapshot that the checks of a table keep from one run to the next, so that checking a new window costs the same in a
 table of any size.
 
-The snapshot is valid only while the logs show no change. It becomes void if a commit adds, removes or rearranges files
-of an older window or changes the window's ledger entries, or if a check did not take part in the snapshot. Then every
-window is evaluated again. Commits of upkeep do not count as changes, because upkeep compares all rows with the receipts
-before it commits. The snapshot is one JSON file per table next to the ledger. A snapshot that is lost, void or from
-another release only costs time. `audit` and the deep audit never use the snapshot.
+The snapshot is valid only while the logs show no change to the older windows. It becomes void if a commit adds, removes
+or rearranges files of an older window or changes the window's ledger entries, or if a new check did not take part in
+the snapshot. In these cases, every window is evaluated again. Commits of upkeep do not count as changes, because upkeep
+compares all rows with the receipts before it commits. The snapshot is one JSON file per table next to the ledger. If a
+snapshot is lost, void or from another release, this only costs time. `audit` and the deep audit never use the snapshot.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One data file of the table, and one window in this file. `rows` is the window's number of rows; None if the log
-    does not have it.
+    """One data file of the table, paired with one of the windows in this file. `rows` is the window's number of rows;
+    None if the log does not contain this number.
 
     `share` is the part of the file's bytes that counts for the window: all bytes unless other windows share the file.
     `reaches_back` is true if windows that are only counted share the file.
@@ -58,11 +58,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """State in which the `older` windows were only counted: the logs of the table and of both ledgers ended with these
-    commits.
+    """The state of the logs when the `older` windows were only counted. `cuts`, `commits` and `table` are the commits
+    with which the logs of the two ledgers and of the table ended.
 
-    `files` are the files of all later windows, by path and window. `loads` has the newest load of each of these windows
-    among the commits from version `since` on.
+    `files` are the files of all later windows, by path and window. `loads` contains the newest load of each of these
+    windows among the commits from version `since` on.
     """
 
     older: Older
@@ -75,7 +75,7 @@ class Baseline:
 
     @property
     def actions(self) -> pa.Table:
-        """The files, with the columns of `holdings.actions` that checks read."""
+        """The files as a table, with those columns of `holdings.actions` that checks read."""
         files = sorted(self.files.values(), key=lambda f: (f.path, f.window))
         return pa.table(
             {
@@ -89,7 +89,7 @@ class Baseline:
         )
 
     def later_than(self, older: Older) -> Baseline:
-        """Return the baseline with more windows counted as older. Their files and loads are left out."""
+        """Return the baseline with `older` as its older windows. The files and loads of these windows are left out."""
         if older.until is None:
             return self
         first = key_of(older.until)
@@ -107,7 +107,8 @@ class Baseline:
 
 
 def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
-    """Return a baseline of all windows, none of them older yet; None if commits cannot be followed from here.
+    """Return a baseline that covers all windows and counts none of them as older yet. Return None if later commits
+    could not be followed from here.
 
     `loads` come from the newest `recent` commits. This function reads the whole log of the table.
     """
@@ -125,9 +126,10 @@ def capture(lake: Lake, table: TableRef, recent: int) -> Baseline | None:
 
 
 def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baseline | None:
-    """Return the snapshot, advanced to the newest commits; None if there is none, or if it is no longer valid.
+    """Return the snapshot, advanced to the newest commits. Return None if there is no snapshot, or if it is no longer
+    valid.
 
-    It is not valid if one of `checks` did not take part in counting windows.
+    The snapshot is not valid if one of `checks` did not take part in counting windows.
     """
     known = _read(lake.baselines, _name(table), {check.fingerprint for check in checks})
     if known is None or known.older.until is None:
@@ -142,8 +144,8 @@ def load(lake: Lake, table: TableRef, checks: Collection[Check] = ()) -> Baselin
 
 
 def advance(known: Baseline, table: Folder) -> Baseline | None:
-    """Return `known` advanced by the table's later commits; None if one of these commits changed an older window or the
-    table's reader requirements."""
+    """Return `known`, advanced by the table's later commits. Return None if one of these commits changed an older
+    window or the table's reader requirements."""
     commits = delta_log.commits_after(table, known.table)
     if not commits:
         return None if commits is None else known
@@ -176,7 +178,7 @@ def advance(known: Baseline, table: Folder) -> Baseline | None:
 
 
 def _files(table: Folder, add: DataFile) -> list[File] | None:
-    """Return a file that a commit added, once for each window in the file; None if the file can no longer be read."""
+    """Return one entry for each window in a file that a commit added; None if the file can no longer be read."""
     try:
         held = holdings.held_by(table, add)
     except FilesLostError:

@@ -1,7 +1,7 @@
-"""The top of a check's page: the headline, the heatmap, and what to do. Pure.
+"""The top of a check's page: the headline, the heatmap, and what to do. No I/O.
 
-It is Markdown in the description, because Dagster's UI renders a description immediately, but other Markdown only after
-a click. The UI shows about 260 pixels of the description.
+The description is Markdown, because Dagster's UI renders a description immediately, but other Markdown only after a
+click. The UI shows about 260 pixels of the description.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOT_IN_WORDS: Final = re.compile(r"[^\w .,:;/%-]")
 
 
 def describe(check_result: CheckResult, heatmap: Heatmap, worst: Sequence[WorstWindow]) -> str:
-    """Return `check_result` as short Markdown. `worst` are the findings in order."""
+    """Return `check_result` as short Markdown. `worst` has the findings, the most severe first."""
     headline = f"**{markdown(check_result.headline)}**"
     if worst:
         first = worst[0].findings[0]
@@ -38,7 +38,7 @@ def describe(check_result: CheckResult, heatmap: Heatmap, worst: Sequence[WorstW
 
 
 def plain(description: str) -> str:
-    """Return a description in one line without the picture, for terminals."""
+    """Return a description as one line without the picture, for terminals."""
     text = " ".join(_PICTURE.sub("", description).split()).replace("**", "")
     return line(without_marks(text))
 

@@ -26,12 +26,13 @@ from platform_assets.model.untrusted import html
 COLUMNS: Final = 80
 """Maximum number of columns in a heatmap. If there are more windows, several share a column."""
 ROWS: Final = 8
-"""Maximum number of rows. If there are more partitions, the least interesting ones share the last row."""
+"""Maximum number of rows in a heatmap. If there are more partitions, the least interesting partitions share the last
+row."""
 
 
 class State(IntEnum):
-    """State of a window in one partition, ordered by severity. A cell that stands for several states shows the most
-    severe."""
+    """State of a window in one partition, ordered by severity. A cell that stands for several windows or partitions
+    shows the most severe state."""
 
     EMPTY = 0
     COMPLETE = 1
@@ -49,7 +50,7 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """Text of the state in the legend."""
+        """Description of the state in the legend."""
         return _LABELS[self]
 
     @property
@@ -93,7 +94,7 @@ _OF_FINDING: Final[Mapping[FindingKind, State]] = {
     "window parked": State.UNASKED,
     "could not tell": State.UNDECIDED,
 }
-"""States by kind of finding. All other kinds, including those added later, are failing."""
+"""Maps kinds of findings to states. All other kinds, including kinds added later, count as failing."""
 _OF_HOLES: Final[Mapping[str, State]] = {
     "commit markers": State.MARKERS,
     "abort markers": State.MARKERS,
@@ -103,15 +104,15 @@ _OF_HOLES: Final[Mapping[str, State]] = {
     ACCEPTED_LOSS: State.ACCEPTED,
     "below log start": State.UNDECIDED,
 }
-"""States by kind of hole. All other kinds are unexplained."""
+"""Maps kinds of holes to states. All other kinds count as unexplained."""
 _StatesByPlace = Mapping[str, Mapping[int | None, State]]
-"""States by window and partition. Partition None stands for all partitions."""
+"""Maps each window, and each partition in it, to a state. The partition None stands for all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the heatmap, for one partition or several. There is one cell per column; None if the partitions did
-    not exist in that window."""
+    """One row of the heatmap, for one partition or several. There is one cell per column; a cell is None if the
+    partitions did not exist in that window."""
 
     label: str
     cells: tuple[State | None, ...]
@@ -119,11 +120,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Heatmap:
-    """The picture of one table, as a value.
+    """The content of a table's heatmap, before it is drawn.
 
     Each column stands for `windows_per_column` windows, except that the first column stands for the remainder. `first`
-    and `last` are window keys, both inclusive. `counts` has the number of windows in each state; the most severe state
-    among a window's partitions counts. `older` is the number of windows that are not shown and have no findings.
+    and `last` are window keys, both inclusive. `counts` maps each state to its number of windows; a window counts with
+    the most severe state among its partitions. `older` is the number of windows that are not shown and have no
+    findings.
     """
 
     table: str
@@ -138,7 +140,7 @@ class Heatmap:
 
     @property
     def sentence(self) -> str:
-        """The heatmap as text."""
+        """The heatmap described in a sentence."""
         if not self.windows:
             return f"{self.table}: no window has been sealed yet"
         span = self.first if self.windows == 1 else f"{self.first} to {self.last}"
@@ -147,7 +149,7 @@ class Heatmap:
         return f"{self.table}, {self.partitions:,} partitions, {self.windows:,} windows, {span}: {counts}{before}"
 
     def lines(self) -> list[str]:
-        """The heatmap in letters, one line per row."""
+        """The heatmap drawn with letters, one line per row."""
         width = max((len(row.label) for row in self.rows), default=0)
         return [
             f"{row.label:>{width}} " + "".join(" " if c is None else c.letter for c in row.cells) for row in self.rows
@@ -155,7 +157,7 @@ class Heatmap:
 
 
 def heatmap_of(facts: Facts, findings: Iterable[Finding] = (), columns: int = COLUMNS, rows: int = ROWS) -> Heatmap:
-    """The heatmap of `facts` and `findings`, with at most `columns` columns and `rows` rows."""
+    """Return the heatmap of `facts` and `findings`, with at most `columns` columns and `rows` rows."""
     found = _by_place(findings)
     keys = sorted({*facts.windows, *facts.recorded, *facts.unknown, *found} - {""})
     per_column = max(1, -(-len(keys) // columns))
@@ -278,12 +280,13 @@ _LETTER_WIDTH: Final = 5.8
 
 
 def data_uri(heatmap: Heatmap) -> str:
-    """Return the picture as a data URI for an image."""
+    """Return the heatmap's picture as a data URI for an image."""
     return "data:image/svg+xml;base64," + b64encode(picture(heatmap).encode()).decode()
 
 
 def picture(heatmap: Heatmap) -> str:
-    """The picture of `heatmap`: rows, a red mark above every column with a failure, the ends of the axis, and a legend."""
+    """Return the SVG picture of `heatmap`: its rows, a red mark above every column with a failure, the ends of the
+    axis, and a legend."""
     columns = max((len(row.cells) for row in heatmap.rows), default=0)
     pitch = max(7, min(28, (_WIDTH - _GUTTER) // max(columns, 1)))
     height = 18 if len(heatmap.rows) <= 4 else 12
@@ -327,7 +330,7 @@ def _cells(rows: tuple[Row, ...], pitch: int, height: int) -> Iterator[str]:
 
 
 def _marks(rows: tuple[Row, ...], pitch: int) -> Iterator[str]:
-    """Draw a triangle above each run of columns with a failure, because a small cell is easy to overlook."""
+    """Draw a triangle above each sequence of adjacent columns with a failure, because a small cell is easy to overlook."""
     failing = [any(cell is State.FAILING for cell in column) for column in zip(*(r.cells for r in rows), strict=True)]
     path, at = "", 0
     for fails, members in groupby(failing):
@@ -362,8 +365,8 @@ def _axis(heatmap: Heatmap, width: int, y: int) -> Iterator[str]:
 
 
 def _legend(heatmap: Heatmap, y: int) -> Iterator[tuple[int, str]]:
-    """Return the legend as a line of text and as a drawing. It lists each state that occurs, the most severe first,
-    with the number of windows in that state."""
+    """Yield the y coordinate and the drawing of each entry in the legend. There is one entry for each state that
+    occurs, the most severe first, with the number of windows in that state."""
     x = _GUTTER
     for state, count in heatmap.counts.items():
         text = f"{count:,} {state.label}"
@@ -388,7 +391,7 @@ def _letter(state: State) -> str:
 
 
 def _runs(row: Row) -> Iterator[tuple[State, int, int]]:
-    """Yield `(state, first column, number of columns)` of each run of equal cells."""
+    """Yield `(state, first column, number of columns)` for each sequence of equal adjacent cells."""
     at = 0
     for state, members in groupby(row.cells):
         length = len(list(members))

@@ -24,7 +24,7 @@ _MOST: Final = 20
 
 def result(asset: dg.AssetKey, check_result: CheckResult, facts: Facts) -> dg.AssetCheckResult:
     """Return the result of a check of `asset`. The severity is ERROR, which blocks, unless all findings are about
-    windows that are unrequested or undecided."""
+    windows that were not requested yet or could not be evaluated."""
     worst = worst_windows(check_result.findings)
     values: dict[str, Any] = {**dict(check_result.figures), FINDINGS: len(check_result.findings)}
     if worst:
@@ -73,7 +73,8 @@ _COLUMNS: Final = (
 
 
 def _table(worst: list[WorstWindow]) -> dg.TableMetadataValue:
-    """Return a table with one row per window. The columns for partitions and offsets are left out if no window has any."""
+    """Return a table with one row per window. If no window has partitions or offsets, the columns for them are left
+    out."""
     placed = any(w.where for w in worst)
     columns = [c for c in _COLUMNS if placed or c.name not in ("where", "offsets")]
     records = [dg.TableRecord({c.name: _cell(getattr(w, c.name)) for c in columns}) for w in worst]
@@ -85,7 +86,7 @@ def _cell(value: str | int) -> str | int:
 
 
 def _numbered(texts: list[str]) -> str:
-    """Return several texts in one string, numbered, because the UI shows them in one line."""
+    """Join several texts into one numbered string, because the UI shows them in one line."""
     if len(texts) == 1:
         return texts[0]
     shown = texts[:_MOST]

@@ -1,4 +1,5 @@
-"""Findings in the order in which readers want to see them: by window, the most severe first, each with its remedy."""
+"""Findings in the order in which readers want to see them: grouped by window, the most severe first, each with its
+remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _PLACES: Final = 3
 _PARTITIONS: Final = 8
 _LONGEST: Final = 200
 _VIEWS: Final[frozenset[FindingKind]] = frozenset({"orchestrator behind", "orchestrator ahead"})
-"""Kinds of findings about what Dagster displays. Findings about the table and the ledger are more severe."""
+"""Kinds of findings that are about what Dagster displays. Findings about the table and the ledger are more severe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class WorstWindow:
 
     @property
     def where(self) -> str:
-        """Partitions and offsets in short form; ends are exclusive."""
+        """Partitions and offsets in short form; the ends of ranges are exclusive."""
         partitions: dict[tuple[OffsetRange, ...], list[int]] = {}
         for f in self.findings:
             partitions.setdefault(f.ranges, []).extend(() if f.partition is None else (f.partition,))
@@ -48,7 +49,7 @@ class WorstWindow:
 
     @property
     def found(self) -> str:
-        """Detail of the first finding."""
+        """Detail of the first finding, and the number of further findings."""
         left = len(self.findings) - 1
         return shortened(f"{self.kind}: {self.findings[0].detail}", _LONGEST) + (
             f" (and {left} more like it)" if left else ""
@@ -57,7 +58,7 @@ class WorstWindow:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A remedy, and the number of further windows to which it applies."""
+    """A remedy, and the windows to which it applies."""
 
     text: str
     windows: tuple[str, ...]
@@ -68,8 +69,8 @@ class Remedy:
 
 
 def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
-    """Sort by severity, then by the number of offsets, then the newest first. Faults that only affect Dagster's display
-    come last."""
+    """Group findings by window and kind, and sort the groups by severity. Groups of equal severity are sorted by the
+    number of offsets, then the newest first, except that faults that only affect Dagster's display come last."""
     grouped: dict[tuple[str, FindingKind], list[Finding]] = {}
     for finding in findings:
         grouped.setdefault((finding.window, finding.kind), []).append(finding)
@@ -82,7 +83,7 @@ def worst_windows(findings: Iterable[Finding]) -> list[WorstWindow]:
 
 
 def remedies(worst: Sequence[WorstWindow]) -> list[Remedy]:
-    """Return each remedy once, the most severe first, with the wording for the worst window that needs this remedy."""
+    """Return each remedy once, the most severe first, worded for the worst window that needs the remedy."""
     # Windows of one kind differ in nothing but their names.
     alike: dict[str, list[WorstWindow]] = {}
     for window in worst:

@@ -1,8 +1,8 @@
 """`every_offset_accounted_for`: rows + explained holes = end - start, for every loaded window.
 
 A dense window is proved by the digest of its load until its files change. Any other window is compared with the
-broker's evidence once, and also stays proved until its files change; then its rows are read again. The digest of a
-dense window follows from the window's range, so an edited receipt is found without reading files.
+broker's evidence once, and also stays proved until its files change; after that, its rows are read again. The digest of
+a dense window follows from the window's range, so an edited receipt is found without reading files.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from platform_assets.model.digest import dense_digest
 
 NAME = "every_offset_accounted_for"
 _HASHED: Final = 20_000_000
-"""Maximum number of offsets for which one evaluation computes digests, the newest windows first. This takes half a
-second."""
+"""Maximum number of offsets for which one evaluation computes digests, starting with the newest windows. Computing them
+takes half a second."""
 _LARGEST: Final = 5_000_000
-"""Maximum number of offsets in a window for which the digest is computed."""
+"""Maximum number of offsets in a window. For larger windows, the digest is not computed."""
 
 
 def may_count(history: History) -> Mask:
-    """Return True for windows whose rows and explained holes add up to the number of offsets, and whose files are the
-    proved ones."""
+    """Return True for windows whose rows and explained holes add up to the number of offsets, and whose files are those
+    that were proved."""
     holes = np.array([ABSENT if found is None else sum(found.values()) for found in history.holes], dtype=np.int64)
     balanced: Mask = (holes != ABSENT) & (history.rows + holes == history.offsets)
     known = np.array([not (found or {}).get(BELOW_LOG_START) for found in history.holes], dtype=bool)
@@ -57,7 +57,7 @@ def evaluate(e: Evaluation) -> CheckResult:
 
 
 def check_result(facts: Facts, findings: Iterable[Finding]) -> CheckResult:
-    """Evaluate `facts`, given the results for open windows. Pure."""
+    """Evaluate `facts`, given the findings about open windows. No I/O."""
     found = [*findings, *_unbalanced(facts), *_edited(facts), *_unknown(facts)]
     holes = holes_total([facts.older.holes, *(r.holes or {} for r in facts.recorded.values())])
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())

@@ -1,9 +1,9 @@
 """`agrees_with_ledger`: the table's log, the ledger and the orchestrator agree on every window.
 
-The Delta commit is the source of truth. Each way in which one of the three can be behind or ahead has its own message
-and remedy. Only the newest commits and events are compared in detail. `no_gaps` compares older windows with their data
-files. Windows that have not changed since the three agreed on them are not compared again, so the cost of this check
-does not grow with the table. `platform-assets audit` compares all windows.
+The Delta commit is the source of truth. Each way in which one of the three can lag behind or be ahead has its own
+message and remedy. Only the newest commits and events are compared in detail. `no_gaps` compares older windows with
+their data files. Windows that have not changed since the three agreed on them are not compared again, so the cost of
+this check does not grow with the table. `platform-assets audit` compares all windows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from platform_assets.ledger.entries import UTC_MICROS, Receipt, receipts_in
 NAME = "agrees_with_ledger"
 
 _TICK: Final = timedelta(minutes=2)
-"""Maximum duration of a tick. Dagster ends a tick after one minute, and records the reports of a tick at its end."""
+"""Upper limit for the duration of a tick. Dagster ends a tick after one minute, and records the tick's reports when it
+ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class Accounts:
     """Statements of the table's log, the ledger and the orchestrator.
 
     `receipts` has the receipts of all windows that are not `older`. `commits` has the newest load of each window among
-    the newest commits, down to version `since`. `reported` has the load id of each reported window that is not `older`;
-    the id is None if the event has none.
+    the newest commits, down to version `since`. `reported` has, for each reported window that is not `older`, the load
+    id in the event; it is None if the event has no load id.
     """
 
     facts: Facts
@@ -50,16 +51,16 @@ class Accounts:
     reported: Mapping[str, str | None] | None
     busy: frozenset[str] = frozenset()
     being_reported: frozenset[str] = frozenset()
-    """Windows without offsets whose receipts a tick has just recorded. Dagster gets the reports at the end of the tick.
-    """
+    """Windows without offsets whose receipts were recorded by a tick so recently that the tick may still be running.
+    Dagster gets the reports only when the tick ends."""
 
     def is_idle(self, key: str) -> bool:
-        """Return whether the window is sealed, and neither waits for its load nor is being loaded."""
+        """Return True if the window is sealed, and neither waits for its load nor is being loaded."""
         return key in self.facts.windows and key not in self.facts.waiting and key not in self.busy
 
 
 def may_count(history: History) -> Mask:
-    """Return True for windows whose receipts list the table's files, and do not name a version that the table never
+    """Return True for windows whose receipts list the table's files, and do not refer to a version that the table never
     had."""
     versions = history.by_window("table_version")
     known = np.array([version is None or version <= history.version for version in versions], dtype=bool)
@@ -80,8 +81,8 @@ def evaluate(e: Evaluation) -> CheckResult:
 
 
 def _recorded_lately(entries: pa.Table | None, kind: str, now: datetime) -> frozenset[str]:
-    """Return the windows with an entry of this kind in the ledger that is so recent that the tick that wrote it may
-    still be running."""
+    """Return the windows for which the ledger has an entry of this kind that is so recent that the tick that wrote it
+    may still be running."""
     if entries is None:
         return frozenset()
     lately = pc.greater(entries["recorded_at"], pa.scalar(now - _TICK, UTC_MICROS))
@@ -89,8 +90,8 @@ def _recorded_lately(entries: pa.Table | None, kind: str, now: datetime) -> froz
 
 
 def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], int, int]:
-    """Return the newest load of each window among the newest commits, the oldest version that was read, and the newest
-    version."""
+    """Return three values: the newest load of each window among the newest commits, the oldest version that was read,
+    and the newest version."""
     if facts.baseline is not None:
         return dict(facts.baseline.loads), facts.baseline.since, facts.baseline.table.version
     if not load_log.exists(e.table):
@@ -100,7 +101,7 @@ def _newest_loads(e: Evaluation, facts: Facts) -> tuple[dict[str, LoadCommit], i
 
 
 def check_result(a: Accounts) -> CheckResult:
-    """Evaluate the three statements. Pure."""
+    """Evaluate the three statements. No I/O."""
     findings = (*_ledger_and_table(a), *_orchestrator(a))
     figures = (
         ("windows_in_ledger", a.facts.older.windows + len(a.receipts)),

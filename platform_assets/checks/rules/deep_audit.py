@@ -1,9 +1,9 @@
-"""`deep_audit`: read the files of windows again, the oldest proof first, and compare both digests with those in the
-receipts.
+"""`deep_audit`: read the files of windows again, starting with the windows whose last proof is oldest, and compare both
+digests with those in the receipts.
 
-This finds faults that logs and statistics cannot show: altered values, damaged or lost files, rows of another writer. A
-finding holds until the table no longer lists the files that were read, so a report between two audits need not read any
-files.
+The audit finds faults that logs and statistics cannot show: altered values, damaged or lost files, and rows from
+another writer. A finding holds until the table no longer lists the files that were read, so a report between two audits
+need not read any files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def evaluate(e: Evaluation) -> CheckResult:
 def check_result(
     facts: Facts, keys: list[str], proved: Proved, confirmed: Confirmed = NOTHING, compared: Compared = NOT_COMPARED
 ) -> CheckResult:
-    """Evaluate. Pure. `keys` are the windows to audit."""
+    """Evaluate the results of an audit. No I/O. `keys` are the windows to audit."""
     audited = len(proved.receipts) + len({f.window for f in proved.findings})
     with_rows = sum(1 for k in keys if facts.recorded[k].ranges.size)
     left = max(with_rows - audited, 0)
@@ -73,7 +73,8 @@ def check_result(
 
 
 def _confirmed(confirmed: Confirmed) -> str:
-    """Describe how many windows of each engine the other engine has confirmed, and why no more windows were confirmed."""
+    """Describe how many windows loaded by each engine the other engine has confirmed, and why no more windows were
+    confirmed."""
     pairs = Counter((r.confirmed_by, r.engine) for r in confirmed.receipts)
     text = "".join(
         f"; {counted(n, 'window')} confirmed by the {other_engine} engine after a load by the {engine} engine"
@@ -92,7 +93,7 @@ def _compared(compared: Compared) -> str:
 
 
 def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
-    """Use only the table's log to decide whether the findings of earlier audits still hold. Return None if there was no
+    """Decide from the table's log alone whether the findings of earlier audits still hold. Return None if there was no
     audit."""
     known = audited.recall(e.lake, e.declaration.raw_table)
     if known is None:
@@ -108,7 +109,8 @@ def evaluate_without_reading(e: Evaluation) -> CheckResult | None:
 
 
 def standing(facts: Facts, known: Audited, files: Mapping[str, str], receipts: Mapping[str, str]) -> CheckResult:
-    """Evaluate. Pure. `files` are the digests of the files that the log lists now; `receipts` come from the ledger."""
+    """Evaluate the findings of earlier audits. No I/O. `files` maps windows to the digests of the files that the log
+    lists now; `receipts` maps them to the digests in the ledger."""
     findings = tuple(_standing(known, files, receipts))
     audit = f"the audit of {known.at:%Y-%m-%d %H:%M}Z"
     figures = (("windows_audited", 0), ("rows_audited", 0))

@@ -1,8 +1,8 @@
 """`no_duplicates`: no (topic id, partition, offset) is in the table twice, neither within a window nor in two windows.
 
-For a window whose files are those of its load, the load already proved from the digest of the offsets that there are no
-duplicates. Two windows share no offsets, because the ranges of windows do not overlap and the rows of a window are
-within its ranges. So only windows whose files changed are read.
+If a window's files are those of its load, no further proof is needed: the load already proved from the digest of the
+offsets that there are no duplicates. Two windows share no offsets, because the ranges of windows do not overlap and the
+rows of a window are within its ranges. So only windows whose files changed are read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def may_count(history: History) -> Mask:
 
 
 def check_result(facts: Facts) -> CheckResult:
-    """Evaluate `facts`. Pure."""
+    """Evaluate `facts`. No I/O."""
     findings = (*_by_receipt(facts), *_within(facts), *_across(facts))
     doubled = sum(f.offsets for f in findings)
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
@@ -88,14 +88,14 @@ def _range(facts: Facts, key: str, partition: int) -> OffsetRange:
 
 
 def _foreign(facts: Facts, key: str, partition: int) -> tuple[OffsetRange, ...]:
-    """Return those offsets, read from a window, that do not belong to the window."""
+    """Return those offsets read from a window that do not belong to the window."""
     held = facts.changed[key].get(partition)
     return () if held is None else subtract(held.ranges, [_range(facts, key, partition)])
 
 
 def _held(facts: Facts, key: str, partition: int, offsets: tuple[OffsetRange, ...]) -> tuple[OffsetRange, ...]:
-    """Return the `offsets` that are in a window: those that were read, or those in its range if the window is unchanged
-    since its load."""
+    """Return those of `offsets` that are in the window `key`. If the window has changed since its load, the offsets
+    that were read decide; otherwise, the window's range decides."""
     if key in facts.changed:
         held = facts.changed[key].get(partition)
         return () if held is None else common(offsets, held.ranges)

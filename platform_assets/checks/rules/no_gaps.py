@@ -1,7 +1,8 @@
 """`no_gaps`: cuts leave no gaps and do not overlap, every sealed window is loaded, and each window's rows are complete
 and within its ranges.
 
-Offsets without a row are only counted, because transaction markers and aborted or compacted records also leave them.
+Offsets without a row are only counted, because transaction markers and aborted or compacted records also leave offsets
+without a row.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def may_count(history: History) -> Mask:
 
 
 def check_result(facts: Facts) -> CheckResult:
-    """Evaluate `facts`. Pure."""
+    """Evaluate `facts`. No I/O."""
     findings = tuple(_findings(facts))
     rows = facts.older.rows + sum(r.total_rows for r in facts.recorded.values())
     held = facts.older.offsets + sum(r.ranges.size for r in facts.recorded.values())
@@ -116,8 +117,8 @@ def _findings(facts: Facts) -> Iterator[Finding]:
 
 
 def _tiling_faults(facts: Facts) -> Iterator[TilingFault]:
-    """Find gaps and overlaps between windows of a generation. An operator has accepted where the next generation
-    starts."""
+    """Find gaps and overlaps between windows of the same generation. Between two generations there is nothing to
+    compare, because an operator accepted where the next generation starts."""
     in_order = itertools.groupby(facts.windows.items(), lambda item: facts.generation(item[0]))
     return itertools.chain.from_iterable(tiling_faults(list(windows)) for _, windows in in_order)
 
