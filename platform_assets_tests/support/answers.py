@@ -1,4 +1,4 @@
-"""Answers that Spark and a broker would give about hand-made tables, so that audit reports need neither of them."""
+"""Fake answers of Spark and a broker about hand-made tables, so that audit reports need neither Spark nor a broker."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from platform_assets_tests.support import tables
 
 
 def given(patch: pytest.MonkeyPatch) -> None:
-    """Give these answers to the checks of this process."""
+    """Make the checks of this process use these answers."""
     patch.setattr(measure, "_read", _read)
     patch.setattr(gathering, "gather_evidence", _dense)
     patch.setattr(Cluster, "topic_config", lambda cluster, topic: {"cleanup.policy": "delete"})
 
 
 def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
-    """Return the evaluation that a check of `topic` gets when neither Spark nor a broker is available."""
+    """Return the evaluation that a check of `topic` uses when neither Spark nor a broker is available."""
     return Evaluation(
         tables.declaration(topic),
         Ledger(Lake.at(root)),
@@ -47,18 +47,18 @@ def unanswered(root: Path, topic: str, **changes: Any) -> Evaluation:
 
 
 def nothing_answers() -> NoReturn:
-    """Raise the errors of unavailable services."""
+    """Raise the error of an unavailable service."""
     raise SparkUnreachableError("sc://nowhere", "connection refused")
 
 
 def _read(spark: object, lake: Lake, table: TableRef, keys: list[str], version: int) -> dict[str, Measured]:
-    """Read the files. As in `samples`, content digests are derived from the digests of the offsets."""
+    """Read the offsets from the files. As in `samples`, content digests are derived from the digests of the offsets."""
     found = {key: digest_of(rows.offsets_of(lake.table(table), key, version)) for key in keys}
     return {key: Measured(digest, Digest(digest.rows, digest.total + 1)) for key, digest in found.items()}
 
 
 def _dense(settings: object, topic: str, topic_id: str, ranges: TopicRanges, **more: Any) -> Evidence:
-    """Return evidence of a committed record at each offset, as in the damaged windows."""
+    """Return evidence that every offset has a committed record, also in the damaged windows."""
     return Evidence(topic, topic_id, False, {p: _full(p, r) for p, r in ranges.items()})
 
 

@@ -35,7 +35,7 @@ class Component:
 
 
 def installed() -> list[Component]:
-    """Return everything that the locks install, including pyspark's jars."""
+    """Return everything that the locks install, including the jars inside pyspark."""
     found = [
         Component("python", name, version)
         for lock in (REQUIREMENTS, UV)
@@ -48,7 +48,7 @@ def installed() -> list[Component]:
 
 
 def version_of(jar: Path) -> tuple[str, str]:
-    """Return the name and the version that the name of a jar file contains. Raises ValueError."""
+    """Split the name of a jar file into the name and the version of the jar. Raises ValueError."""
     parts = _JAR.fullmatch(jar.name)
     if parts is None:
         raise ValueError(f"the version of {jar.name} cannot be told from its name")
@@ -56,7 +56,7 @@ def version_of(jar: Path) -> tuple[str, str]:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, for comparisons. Suffixes such as `.Final` do not count."""
+    """Return the leading numbers of a version, for comparisons. A suffix such as `.Final` is ignored."""
     leading = re.match(r"\d+(?:\.\d+)*", version)
     if leading is None:
         raise ValueError(f"{version!r} does not begin with a number")
@@ -64,7 +64,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def concerns(advisory: Mapping[str, Any], component: Component) -> bool:
-    """Return True if an advisory lists this component in this version."""
+    """Return True if an advisory lists this component with this version."""
     kind = "python" if component.place == "python" else "jar"
     if advisory.get(kind) != component.name:
         return False
@@ -83,7 +83,7 @@ def problems(listed: Mapping[str, Sequence[Mapping[str, Any]]], components: Iter
 
 
 def main(path: Path = ADVISORIES) -> int:
-    """Print the problems. Returns 1 if there are any."""
+    """Print the problems. Return 1 if there are any problems."""
     components = installed()
     listed = tomllib.loads(path.read_text("utf-8"))
     found = list(problems(listed, components))

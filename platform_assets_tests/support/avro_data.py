@@ -1,4 +1,4 @@
-"""Avro schemas and values for tests, written by fastavro, which shares no code with the decoder."""
+"""Avro schemas and values for tests. The values are written by fastavro, which shares no code with the decoder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Schema = dict[str, Any] | list[Any] | str
 
 
 def record(**fields: Any) -> dict[str, Any]:
-    """Return the schema of a record with these fields. A pair is a type and its default."""
+    """Return the schema of a record with these fields. If a field is given as a pair, the pair contains the field's
+    type and its default."""
     listed = [
         {"name": name, "type": of[0], "default": of[1]} if isinstance(of, tuple) else {"name": name, "type": of}
         for name, of in fields.items()
@@ -40,6 +41,6 @@ def avro(schema: Schema, writer: Schema | None = None, **options: Any) -> AvroDe
 
 
 def decoded(of: AvroDecoder, values: Sequence[bytes | None]) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the rows, rescued fields and dead letters that both paths give. The paths must agree."""
+    """Return the rows, rescued fields and dead letters from both paths, which must agree."""
     found = decoding.decoded(of, values)
     return found.columns.to_pylist(), found.rescued.to_pylist(), found.dead.to_pylist()

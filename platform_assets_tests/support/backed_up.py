@@ -1,4 +1,4 @@
-"""A small real lake and Dagster home, which can be backed up, destroyed and restored without services."""
+"""A small real lake and Dagster home, which can be backed up, destroyed and restored without any services."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORDERS = TableRef.raw("orders")
 
 @dataclass
 class BackedUp:
-    """Lake, home and backup folder below `folder`; `now` advances with each backup."""
+    """A lake, a Dagster home and a backup folder below `folder`. The time `now` advances with each backup."""
 
     folder: Path
     now: datetime = datetime(2026, 1, 2, tzinfo=UTC)
@@ -47,7 +47,7 @@ class BackedUp:
         return self.folder / "backups"
 
     def seal(self, count: int = 1) -> None:
-        """Cut more hours, with two offsets in each."""
+        """Seal more hourly windows, with two offsets in each."""
         ledger = self.ledger
         ledger.create()
         newest = ledger.newest_cut("orders")
@@ -56,7 +56,7 @@ class BackedUp:
         assert ledger.record_cuts(cuts, None if newest is None else newest.edge)
 
     def load(self, *keys: str) -> None:
-        """Load these windows, or all windows that are not loaded."""
+        """Load these windows. Without `keys`, load all windows that are not loaded yet."""
         known = self.ledger.receipts(ORDERS)
         for window in self.ledger.windows("orders"):
             if window.key in keys or (not keys and window.key not in known):

@@ -1,4 +1,4 @@
-"""A browser for tests of Dagster's UI, the handling of a missing browser, and screenshots."""
+"""A browser for tests of Dagster's UI, the rules for machines without a browser, and screenshots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SCREENSHOTS_VARIABLE: Final = "PLATFORM_SCREENSHOTS"
 
 
 def executable(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the path of the browser. If there is none, skip the test, or fail it if `REQUIRE_BROWSER` is set."""
+    """Return the path of the browser. If there is no browser, skip the test, or fail the test if `REQUIRE_BROWSER` is
+    set."""
     if (found := browser.executable(environ)) is not None:
         return found
     if given := environ.get(browser.VARIABLE):

@@ -1,4 +1,4 @@
-"""Loads on a deliberately slow cluster, so that events happen in the middle of a load."""
+"""Loads on a deliberately slow cluster, so that tests can act in the middle of a load."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from testbed.loads import Record, TopicLake, records, wait_until
 from testbed.spark_cluster import SparkCluster, frozen
 
 RECORDS: Final = 40_000
-"""Number of records in a large window. Each has 1,020 bytes."""
+"""Number of records in a large window. Each record has 1,020 bytes."""
 SLOW: Final = 512 << 10
-"""Bytes per second that a task gets from Kafka. After its first, larger fetch, the task must wait for some seconds."""
+"""Bytes per second that a task gets from Kafka. After its first fetch, which is larger, the task must wait for some
+seconds."""
 
 SPECULATION: Final[Mapping[str, str]] = {
     "spark.speculation": "true",
@@ -35,13 +36,14 @@ SPECULATION: Final[Mapping[str, str]] = {
     "spark.network.timeoutInterval": "5s",
     "spark.executor.heartbeatInterval": "5s",
 }
-"""Server settings that make Spark start a copy of a task as soon as one of two tasks is done, or if the only task takes
-long."""
+"""Server settings that make Spark start a copy of a task as soon as the other of two tasks is done, or if the only task
+takes long."""
 
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A load in progress, and an executor process that was frozen while it wrote `file`. The file is incomplete."""
+    """A load in progress. Its executor process `writer` was frozen while it wrote `file`, which is therefore
+    incomplete."""
 
     loading: Future[Loaded]
     writer: psutil.Process
@@ -49,15 +51,15 @@ class UnderWay:
 
 
 def large_window(lk: TopicLake) -> str:
-    """Make a window of two partitions. Tasks fetch it in several requests, and start writing before they have fetched
-    everything."""
+    """Make a window of two partitions. Tasks fetch the window in several requests, and start to write before they have
+    fetched everything."""
     return lk.window_of(Record(b"%06d" % n * 170, partition=n % 2) for n in range(RECORDS))
 
 
 @contextmanager
 def in_the_middle_of_a_load(cluster: SparkCluster, lk: TopicLake, key: str) -> Iterator[UnderWay]:
-    """Run a load within the block, with one of its writers frozen. The block ends when the load has ended. Kafka is
-    slow, so tasks write slowly."""
+    """Run a load, and freeze one of its writers within the block. Kafka is slow, so tasks write slowly. The load ends
+    before the context manager returns."""
     with ExitStack() as until_it_is_loaded, ThreadPoolExecutor(1) as pool:
         found: list[tuple[psutil.Process, Path]] = []
 
@@ -81,8 +83,8 @@ def in_the_middle_of_a_load(cluster: SparkCluster, lk: TopicLake, key: str) -> I
 
 
 def assert_exact(lk: TopicLake, key: str) -> None:
-    """Check that the table has each record once, that its folder has no other file, and that a second load has nothing
-    to do."""
+    """Check that the table contains each record once, that its folder contains no unlisted file, and that a second load
+    finds nothing to do."""
     assert records(lk.rows()) == records(lk.committed())
     assert lk.orphans() == []
     version = lk.version()

@@ -1,7 +1,7 @@
 """Check commit subjects: `area: imperative`, at most 72 characters.
 
-`python -m platform_assets_tests.support.commit_subjects FILE` checks the message in FILE, as a commit-msg hook.
-Without an argument it checks all commits that are not on `origin/main` yet, and `make lint` fails if one is wrong.
+`python -m platform_assets_tests.support.commit_subjects FILE` checks the message in FILE, as a commit-msg hook. Without
+an argument, it checks all commits that are not on `origin/main` yet, and `make lint` fails if any subject is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MADE_BY_GIT: Final = ("Merge ", "Revert ", "fixup! ", "squash! ")
 
 
 def fault(message: str) -> str | None:
-    """Return the fault in the subject of a commit message, or None."""
+    """Return the fault in the subject of a commit message, or None if the subject is correct."""
     lines = [line for line in message.splitlines() if not line.startswith("#")] or [""]
     subject = lines[0]
     if subject.startswith(_MADE_BY_GIT):
@@ -47,7 +47,8 @@ def fault(message: str) -> str | None:
 def new_subjects(checkout: Path) -> list[str]:
     """Return the subjects of commits that are not on `origin/main` yet; published commits can no longer be changed.
 
-    Without a remote, return those after the newest change of the hook's line. Outside of a Git checkout, return none.
+    Without a remote, return the subjects of commits after the newest change of the hook's line. Outside of a Git
+    checkout, return an empty list.
     """
     base = _git(checkout, "rev-parse", "--verify", "--quiet", "refs/remotes/origin/main")
     base = base or _git(checkout, "log", "--format=%H", "-Gcommit_subjects", "--", ".pre-commit-config.yaml")

@@ -1,11 +1,11 @@
-"""Two loaders as they are commonly written, one at most once and one at least once, only for tests and documents. Each
-keeps a position: everything before this offset counts as loaded. Each reads from the position up to the cut of the
-requested window, and appends. They read, write and crash as the platform's loader does, through the same Spark, Delta
-and Kafka. The two differ only in the order of two writes: one writes the position before the data, the other the data
-before the position.
+"""Two loaders as they are commonly written, used only in tests and documents. One loads at most once, and the other
+loads at least once. Each keeps a position: everything before this offset counts as loaded. Each reads from the position
+up to the cut of the requested window, and appends. Both read, write and crash in the same way as the platform's loader,
+through the same Spark, Delta and Kafka. The two differ only in the order of two writes: the first loader writes the
+position before the data, and the second writes the data before the position.
 
 A position is kept as a receipt in the ledger, so that checks can compare the table with it. The receipt states what the
-sink believes: the range up to the position is loaded, with the rows counted when the batch was planned, in the files
+sink assumes: the range up to the position is loaded, with the rows counted when the batch was planned, in the files
 that the sink wrote. A sink that stores its position first has no files at that time, so checks read each of its windows
 again. The receipt of the other sink lists the files of its last append, so checks also read a window that was appended
 twice.
@@ -74,8 +74,8 @@ class ControlLoader:
         return "loaded"
 
     def _from_position(self, sealed: SealedWindow) -> TopicRanges:
-        """Return the ranges from the position to the window's cut. Without a position, they begin at the window's
-        start."""
+        """Return the ranges from the position to the window's cut. If there is no position, the ranges begin at the
+        window's start."""
         position: dict[int, int] = {}
         for receipt in self.lake.ledger.receipts(self.lake.declaration.raw_table).values():
             for partition, r in receipt.ranges.items():
@@ -94,8 +94,8 @@ class ControlLoader:
 
 
 def _planned(frame: DataFrame, sealed: SealedWindow, ranges: TopicRanges) -> Receipt:
-    """Return the receipt that is implied by a position stored at the end of `ranges`: the table has exactly the rows of
-    `frame`."""
+    """Return the receipt that stands for a position at the end of `ranges`. The receipt claims that the table contains
+    exactly the rows of `frame`."""
     from pyspark.sql import functions as F
 
     measured = raw.measure(frame)

@@ -1,5 +1,5 @@
-"""Dagster's daemon for one topic, in this process: ticks at any time that a test chooses, and the runs that they
-request."""
+"""Dagster's daemon for one topic, in this process. Tests choose the times of its ticks, and it executes the runs that
+the ticks request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed.project import definitions
 
 @dataclass
 class Daemon:
-    """Dagster's daemon for one topic. It evaluates ticks, and executes the runs that they request one after the other."""
+    """Dagster's daemon for one topic. It evaluates ticks, and executes the requested runs one after the other."""
 
     lake: TopicLake
     instance: dg.DagsterInstance

@@ -1,4 +1,4 @@
-"""Dagster's view of assets and checks, read with Dagster's own calls, and a small project with runs to view."""
+"""Dagster's view of assets and checks, read through Dagster's own functions, and a small project with runs to view."""
 
 
 # No postponed annotations here: Dagster reads those of the functions below.
@@ -36,7 +36,7 @@ _PARTITIONS: Final = dg.StaticPartitionsDefinition(list(KEYS))
 
 
 class Breaks(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Windows that fail to load, and windows that fail their check."""
+    """Lists of windows whose load fails, and of windows whose check fails."""
 
     loads: list[str] = Field(default=[])
     checks: list[str] = Field(default=[])
@@ -87,7 +87,7 @@ def load(
     location: str = LOCATION,
     report: bool = True,
 ) -> dg.ExecuteInProcessResult:
-    """Report one window, then run its load as the topic's sensor requests it."""
+    """Report one window, then run its load in the same way as the topic's sensor requests it."""
     if report:
         instance.report_runless_asset_event(dg.AssetMaterialization(SOURCE, partition=key))
     found = dg.Definitions.merge(DEFINITIONS) if breaks is None else _with(breaks)
@@ -112,7 +112,7 @@ def _with(breaks: Breaks) -> dg.Definitions:
 
 
 def view(instance: dg.DagsterInstance) -> dict[str, Any]:
-    """Return everything that Dagster and the platform show about these assets, without using cached status."""
+    """Return everything that Dagster and the platform show about these assets. Cached status is deleted first."""
     instance.wipe_asset_cached_status([SOURCE, TABLE, DECODED])
     found: dict[str, Any] = {str(asset.path): _of_asset(instance, asset) for asset in (SOURCE, TABLE, DECODED)}
     found["checks"] = health.latest_checks(instance, [CHECK])

@@ -1,23 +1,23 @@
 """A rule-based machine over operators' decisions: random interleavings of loads, decisions, maintenance, damage and crashes.
 
-Each history has a lake of its own, with real Delta tables and a log in memory. Crashes come before or after any write of a
-command; a dead process writes nothing more. In the end a daemon and an operator follow the messages, and the producer's own
-list says what the tables have to contain. Tables are read with polars and plain Parquet, never with this project's code.
+Each history has its own lake, with real Delta tables and a log in memory. A command can crash before or after any of its
+writes; a dead process writes nothing more. At the end, a daemon and an operator follow the messages, and the producer's own
+list determines what the tables must contain. Tables are read with polars and plain Parquet, never with this project's code.
 
-Each rule takes small numbers alone, so a failing history can be shortened: any part of it is a history too.
+Each rule takes only small numbers. A failing history can therefore be shortened, because any part of a history is a history.
 
-Each operator's decision is one commit, or a sequence that can end after any step:
+Each decision of an operator is one commit, or a sequence of writes that can end after any step:
 
 | decision | writes, in order | after a crash |
 |---|---|---|
-| accept-loss, not loaded | decision; an acceptance each cause | the load names the rest |
+| accept-loss, not loaded | decision; one acceptance per cause | the load reports the remaining causes |
 | accept-loss, lost for good | decision; the window's commit; acceptance; receipt | accept-loss again |
-| accept-generation | decision with all effects; cut, if none came first; acceptances | without a cut nothing; then the tick |
-| accept-cluster | decision with all effects; cut; acceptances; moved windows' commits; receipts | the same |
+| accept-generation | decision with all effects; cut, if there is none yet; acceptances | nothing without a cut; the tick with one |
+| accept-cluster | decision with all effects; cut; acceptances; moved windows' commits; receipts | as for accept-generation |
 | park, unpark | one row | nothing, or done |
 | erase | decisions; acceptances; fences; commits; receipts; replays; logs; `erased` | loads apply it; erase again |
-| restore | `_restoring`; files; decisions; as erase | the next restore or tick |
-| replay | cuts; erasures; acceptances; loads, all in a lake of its own | the same replay again |
+| restore | `_restoring`; files; decisions; then as for erase | the next restore or tick |
+| replay | cuts; erasures; acceptances; loads, all in the replay's own lake | the same replay again |
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ PEOPLE: Final = [b"person-%d" % n for n in range(3)]
 PARTITIONS: Final = (0, 1)
 IDS: Final = [letter * 22 for letter in "ABCDEFGHIJKLMNOP"]
 LATER: Final = datetime(2100, 1, 1, tzinfo=UTC)
-"""Timestamp of records that are sent after all decisions of a history."""
+"""Timestamp of records that are sent after all decisions in a history."""
 Place = tuple[int, int]
 """Partition and offset."""
 Step = tuple[str, tuple[int, ...]]
@@ -86,11 +86,11 @@ Step = tuple[str, tuple[int, ...]]
 
 
 class Crashed(BaseException):
-    """The simulated process died at this point."""
+    """Raised at the point at which the simulated process dies."""
 
 
 class Wrong(AssertionError):
-    """The lake is not in the required state."""
+    """Raised if the lake is not in the required state."""
 
 
 # --- the log ------------------------------------------------------------------------------------------------------------
@@ -98,8 +98,8 @@ class Wrong(AssertionError):
 
 @dataclass
 class Log(Cluster):
-    """The log of the topic in a cluster without brokers. `epoch_ends` are the offsets at which leader epochs ended, by
-    partition."""
+    """The log of the topic in a cluster without brokers. `epoch_ends` contains the offset at which each leader epoch
+    ended in each partition."""
 
     starts: dict[int, int]
     ends: dict[int, int]
@@ -145,7 +145,7 @@ class Log(Cluster):
         return False
 
     def ends_of_epochs(self, epochs: Mapping[int, int]) -> dict[int, int | None]:
-        """Return the ends of leader epochs, by partition."""
+        """Return the end offset of each leader epoch, by partition."""
         return {
             p: min((end for e, of, end in self.epoch_ends if of == p and e >= epoch), default=None)
             for p, epoch in epochs.items()
@@ -161,14 +161,14 @@ class Record(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """The record's value, which no other record has."""
+        """The value of the record, which no other record has."""
         return b"value-%d." % self.number
 
 
 @dataclass(frozen=True)
 class Erased:
-    """A finished erasure, either of one record or of a key. By key, it covers the records that were sealed at that
-    time, and older records in generations after `generation`."""
+    """A finished erasure, either of one record or of a key. The erasure of a key covers the records that were sealed at
+    that time, and older records in generations after `generation`."""
 
     key: bytes | None
     sealed: frozenset[int]
@@ -177,7 +177,7 @@ class Erased:
 
 @contextmanager
 def log_in_memory(log: Callable[[], Log]) -> Iterator[None]:
-    """Answer the requests to brokers that are made without a `Cluster`."""
+    """Answer the broker requests that do not go through a `Cluster`."""
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(truncation, "_PAUSE", 0.0))
         patches.enter_context(
@@ -200,13 +200,14 @@ WRITES: Final[tuple[tuple[Any, str], ...]] = (
     (Folder, "erase"),
     (Folder, "delete"),
 )
-"""Intercepts everything that a command writes, except new data files, to which no commit refers yet."""
+"""Calls through which a command writes. Only new data files, which no commit refers to yet, are written in other ways.
+"""
 
 
 @contextmanager
 def dying(after: int) -> Iterator[None]:
-    """Let the process die before or after a write. `after` counts half writes, so with an odd number the process dies
-    after the write took effect. With 0, the process lives."""
+    """Let the process die before or after a write. `after` counts half writes, so if it is odd, the process dies after
+    a write has taken effect. If it is 0, the process does not die."""
     if after == 0:
         yield
         return
@@ -253,11 +254,11 @@ class InterruptedEngine(LocalEngine):
 
 _N: Final = 1 << 16
 _CRASH: Final = -1
-"""The number of a rule that decides at which write the process dies. It is 0 in half of the cases."""
+"""Bound of a rule's number that decides at which write the process dies. The number is 0 in half of the cases."""
 
 
 def rule(*numbers: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Mark a method as a rule of the machine. `numbers` are the bounds of the rule's numbers."""
+    """Mark a method as a rule of the machine. `numbers` are the bounds of the numbers that the rule takes."""
 
     def mark(method: Callable[..., None]) -> Callable[..., None]:
         method.numbers = numbers  # type: ignore[attr-defined]
@@ -287,10 +288,10 @@ class Machine:
         self.logs: list[dict[Place, Record]] = [{}]
         """The records of each log that the topic has ever had."""
         self.log_of: dict[int, int] = {1: 0}
-        """The log of each generation."""
+        """The log of each generation, as an index into `logs`."""
         self.erased: list[Erased] = []
         self.to_erase: set[bytes | int] = set()
-        """Keys and records whose erasure was begun, but is not known to be done."""
+        """Keys and records whose erasure has begun but is not known to be complete."""
         self.parked: set[str] = set()
         self.may_be_parked: set[str] = set()
         self.continued: set[int] = set()
@@ -301,7 +302,7 @@ class Machine:
         self._tick()
 
     def close(self) -> None:
-        """Forget the lake."""
+        """Undo the patches of this machine."""
         self._patches.close()
 
     # --- processes
@@ -335,7 +336,7 @@ class Machine:
 
     @contextmanager
     def _tried(self, what: str) -> Iterator[None]:
-        """Allow the command in the block to be refused with an error of the platform. Any other error is a defect."""
+        """Accept that the command in the block is refused with an error of the platform. Any other error is a defect."""
         try:
             yield
         except PlatformError as e:
@@ -388,7 +389,7 @@ class Machine:
         self._fill_kafka()
 
     def _fill_kafka(self) -> None:
-        """Give the brokers the newest log, beginning at its log starts."""
+        """Give the brokers the newest log, from its log starts on."""
         self.made.records[:] = [
             Kept(p, o, r.key, r.value, LATER if r.is_late else samples.START)
             for (p, o), r in sorted(self.logs[-1].items())
@@ -403,7 +404,7 @@ class Machine:
 
     @rule(2)
     def recreate(self, copied: int) -> None:
-        """Create the topic again, with or without other records."""
+        """Create the topic again, with or without new records."""
         old = sorted(self.logs[-1].items())
         self._drop_unsealed()
         self.logs.append({})
@@ -420,7 +421,7 @@ class Machine:
 
     @rule(2, 4)
     def truncate(self, partition: int, number: int) -> None:
-        """Let an unclean leader election remove the end of a partition."""
+        """Let an unclean leader election remove the end of a partition's log."""
         if self._is_undecided():
             # On another cluster, nothing tells such a log from one that never had these records.
             return
@@ -451,13 +452,13 @@ class Machine:
             self.log.topic_id = samples.TOPIC_ID[:-4] + f"{self.steps % 10_000:04}"
 
     def _is_undecided(self) -> bool:
-        """Return True if the topic's id or cluster is not the one that the ledger knows."""
+        """Return True if the topic's id or cluster differs from the id or cluster in the ledger."""
         newest = self.ledger.newest_cut(TOPIC)
         assert newest is not None
         return (newest.topic_id, newest.cluster_id) != (self.log.topic_id, self.log.cluster_id)
 
     def _drop_unsealed(self) -> None:
-        """Forget those records of the newest log that are in no window, because no load can know about them."""
+        """Forget the records of the newest log that are in no window, because no load can know about these records."""
         newest = self.ledger.newest_cut(TOPIC)
         if newest is not None and self.log_of.get(newest.generation) == len(self.logs) - 1:
             log = self.logs[-1]
@@ -534,7 +535,7 @@ class Machine:
 
     @rule(_N, _CRASH)
     def accept_log(self, _: int, at: int) -> None:
-        """Accept the log that the topic's name refers to now."""
+        """Accept the log that the topic's name currently refers to."""
         with dying(at), self._tried("accept-log"):
             self._accept_log()
 
@@ -589,7 +590,7 @@ class Machine:
             self._check_no_bytes()
 
     def _coordinates(self, number: int) -> list[tuple[int, Place]]:
-        """Return the generation, partition and offset of a record, for each generation that has a window with this
+        """Return the generation, partition and offset of a record, once for each generation that has a window with this
         record."""
         return [
             (generation, place)
@@ -612,7 +613,7 @@ class Machine:
 
     @rule(_N, _CRASH)
     def park(self, number: int, at: int) -> None:
-        """Park a window, or unpark it."""
+        """Park or unpark a window."""
         window = self._window(number)
         if window is None:
             return
@@ -704,7 +705,7 @@ class Machine:
 
     @rule(_N, _CRASH)
     def rebuild(self, _: int, at: int) -> None:
-        """Rebuild a ledger that is not lost."""
+        """Rebuild a ledger that was not lost."""
         before = [(c.edge, c.generation, dict(c.cut.offsets)) for c in self.ledger.cuts(TOPIC)]
         with dying(at), self._tried("rebuild-ledger"):
             rebuild(self.made.declaration, self.ledger, self.engine)
@@ -719,14 +720,14 @@ class Machine:
         return self.root / "lake" / "raw" / TOPIC
 
     def _values_if_readable(self) -> Counter[bytes] | None:
-        """Return how often the raw table has each value; None if a file is lost."""
+        """Count the occurrences of each value in the raw table. Return None if a file is lost."""
         try:
             return Counter(_read(self._raw)["value"].to_list())
         except OSError:
             return None
 
     def check(self) -> None:
-        """Check the conditions that hold after every step: each row is there once, and comes from the producer."""
+        """Check the conditions that hold after every step: each row occurs once, and comes from the producer."""
         try:
             rows = _read(self._raw)
         except OSError:
@@ -745,7 +746,7 @@ class Machine:
                 raise Wrong(f"{(p, o)} of {key} is {value!r}, and the producer sent {record}")
 
     def _check_no_bytes(self) -> None:
-        """Check that no file below the lake contains a value of an erased record."""
+        """Check that no file in the lake contains a value of an erased record."""
         gone = {r.value for r in self._must_be_gone()}
         if gone and (found := _places_of(self.root / "lake", gone)):
             raise Wrong(f"an erasure is done, and {found} are still there")
@@ -771,12 +772,12 @@ class Machine:
         return found
 
     def _is_same_log(self, generation: int, later: int) -> bool:
-        """Return True if, from a generation up to a later one, each generation continues the log of the previous one on
-        another cluster."""
+        """Return True if all generations after `generation`, up to `later`, continue the log of their previous
+        generation on another cluster."""
         return all(g in self.continued for g in range(generation + 1, later + 1))
 
     def ends_well(self) -> None:
-        """Act as a daemon and an operator who follow the messages. Afterwards check that everything agrees with the
+        """Act as a daemon and an operator who follow the messages. Then check that everything agrees with the
         producer's list."""
         self.engine.meanwhile = None
         self._log_settles()
@@ -874,7 +875,7 @@ class Machine:
 
 
 def replace_number(record: Record, number: int) -> Record:
-    """Return another record with the same key."""
+    """Return a copy of the record with another number. The key stays the same."""
     return Record(number, record.key, record.is_late)
 
 
@@ -902,7 +903,8 @@ def _read(folder: Path) -> pl.DataFrame:
 
 
 def _places_of(root: Path, needles: set[bytes]) -> list[str]:
-    """Return the files below `root` that contain one of these values, either in their bytes or in an unpacked column."""
+    """Return the files below `root` that contain one of these values, either in their raw bytes or in an unpacked
+    column."""
     found = []
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         content = path.read_bytes()
@@ -930,7 +932,7 @@ RULES: Final[dict[str, int]] = {
 
 
 def steps(rng: random.Random, number: int) -> list[Step]:
-    """Draw a history."""
+    """Draw a random history."""
     names = rng.choices(list(RULES), list(RULES.values()), k=number)
     drawn = [(name, tuple(_drawn(rng, bound) for bound in getattr(Machine, name).numbers)) for name in names]
     begin: list[Step] = [
@@ -964,7 +966,7 @@ def run(root: Path, history: Sequence[Step], *, flat: bool) -> Counter[str]:
 
 
 def shortened(root: Path, history: Sequence[Step], *, flat: bool, seconds: float = 120) -> list[Step]:
-    """Return a part of a failing history that fails with the same kind of error."""
+    """Return a part of a failing history. The part fails with the same kind of error as the history."""
 
     def fails(some: Sequence[Step]) -> str | None:
         try:

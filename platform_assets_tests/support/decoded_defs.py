@@ -1,4 +1,4 @@
-"""The code location of the browser tests of decoded tables, whose lake is `LAKE_ROOT`."""
+"""Code location for the browser tests of decoded tables, in the lake `LAKE_ROOT`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def declaration(topic: str, declared: DecodeDeclaration) -> TopicDeclaration:
 
 
 def of_declared(declared: dict[str, DecodeDeclaration]) -> dg.Definitions:
-    """Return the code location of these topics. Neither a broker nor Spark answers in it."""
+    """Return the code location of these topics, in which neither a broker nor Spark is available."""
     return dg.Definitions.merge(
         *(
             build_definitions(

@@ -1,4 +1,5 @@
-"""A topic's lake with decoded tables, made by the real decoding code: its tasks run in this process, without Spark."""
+"""A topic's lake with decoded tables, made by the real decoding code. The decoding tasks run in this process, without
+Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from testbed import samples
 ORDERS: Final = DecodeDeclaration(
     FormatSpec("json", {"schema": "id BIGINT NOT NULL, amount DECIMAL(12, 2)"}), warn_share=0.1, fail_share=0.3
 )
-"""Declared format of this module's `values`."""
+"""Declared format of the values that `value` returns."""
 
 
 class InProcessEngine(DecodeEngine):
@@ -60,7 +61,7 @@ class InProcessEngine(DecodeEngine):
 
 
 class DecodedTopic:
-    """A topic with hourly windows and a hand-made raw table under `root`, decoded as `declared`."""
+    """A topic with hourly windows, which are decoded as `declared`. Its raw table below `root` is hand-made."""
 
     def __init__(self, root: Path, topic: str, declared: DecodeDeclaration = ORDERS) -> None:
         self.root, self.topic, self.declared = root, topic, declared
@@ -72,18 +73,18 @@ class DecodedTopic:
 
     @property
     def declaration(self) -> TopicDeclaration:
-        """The current declaration."""
+        """The topic's current declaration."""
         made = tables.declaration(self.topic)
         return replace(made, decode=self.declared, records_per_file=self.records_per_file)
 
     @property
     def decoder(self) -> WindowDecoder:
-        """Return the decoder of windows for the current declaration."""
+        """Return a decoder that decodes windows by the current declaration."""
         return WindowDecoder(self.declaration, self.ledger, InProcessEngine(self.lake, tables_without_spark))
 
     def load(self, *windows: Sequence[bytes | None]) -> list[str]:
-        """Load these values into the raw table, one window for each value, in alternating partitions. Return the
-        windows' keys."""
+        """Write these values to the raw table as loaded windows, one window for each list of values, in alternating
+        partitions. Return the keys of the windows."""
         ends = [dict.fromkeys(range(self.partitions), 0)]
         for values in windows:
             ends.append({p: end + len(values[p :: self.partitions]) for p, end in ends[-1].items()})
@@ -101,7 +102,8 @@ class DecodedTopic:
         return [window.key for window in self.windows]
 
     def decode(self, *keys: str, instance: dg.DagsterInstance | None = None) -> list[DecodedWindow]:
-        """Decode windows, by default all of them. With an `instance`, also report them and evaluate the checks."""
+        """Decode these windows, or by default all windows. With an `instance`, also report the windows and evaluate the
+        checks."""
         wanted = keys or tuple(window.key for window in self.windows)
         decoder = self.decoder
         if instance is None:
@@ -130,5 +132,5 @@ def tables_without_spark() -> None:
 
 
 def order(number: int) -> bytes:
-    """Return a value that can be decoded."""
+    """Return a value that the declared format can decode."""
     return b'{"id": %d, "amount": %d.50}' % (number, number)

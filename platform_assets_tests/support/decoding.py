@@ -1,4 +1,4 @@
-"""Code that decoder tests share: comparison of the two paths, and values of every kind."""
+"""Code that decoder tests share: a comparison of the two paths, and values of every kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from platform_assets.decoding.decoder import Decoded, Decoder
 
 UNTIMED = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-"""Limits in seconds are meaningless on a busy machine."""
+"""Settings without time limits, which are meaningless on a busy machine."""
 
 BROKEN = [
     b"\x80",
@@ -30,8 +30,8 @@ any_bytes = st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | st.s
 
 
 def decoded(decoder: Decoder, values: Sequence[bytes | None]) -> Decoded:
-    """Decode the values with the fast path, and check that both paths agree and give one row per value. A pickled
-    decoder, and a block that is a slice of a longer block, must give the same result."""
+    """Decode the values with the fast path, and check that both paths agree and give one row for each value. Pickling
+    the decoder, or decoding a block that is a slice of a longer block, must not change the result."""
     block = pa.array(values, pa.binary())
     fast, exact = decoder.decode(block), decoder.decode_exactly(block)
     assert_same(fast, exact)

@@ -1,4 +1,4 @@
-"""The digests of docs/DIGEST.md in plain Python: the reference for all implementations."""
+"""The digests of docs/DIGEST.md in plain Python. This is the reference for all implementations."""
 
 from __future__ import annotations
 

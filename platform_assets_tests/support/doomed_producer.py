@@ -2,7 +2,7 @@
 
 It reads one line of JSON (settings, topic, records as [partition, text, timestamp], and a flag to die silently). Then
 it prints a line of JSON at each step: each delivery, "delivered", and, after a line on standard input, "committing". If
-it has to die silently, it prints nothing after its commit, so only Kafka knows of the commit.
+it is told to die silently, it prints nothing after its commit, so only Kafka knows about the commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 
 def tell(step: str, **more: Any) -> None:
-    """Report to the parent process immediately, which may then kill this process."""
+    """Report a step to the parent process immediately. The parent might then kill this process."""
     print(json.dumps({"step": step, **more}), flush=True)
 
 

@@ -1,8 +1,8 @@
 """A sender of dead letters in a separate process that a test kills: `python -m
 platform_assets_tests.support.doomed_sender`.
 
-It reads one line of JSON (bootstrap, source, target, number). Then it prints the name of each step, and takes the step
-after a line on standard input.
+It reads one line of JSON (bootstrap, source, target, number). It prints the name of each step before the step, and
+begins the step after it has read a line from standard input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from testbed.clients import client_settings
 
 
 def letters(number: int) -> list[Letter]:
-    """Return letters of two partitions, with keys, values and headers of every kind."""
+    """Return dead letters from two partitions, with keys, values and headers of every kind."""
     return [
         Letter(
             "source-id",
@@ -31,7 +31,7 @@ def letters(number: int) -> list[Letter]:
 
 
 def main() -> None:
-    """Send all letters. The parent kills this process at some step."""
+    """Send all dead letters. The parent kills this process at one of the steps."""
     work = json.loads(sys.stdin.readline())
 
     def before_step(step: str) -> None:

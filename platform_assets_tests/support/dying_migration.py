@@ -17,7 +17,7 @@ from platform_assets.windows.maintain.migrating import Migration
 
 
 def die_at(number: int) -> None:
-    """End the process without any clean-up just before the call with this number, counted from 1."""
+    """End the process without any clean-up just before the call with this number. The first call has the number 1."""
     left = number
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:

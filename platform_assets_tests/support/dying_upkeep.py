@@ -1,5 +1,5 @@
-"""An upkeep that fails at its nth step, a call that touches a file or the table. `python -m … ROOT TOPIC KIND N` kills
-its own process there."""
+"""An upkeep that fails at its nth step. A step is a call that touches a file or the table. `python -m … ROOT TOPIC KIND
+N` kills its own process at that step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from platform_assets.windows.maintain.last_upkeep import LastUpkeep
 from platform_assets.windows.maintain.upkeep import TableUpkeep
 
 Deed = Literal["fail", "lose the answer", "kill"]
-"""fail: an error instead of the step; lose the answer: the step is done, but then an error is raised; kill: SIGKILL
+"""fail: raise an error instead of the step; lose the answer: do the step, then raise an error; kill: send SIGKILL
 before the step."""
 DEEDS: Final[tuple[Deed, ...]] = get_args(Deed)
 KINDS: Final[tuple[TableKind, ...]] = get_args(TableKind)
@@ -40,8 +40,8 @@ class StruckError(OSError):
 
 @contextmanager
 def struck(number: int, deed: Deed) -> Iterator[list[str]]:
-    """Within the block, strike at the step with this number, counted from 1. Yield the names of the steps that have
-    begun."""
+    """Within the block, disturb the step with this number, counted from 1, as `deed` says. Yield a list that receives
+    the name of each step that begins."""
     begun: list[str] = []
 
     def striking(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +67,7 @@ def struck(number: int, deed: Deed) -> Iterator[list[str]]:
 
 
 def upkeep(ledger: Ledger, topic: str, kind: TableKind) -> LastUpkeep | None:
-    """Do the whole upkeep of a table, for all windows."""
+    """Run the complete upkeep of a table, for all windows."""
     return TableUpkeep(TableRef(kind, topic), ledger, quiet=timedelta()).run(LATER)
 
 

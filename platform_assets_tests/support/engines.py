@@ -1,5 +1,5 @@
-"""Engines used by load tests: both if they could differ. Otherwise `make test` uses one, and `make test-all` the other
-too."""
+"""Engines used by load tests. If the engines could behave differently, tests use both. Otherwise, `make test` uses one
+engine, and `make test-all` also uses the other."""
 
 from __future__ import annotations
 

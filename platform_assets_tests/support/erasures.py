@@ -1,4 +1,4 @@
-"""A topic whose windows are loaded and decoded in this process, and a byte search in every file of its lake."""
+"""A topic whose windows are loaded and decoded in this process, and a search for bytes in every file of its lake."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DECODE = DecodeDeclaration(FormatSpec("string"), key=FormatSpec("string"), expec
 @dataclass
 class MadeTopic:
     """A topic with hourly windows. `records` are the records in Kafka. If the lake is in an object store, `address` is
-    its address there, and the store's files are below `root`."""
+    the lake's address in the store, and the store's files are below `root`."""
 
     root: Path
     topic: str = "people"
@@ -61,8 +61,8 @@ class MadeTopic:
         raw_table.create(self.lake.table(self.declaration.raw_table), self.topic)
 
     def seal(self, windows: Sequence[Mapping[int, Sequence[tuple[bytes | None, bytes | None]]]]) -> list[SealedWindow]:
-        """Put (key, value) pairs into Kafka by window and partition, each at the next offset, and record the cuts
-        between windows."""
+        """Add the (key, value) pairs of each window and partition to Kafka, each pair at the next offset, and record
+        the cuts between the windows."""
         ends: list[dict[int, int]] = [dict.fromkeys(sorted({p for w in windows for p in w}), 0)]
         for number, window in enumerate(windows):
             at = dict(ends[-1])
@@ -76,7 +76,7 @@ class MadeTopic:
         return samples.recorded(self.address or self.root, self.topic, ends)
 
     def load(self, window: SealedWindow, before_commit: Callable[[], None] = lambda: None) -> Loaded:
-        """Load a window without querying Kafka, leaving out the records that the ledger lists as erased."""
+        """Load a window without querying Kafka. Leave out the records that the ledger lists as erased."""
         without = self.ledger.accepted_losses(self.declaration.raw_table, window.key)
         replacer = self.replacer
         commit, receipt = replacer.open(), replacer.receipt(window.key)
@@ -97,7 +97,7 @@ class MadeTopic:
         return replacer.again(commit, receipt, metadata, write, before_commit)
 
     def load_many(self, windows: Sequence[SealedWindow], together: int = 50) -> None:
-        """Load windows for the first time, several at a time, like a backlog."""
+        """Load windows for the first time, several at a time, as for a backlog."""
         table, rows = self.declaration.raw_table, self.declaration.records_per_file
         for at in range(0, len(windows), together):
             opened, receipts = self.replacer.open(), []
@@ -114,16 +114,16 @@ class MadeTopic:
 
     @property
     def log(self) -> list[Path]:
-        """Return the commits of the raw table."""
+        """Return the files of the raw table's commits."""
         return sorted((self.root / "raw" / self.topic / "_delta_log").glob("*.json"))
 
     @property
     def replacer(self) -> WindowReplacer:
-        """Return the replacer of the raw table's windows."""
+        """Return the object that replaces windows of the raw table."""
         return WindowReplacer(self.declaration.raw_table, self.ledger, self.engine, "run")
 
     def decoder(self, **declared: Any) -> WindowDecoder:
-        """Return a decoder of windows. `declared` has the differences from `DECODE`."""
+        """Return a decoder of windows. `declared` contains the differences from the declaration `DECODE`."""
         engine = InProcessEngine(self.lake, tables_without_spark)
         return WindowDecoder(
             replace(self.declaration, decode=replace(DECODE, **declared)), self.ledger, engine, run_id="run"
@@ -138,15 +138,15 @@ class MadeTopic:
 
     @property
     def erasure(self) -> Erasure:
-        """Return an erasure of the topic's records."""
+        """Return the object that erases records of the topic."""
         return Erasure(self.declaration, self.ledger)
 
     def receipts(self, kind: TableKind = "raw") -> dict[str, Receipt]:
-        """Return receipts by window."""
+        """Map each window key to the window's receipt."""
         return self.ledger.receipts(replace(self.declaration.raw_table, kind=kind))
 
     def values(self, kind: TableKind = "raw") -> list[Any]:
-        """Return the values of all rows of a table, by partition and offset."""
+        """Return the values of all rows of a table, in the order of partition and offset."""
         folder = self.lake.table(replace(self.declaration.raw_table, kind=kind))
         rows = (
             folder.delta().to_pyarrow_table().sort_by([("kafka_partition", "ascending"), ("kafka_offset", "ascending")])
@@ -155,8 +155,8 @@ class MadeTopic:
 
 
 def found_in(root: Path, needle: bytes) -> list[str]:
-    """Return every place below `root` that contains the bytes, either in a raw file or in an unpacked column of a
-    Parquet file."""
+    """List the files and columns below `root` that contain the bytes, either in a raw file or in an unpacked column of
+    a Parquet file."""
     places = []
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         content = path.read_bytes()
@@ -179,13 +179,13 @@ def _buffers(column: pa.ChunkedArray) -> Iterator[pa.Buffer]:
 
 
 def shown(places: Sequence[str]) -> str:
-    """Return a text for a failing test."""
+    """Format the places for the message of a failing test."""
     return json.dumps(list(places), indent=1)
 
 
 def proved(topic: MadeTopic) -> None:
-    """Check that every check of the raw table passes, that the table's files are those in the receipts, and that
-    decoded rows and dead letters match the raw rows."""
+    """Check that every check of the raw table passes, that the receipts match the table's files, and that decoded rows
+    and dead letters match the raw rows."""
     evaluation = evaluation_of(topic)
     for name, check in CHECKS.items():
         check_result = check.evaluate(evaluation)
@@ -196,7 +196,7 @@ def proved(topic: MadeTopic) -> None:
 
 
 def evaluation_of(topic: MadeTopic) -> Evaluation:
-    """Return the evaluation for checks of the raw table. It does not query any broker."""
+    """Return the evaluation that checks of the raw table use. It does not query any broker."""
     return Evaluation(topic.declaration, topic.ledger, Orchestration(), _nobody, _nobody, topic.engine)
 
 

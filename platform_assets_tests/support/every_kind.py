@@ -1,4 +1,4 @@
-"""Records that have everything that a record can have."""
+"""Records that together contain everything that records can contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Import every module of the product. `make product-check` runs this with only the product's lock installed."""
+"""Import every module of the product. `make product-check` runs this script in an environment with only the packages
+from the product's lock."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ PACKAGE = "platform_assets"
 
 
 def main() -> int:
-    """Print the modules that cannot be imported. Return 1 if there are any."""
+    """Print the modules that cannot be imported. Return 1 if there are any such modules."""
     failed = 0
     for module in pkgutil.walk_packages(importlib.import_module(PACKAGE).__path__, f"{PACKAGE}."):
         if module.name.endswith(".__main__"):

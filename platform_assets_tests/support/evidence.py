@@ -1,4 +1,4 @@
-"""Evidence in a form that can be compared with a test's knowledge of the offsets."""
+"""Evidence in a form that a test can compare with its own list of offsets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from platform_assets.kafka.evidence.partition import OFFSET_KINDS, PartitionEvid
 from platform_assets.model.offsets import ranges_of
 
 Kinds = dict[str, list[tuple[int, int]]]
-"""Ascending `(start, end)` ranges by kind of offset, end exclusive. Kinds that do not occur are left out."""
+"""For each kind of offset, ascending `(start, end)` ranges, in which the end is exclusive. Kinds that do not occur are
+left out."""
 
 
 def by_kind(found: PartitionEvidence) -> Kinds:
@@ -17,6 +18,6 @@ def by_kind(found: PartitionEvidence) -> Kinds:
 
 
 def ranged(kinds: Mapping[int, str]) -> Kinds:
-    """Return `kinds` as ranges, by kind."""
+    """Return the offsets in `kinds` as ranges, by kind."""
     found = {kind: ranges_of(o for o, k in kinds.items() if k == kind) for kind in OFFSET_KINDS}
     return {kind: [(r.start, r.end) for r in ranges] for kind, ranges in found.items() if ranges}

@@ -36,8 +36,8 @@ _WORKSPACE: Final = "import dagster as dg\n\ndefs = dg.Definitions()\n"
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """Listening ports of a service's processes, and those files in its folder that other users can read or write.
-    `sockets` are the Unix sockets to which other users can connect."""
+    """Listening ports of a service's processes, and the files in the service's folder that other users can read or
+    write. `sockets` are the Unix sockets to which other users can connect."""
 
     service: str
     processes: int
@@ -48,12 +48,12 @@ class Exposure:
 
     @property
     def beyond(self) -> list[str]:
-        """Addresses that are not on loopback."""
+        """Listening addresses that are not on loopback."""
         return sorted(each for each in self.listens if not ip_address(each.rpartition(":")[0]).is_loopback)
 
     @property
     def is_private(self) -> bool:
-        """True if other machines and users can reach nothing but the service's loopback ports."""
+        """True if other machines and users can reach only the service's loopback ports."""
         return not self.beyond and not self.sockets and not self.readable
 
     def line(self) -> str:
@@ -73,7 +73,7 @@ HEADER: Final = (
 
 
 def exposure(service: str, processes: Iterable[psutil.Process], folder: Path) -> Exposure:
-    """Return what processes and a folder expose to other users.
+    """Return everything that processes and a folder expose to other users.
 
     Descendants of the processes count too. Assumes that every user can enter `folder` itself.
     """
@@ -95,7 +95,7 @@ def exposure(service: str, processes: Iterable[psutil.Process], folder: Path) ->
 
 
 def reachable(folder: Path) -> Iterator[Path]:
-    """Return the files and folders below a folder that other users can reach and can read or write."""
+    """Yield the files and folders below a folder that other users can reach, and can read or write."""
     for path in sorted(folder.iterdir()):
         try:
             mode = path.lstat().st_mode
@@ -116,13 +116,13 @@ def _others_connect(path: str) -> bool:
 
 
 def of_the_object_store(root: Path) -> Exposure:
-    """Return the exposure of s3proxy as `make test-cluster` starts it."""
+    """Return the exposure of s3proxy, started in the same way as by `make test-cluster`."""
     with object_store(home_at(root / "home"), root, "a secret") as store:
         return exposure("object store", [psutil.Process(store.pid)], root)
 
 
 def of_postgres(root: Path) -> Exposure:
-    """Return the exposure of PostgreSQL as `make test-cluster` starts it.
+    """Return the exposure of PostgreSQL, started in the same way as by `make test-cluster`.
 
     `root` must be a folder that every user can enter.
     """
@@ -147,7 +147,8 @@ def of_the_spark_cluster(root: Path) -> list[Exposure]:
 
 
 def of_the_platform(root: Path, services: Sequence[platform.Service], *, three: bool = False) -> list[Exposure]:
-    """Return the exposure of these services as `up --registry` starts them. The brokers may be three secured ones."""
+    """Return the exposure of these services, started in the same way as by `up --registry`. The brokers can be three
+    secured brokers."""
     home = home_at(root / "home")
     workspace = root / "workspace"
     workspace.mkdir(mode=0o700)
@@ -170,7 +171,7 @@ def of_the_platform(root: Path, services: Sequence[platform.Service], *, three: 
 
 
 def main() -> int:
-    """Start each kind of service, and print the table. Return 1 if anything is open to other users."""
+    """Start each kind of service, and print the table. Return 1 if anything is accessible to other users."""
     os.umask(0o022)
     found: list[Exposure] = []
     with ExitStack() as stack:

@@ -13,8 +13,8 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class FakeRegistry:
-    """Answers each path from `answers`. Other paths get `unknown`, which is the answer to an unknown id. `asked` has
-    the paths and headers of all requests."""
+    """A registry that gives the answer in `answers` for each path. For all other paths, it gives the answer `unknown`,
+    which reports an unknown id. `asked` contains the paths and headers of all requests."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Callable[[], Answer]] = {}
@@ -23,7 +23,7 @@ class FakeRegistry:
         self.unknown: Answer = (404, {}, json.dumps({"error_code": 40403, "message": "Schema not found"}).encode())
 
     def has(self, path: str, document: Any, status: int = 200, **headers: str) -> None:
-        """Answer a path with this JSON."""
+        """From now on, answer requests for a path with this JSON."""
         self.answers[path] = lambda: (status, headers, json.dumps(document).encode())
 
     def answer(self, path: str, headers: dict[str, str]) -> Answer:

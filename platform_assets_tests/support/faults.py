@@ -1,6 +1,6 @@
-"""Crashes at chosen points of a load, for the platform's loader and the control loaders. A crash is an exception that
-no handler of the platform catches. So nothing happens after the crash, and the files on disk are those that a killed
-process would leave."""
+"""Crashes at chosen points of a load, for the platform's loader and for the control loaders. A crash is an exception
+that no handler of the platform catches. Nothing happens after the crash, so the files on disk are the same as after the
+process is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Point = Literal["before the plan", "after the plan", "files written", "between the writes", "after all"]
 """Points at which a load can crash: before it has read anything; when its plan is known; when data files are written
-but not committed; between storing data and position; and at its end, before its result is reported."""
+but not committed; between storing the data and storing the position; and at the end of the load, before the result is
+reported."""
 POINTS: tuple[Point, ...] = get_args(Point)
 
 
@@ -32,12 +33,12 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Points at which one attempt to load crashes. There are none by default."""
+    """The point at which one attempt to load crashes. By default, the attempt does not crash."""
 
     point: Point | None = None
 
     def reach(self, point: Point) -> None:
-        """Report that the attempt has reached `point`. Raises Crash if the attempt has to end there."""
+        """Report that the attempt has reached `point`. Raises Crash if the attempt must end at this point."""
         if point == self.point:
             raise Crash(point)
 
@@ -50,7 +51,8 @@ class Faults:
 
 
 def leave_files(lake: TopicLake, key: str) -> None:
-    """Write data files of a window to which no commit refers, as a killed writer would leave them."""
+    """Write data files of a window in the state in which a killed writer would leave them. No commit refers to these
+    files."""
     sealed = lake.ledger.window(lake.topic, key)
     assert sealed is not None
     ranges = sealed.ranges.non_empty()
@@ -60,26 +62,27 @@ def leave_files(lake: TopicLake, key: str) -> None:
 
 
 class InterruptedLedger(Ledger):
-    """A ledger whose caller may crash at the beginning, and between a data commit and its ledger entry."""
+    """A ledger that crashes its caller at chosen points: at the beginning, or between a data commit and its ledger
+    entry."""
 
     def __init__(self, lake: TopicLake, faults: Faults) -> None:
         super().__init__(lake.lake)
         self._faults = faults
 
     def create(self) -> None:
-        """Run the first step of a load."""
+        """Create the ledger, which is the first step of a load."""
         self._faults.reach("before the plan")
         super().create()
 
     def record_receipts(self, receipts: Sequence[Receipt]) -> None:
-        """Run the last step of a load."""
+        """Record the receipts, which is the last step of a load."""
         self._faults.reach("between the writes")
         super().record_receipts(receipts)
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedLoader:
-    """The platform's loader. It requests its session once its plan is known."""
+    """The platform's loader. It requests its session only when its plan is known."""
 
     lake: TopicLake
     faults: Faults

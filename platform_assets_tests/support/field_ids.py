@@ -12,7 +12,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 def field_ids_in(path: Path | str) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path and the id of each field that has one, at every depth."""
+    """Yield the path and the id of each field that has an id, at every depth."""
     yield from _visited(pq.read_schema(path), ())
 
 

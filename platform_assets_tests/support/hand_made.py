@@ -1,4 +1,4 @@
-"""Hand-made facts: an undamaged table, and one defect at a time."""
+"""Hand-made facts about an undamaged table and about tables with a single defect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RANGES = {
     D: TopicRanges({0: OffsetRange(25, 30), 1: OffsetRange(4, 10), 2: OffsetRange(0, 3)}),
 }
 HOLES = {B: {0: {17, 24}}}
-"""Offsets without a row, by window and partition."""
+"""Offsets that have no row, by window and partition."""
 
 
 def offsets(key: str, partition: int) -> list[int]:
@@ -52,7 +52,8 @@ def recorded(key: str) -> Recorded:
 
 
 def sound(**changes: Any) -> Facts:
-    """Return four loaded windows in three partitions. The second window has holes, and the third has no offsets."""
+    """Return facts about four loaded windows in three partitions. The second window has holes, and the third has no
+    offsets."""
     facts = Facts(
         table=TableRef.raw("t"),
         windows=RANGES,
@@ -66,11 +67,13 @@ def sound(**changes: Any) -> Facts:
 
 
 def changed(*more: tuple[str, Mapping[int, list[int]]]) -> dict[str, dict[int, HeldOffsets]]:
-    """Return windows that were read because their files changed, each with the offsets found, by partition."""
+    """Return windows that were read because their files changed. For each window, there are the offsets that were
+    found, by partition."""
     return {k: {p: HeldOffsets.of(np.array(sorted(o), dtype=np.int64)) for p, o in found.items()} for k, found in more}
 
 
 def rows_of(key: str, **changes: list[int]) -> dict[int, list[int]]:
-    """Return the rows of a window as loaded, except for the given partitions: `rows_of(A, p0=[5, 6])`."""
+    """Return the rows that a window has after its load, but with other offsets in the given partitions: `rows_of(A,
+    p0=[5, 6])`."""
     found = {p: offsets(key, p) for p in RANGES[key].by_partition if offsets(key, p)}
     return {**found, **{int(name[1:]): some for name, some in changes.items()}}

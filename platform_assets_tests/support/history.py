@@ -1,20 +1,21 @@
 """Checker of histories: compares all sends with a table's rows in the loaded offset ranges.
 
 The idea comes from Jepsen's workload for Kafka: every value is unique, every send ends as acknowledged, failed or
-unknown, and one pure function names the anomalies. It does not depend on the platform, Kafka or Delta. One fault may
-cause several anomalies:
+unknown, and one pure function returns the anomalies. The function does not depend on the platform, Kafka or Delta. One
+fault can cause several anomalies:
 
-* `lost-write`: an acknowledged send whose offset lies in a covered range, and whose value is nowhere in the table.
+* `lost-write`: an acknowledged send whose offset is in a covered range, but whose value is nowhere in the table.
 * `duplicate`: one value in several rows, or several rows at one (partition, offset).
-* `aborted-read`: a row whose value was sent and failed (an aborted transaction, a record refused by the client).
-* `inconsistent-offset`: a row at a place other than that of its acknowledgement, or in a partition other than its
-send's; or two values at one (partition, offset), in rows or in acknowledgements.
-* `unseen`: a row or a send without a counterpart: a row whose value nobody sent; a row at an offset that no range covers; an
-  acknowledged send that no range covers. The last is not a fault while the history continues, so cover the last send with a range
-  before you check the history.
+* `aborted-read`: a row whose value was sent, but the send failed (an aborted transaction, a record refused by the
+  client).
+* `inconsistent-offset`: a row that is not at the acknowledged offset, or not in the partition to which its value was
+  sent; or two values at one (partition, offset), in rows or in acknowledgements.
+* `unseen`: a row or a send without a counterpart: a row whose value nobody sent; a row at an offset that no range
+  covers; an acknowledged send that no range covers. An acknowledged send without a range is not a fault while the
+  history continues, so cover the last send with a range before you check the history.
 
-A send with unknown outcome may have one row or none; two rows are a duplicate, and if the broker returned its offset, the row
-must exist. A send without a row in a covered range is an anomaly only if it was acknowledged.
+A send with an unknown outcome can have one row or no row. Two rows are a duplicate. If the broker returned an offset
+for the send, the row must exist. A send without a row in a covered range is an anomaly only if it was acknowledged.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One value, sent once to `partition`. `offset` is the one that the broker returned, which can happen with any
-    outcome."""
+    """One value, sent once to `partition`. `offset` is the offset that the broker returned. The broker can return an
+    offset whatever the outcome is."""
 
     value: bytes
     partition: int
@@ -57,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Anomaly:
-    """A violation that concerns `value` at `offset` of `partition`. `offset` is None if it is unknown."""
+    """A violation that concerns `value` at `offset` of `partition`. `offset` is None if the offset is unknown."""
 
     name: Name
     value: bytes
@@ -67,7 +68,8 @@ class Anomaly:
 
 
 def check_history(sends: Iterable[Send], rows: Iterable[Row], ranges: Iterable[TopicRanges]) -> list[Anomaly]:
-    """Return the anomalies of a table with `rows` after `sends`, given that the half-open `ranges` were loaded. Pure.
+    """Return the anomalies in a table with these `rows`, given the `sends` and the half-open `ranges` that were loaded.
+    Pure.
 
     Raises ValueError if a value was sent twice, because such a history cannot be checked.
     """
@@ -76,7 +78,7 @@ def check_history(sends: Iterable[Send], rows: Iterable[Row], ranges: Iterable[T
 
 
 class _History:
-    """Sends and rows by value, and by partition and offset."""
+    """Sends and rows, indexed by value, and by partition and offset."""
 
     def __init__(self, sends: Iterable[Send], rows: Iterable[Row], ranges: Iterable[TopicRanges]) -> None:
         self._sends: dict[bytes, Send] = {}
@@ -92,7 +94,7 @@ class _History:
         self._covered = _merged(ranges)
 
     def acknowledged(self) -> Iterator[Anomaly]:
-        """Yield the anomalies of acknowledged sends."""
+        """Yield the anomalies that concern acknowledged sends."""
         for send in self._sends.values():
             if send.outcome != "ok" or send.offset is None:
                 continue
@@ -120,7 +122,7 @@ class _History:
                     yield Anomaly("unseen", value, *place, "in the table, and in no range")
 
     def places(self) -> Iterator[Anomaly]:
-        """Yield the anomalies in the values at each partition and offset."""
+        """Yield the anomalies that concern the values at each partition and offset."""
         acknowledged: dict[Place, set[bytes]] = defaultdict(set)
         for send in self._sends.values():
             if send.outcome == "ok" and send.offset is not None:

@@ -32,7 +32,7 @@ LOADED: Final = 4
 
 
 class IdleTopic:
-    """The topic, its table under `root`, and a Dagster instance that knows all loads."""
+    """The topic, its table below `root`, and a Dagster instance that knows about all loads."""
 
     def __init__(self, root: Path, topic: str, instance: dg.DagsterInstance) -> None:
         self.root, self.topic, self.instance = root, topic, instance
@@ -49,7 +49,7 @@ class IdleTopic:
         return dict.fromkeys((0, 1), min(number, LOADED) * 10)
 
     def tick(self) -> dg.SensorResult:
-        """Seal the next window, evaluate the sensor, and store its reports as the daemon does."""
+        """Seal the next window, evaluate the sensor, and store its reports in the same way as the daemon."""
         result = self.evaluate()
         self.keep(result.asset_events)
         return result
@@ -68,13 +68,13 @@ class IdleTopic:
             self.instance.report_runless_asset_event(event)
 
     def audit(self) -> None:
-        """Read all files again, like a deep audit."""
+        """Read all files again, in the same way as a deep audit."""
         with pytest.MonkeyPatch.context() as patch:
             answers.given(patch)
             DEEP_AUDIT.evaluate(answers.unanswered(self.root, self.topic))
 
     def unbalance(self, number: int) -> None:
-        """Write more holes into the receipt of a window than the window's offsets allow."""
+        """Record more holes in a window's receipt than the window's offsets allow."""
         key = self.windows[number].key
         receipt = self.ledger.receipts(self.table, [key])[key]
         self.ledger.record_receipts([replace(receipt, holes={"commit markers": 3})])
@@ -84,7 +84,8 @@ class IdleTopic:
         DeltaTable(self.root / "raw" / self.topic).delete(predicate)
 
     def shorten(self, number: int) -> None:
-        """Remove the last row from a window's file without a trace in the log. The file keeps its name and size."""
+        """Remove the last row from a window's file, without a commit in the log. The name and size of the file do not
+        change."""
         folder = self.ledger.lake.table(self.table)
         (path,) = holdings.files_of(folder, self.windows[number].key).paths
         file = folder.path / unquote(path)

@@ -7,8 +7,8 @@ from importlinter import Contract, ContractCheck, fields, output
 
 
 class NobodyImportsTests(Contract):
-    """Forbids imports of modules of `package` whose names begin with `test_`: code that two tests need belongs in a
-    helper."""
+    """Forbids imports of those modules of `package` whose names begin with `test_`. Code that two tests need belongs in
+    a helper."""
 
     package = fields.StringField()
 
@@ -25,6 +25,6 @@ class NobodyImportsTests(Contract):
         return ContractCheck(kept=not found, metadata={"found": found})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """Print one line per import."""
+        """Print one line for each forbidden import."""
         for importer, imported, line in check.metadata["found"]:
             output.print_error(f"{importer} -> {imported} (l.{line}): move what both need to a helper.")

@@ -1,4 +1,4 @@
-"""A cluster without brokers. It has one topic, whose log a test describes."""
+"""A cluster without brokers. It has one topic, and the test specifies the topic's log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPOCH = 7
 
 @dataclass
 class KeptCluster:
-    """A `Cluster` with one topic. `starts` and `ends` are the bounds of its log by partition."""
+    """A `Cluster` with one topic. `starts` and `ends` are the bounds of the topic's log, by partition."""
 
     topic_name: str
     ends: dict[int, int]
@@ -47,7 +47,7 @@ class KeptCluster:
 
 
 def ends_of(topic: MadeTopic) -> Mapping[int, int]:
-    """Return the log ends of a topic that has exactly the sealed records."""
+    """Return the log ends of a topic whose log contains exactly the sealed records."""
     ends: dict[int, int] = {}
     for record in topic.records:
         ends[record.partition] = max(record.offset + 1, ends.get(record.partition, 0))
@@ -55,6 +55,6 @@ def ends_of(topic: MadeTopic) -> Mapping[int, int]:
 
 
 def loader_of(topic: MadeTopic, cluster: KeptCluster | None = None) -> Loader:
-    """Return the loader of a hand-made topic. It has all steps that query brokers."""
+    """Return the loader of a hand-made topic. The loader performs all steps that query brokers."""
     found = cluster or KeptCluster(topic.topic, dict(ends_of(topic)))
     return Loader(topic.declaration, cast(Cluster, found), topic.ledger, topic.engine, run_id="run")

@@ -1,7 +1,7 @@
-"""Switch that puts a session's lakes into an object store: `PLATFORM_TEST_LAKE=s3`. The store keeps objects as files,
-and a test's folder is among them, so a test can change files of its lake without using the store. `Lake.at` and
-`Folder.at` turn a path in that folder into the store's address, so the platform always uses the store. Separate
-processes get the address (`TopicLake.address`)."""
+"""Switch that puts all lakes of a test session into an object store: `PLATFORM_TEST_LAKE=s3`. The store keeps objects
+as files. A test's folder is among these files, so a test can change files of its lake without using the store.
+`Lake.at` and `Folder.at` convert a path in that folder to the store's address, so the platform always uses the store.
+Separate processes get the address (`TopicLake.address`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from testbed.object_store import ObjectStore, object_store
 
 @contextmanager
 def lakes_in(store: ObjectStore) -> Iterator[None]:
-    """Within the block, turn paths below the store's folder into the store's addresses, and use the environment for the
-    store's client."""
+    """Within the block, convert paths below the store's folder to the store's addresses, and use the store's
+    environment for clients of the store."""
     lake_at, folder_at = Lake.at, Folder.at
 
     def address(path: str | Path) -> str:
@@ -47,7 +47,7 @@ def lakes_in(store: ObjectStore) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def session_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The store of all lakes of the session; None if they are in folders."""
+    """The store that contains all lakes of the session, or None if the lakes are in folders."""
     if LAKE.chosen() != "s3":
         yield None
         return
@@ -70,11 +70,11 @@ SPARK: Final = {
     # s3proxy has no ETag for a file that a test has written directly.
     "spark.hadoop.fs.s3a.change.detection.version.required": "false",
 }
-"""Settings of a Spark server that reads lakes in which tests change files."""
+"""Settings for a Spark server that reads lakes whose files are changed by tests."""
 
 
 def in_store(home: Home, store: ObjectStore | None) -> Home:
-    """Home of services that read and write the session's lakes."""
+    """Return the home of services that read and write the session's lakes."""
     if store is not None:
         return Home(home.root, home.jars, store.root("any"), home.dagster)
     return home

@@ -1,5 +1,5 @@
-"""Listening sockets of processes, as reported by the kernel, and the answers of Spark's own ports to clients that have
-not logged in."""
+"""Listening sockets of processes, as reported by the kernel, and the answers of Spark's own ports to clients that are
+not authenticated."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def listening(record: ProcessRecord) -> set[tuple[str, int]]:
 
 
 def answers_to_a_stranger(port: int, times: int = 2) -> list[bytes]:
-    """Return the answers of a port to Spark RPC calls without a login, until the server closes the connection.
+    """Send Spark RPC calls to a port without authentication, and return the answers, until the server closes the
+    connection.
 
-    Where Spark expects a serialized Java object, each call has other bytes.
+    At the position where Spark expects a serialized Java object, each call contains other bytes.
     """
     content = b"\0\0" + struct.pack(">H", len(_VERIFIER)) + _VERIFIER + b"no object"
     found = []

@@ -1,7 +1,7 @@
-"""A run in a separate process, for tests that race with it or kill it.
+"""A run in a separate process, for tests that race with this process or kill it.
 
-`python -m platform_assets_tests.load_process '{"topic": …, "root": …, "closed": …, "key": …}'`, with the brokers and
-the Spark server in the environment. The last line of its output is a JSON object with the result.
+`python -m platform_assets_tests.load_process '{"topic": …, "root": …, "closed": …, "key": …}'`, with the addresses of
+the brokers and the Spark server in the environment. The last line of its output is a JSON object with the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from testbed.loads import TopicLake
 
 
 class LoadProcess:
-    """Handle of the parent for such a process, which ends with the block.
+    """The parent's handle for such a process. The process ends with the block.
 
     With `hold`, the process waits for `go` before it commits.
     """
@@ -59,7 +59,7 @@ class LoadProcess:
             self.kill()
 
     def wait_for_hold(self) -> None:
-        """Wait until the process is waiting before its commit."""
+        """Wait until the process has reached its commit and is waiting for `go`."""
         assert self._stdout.readline() == "holding\n"
 
     def go(self) -> None:
@@ -81,7 +81,7 @@ class LoadProcess:
 
 
 def _hold() -> None:
-    """Wait for the parent's signal just before a load commits."""
+    """Make each load wait for the parent's signal just before it commits."""
     from platform_assets.lake.commits import WindowCommit
 
     commit = WindowCommit.replace

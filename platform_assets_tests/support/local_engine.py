@@ -1,5 +1,5 @@
-"""A load engine without Kafka and Spark: records come from memory, and this process writes and reads files as Spark's
-workers do."""
+"""A load engine without Kafka and Spark. Records come from memory, and this process writes and reads files in the same
+way as Spark's workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FILES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A record at an offset of a partition, as if it were in Kafka."""
+    """A record at an offset of a partition, as if the record were in Kafka."""
 
     partition: int
     offset: int
@@ -50,7 +50,8 @@ class Kept:
 
 @dataclass
 class LocalEngine:
-    """A LoadEngine that reads `records`, ascending by partition and offset, instead of Kafka."""
+    """A LoadEngine that reads from `records` instead of Kafka. `records` must be in ascending order of partition and
+    offset."""
 
     lake: Lake
     records: list[Kept] = field(default_factory=list)

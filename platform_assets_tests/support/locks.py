@@ -1,4 +1,4 @@
-"""Versions in the lock files, for comparison with other files."""
+"""Versions in the lock files, which tests compare with other files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ENTRY: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One package of a lock: its versions and the hashes of its archives. There is one version, or one for each range
-    of Python versions."""
+    """One package in a lock: its versions and the hashes of its archives. There is a single version, or one version for
+    each range of Python versions."""
 
     versions: frozenset[str]
     hashes: frozenset[str]

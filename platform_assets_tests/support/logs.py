@@ -7,7 +7,7 @@ from pathlib import Path
 
 def cut_off(folder: Path, end: int) -> int:
     """Remove all batches that begin at offset `end` or later from the partition's log in `folder`. Return the new end
-    of the log. This imitates an unclean leader election. The broker rebuilds the other files of the log."""
+    of the log. This imitates an unclean leader election. The broker rebuilds the log's other files."""
     segments = sorted(folder.glob("*.log"), key=lambda path: int(path.stem))
     chosen = max((s for s in segments if int(s.stem) <= end), key=lambda path: int(path.stem))
     for later in segments[segments.index(chosen) + 1 :]:

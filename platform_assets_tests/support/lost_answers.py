@@ -1,5 +1,6 @@
-"""A proxy for an object store that forwards requests and, on demand, loses a request or the answer to it. It is a
-separate process, because some calls of delta-rs hold the interpreter's lock while they wait for an answer."""
+"""A proxy for an object store, which forwards requests and, on demand, loses a request or the answer to a request. The
+proxy is a separate process, because some calls of delta-rs hold the interpreter's lock while they wait for an answer.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ What = Literal["answer", "request"]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Requests to lose: those by `method` for keys with this ending, after the first `after` such requests. `what` says
-    what is lost: the request, which then never arrives, or the answer. `times` is the number of losses in a row,
-    because a request without an answer is sent again."""
+    """Exchanges to lose: requests with `method` for keys that end with `ending`, after the first `after` such requests.
+    `what` specifies what is lost: the request, which then never arrives, or the answer. `times` is the number of losses
+    in a row, because a client sends a request again if it gets no answer."""
 
     ending: str
     what: What = "answer"
@@ -43,11 +44,11 @@ class LostAnswers:
     _process: subprocess.Popen[str]
 
     def once(self, ending: str) -> None:
-        """From now on, lose the answer to one PUT of a key with this ending."""
+        """Lose the answer to the next PUT of a key with this ending."""
         self.lose(Loss(ending))
 
     def lose(self, *losses: Loss) -> None:
-        """From now on, apply these losses instead of the pending losses."""
+        """Replace the pending losses with these losses."""
         assert self._asked([asdict(loss) for loss in losses]) == "ok"
 
     @property
@@ -89,7 +90,7 @@ class _State:
         self.counts: dict[What, int] = {"answer": 0, "request": 0}
 
     def loses(self, method: str, path: str) -> What | None:
-        """Return the part of this exchange to lose, the request or the answer; None if nothing is to be lost."""
+        """Return the part of this exchange to lose, either the request or the answer, or None if nothing is to be lost."""
         with self.mutex:
             for number, loss in enumerate(self.losses):
                 if method != loss.method or not path.partition("?")[0].endswith(loss.ending):

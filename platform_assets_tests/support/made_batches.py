@@ -1,4 +1,4 @@
-"""Record batches built from given or random records, so that their content is known."""
+"""Record batches built from given or random records. The content of these batches is known to the test."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def varint(value: int) -> bytes:
 
 
 def sized(value: bytes | None) -> bytes:
-    """Return the length followed by the bytes; the length is -1 for null."""
+    """Return the length of the bytes, followed by the bytes. For null, return only the length -1."""
     return varint(-1) if value is None else varint(len(value)) + value
 
 
@@ -80,8 +80,8 @@ def made_batch(
 ) -> bytes:
     """Return a batch of magic 2 with the offsets `[base, last]`, by default those of its records.
 
-    `appended_at` is the broker's timestamp for all records. `altered` and `count` replace the body, compressed or not,
-    and the number of records.
+    If `appended_at` is given, it is the broker's timestamp for all records. `altered` replaces the body, which can be
+    compressed, and `count` replaces the number of records.
     """
     first = (records[0].offset if records else 0) if base is None else base
     end = (records[-1].offset if records else first) if last is None else last
@@ -127,9 +127,9 @@ def random_records(rng: random.Random, offsets: Sequence[int]) -> list[Made]:
 class MadeLog:
     """A random log of a partition: transactions that commit or abort, markers without records, holes, and compression.
 
-    `batches` are its batches in order, `rows` are what a read_committed consumer gets, and `aborted` has each aborted
-    transaction as (producer, first offset, offset of its marker). The log ends at `end`, exclusive, and every
-    transaction has ended.
+    `batches` are the log's batches in order, and `rows` are the rows that a read_committed consumer gets. `aborted`
+    contains each aborted transaction as (producer, first offset, offset of its marker). The log ends at `end`,
+    exclusive, and every transaction has ended.
     """
 
     batches: list[bytes]
@@ -141,7 +141,7 @@ class MadeLog:
 
     @classmethod
     def at_random(cls, rng: random.Random, size: int = 60, start: int = 0) -> MadeLog:
-        """Make about `size` batches, beginning at offset `start`."""
+        """Make a log of about `size` batches, beginning at offset `start`."""
         log = cls([], [], [], [], [], start)
         open_since: dict[int, int] = {}
         waiting: dict[int, list[dict[str, Any]]] = {}
@@ -206,9 +206,9 @@ class MadeLog:
         self.last_offsets.append(self.end - 1)
 
     def fetched(self, offset: int, batches: int) -> tuple[bytes, list[tuple[int, int]]]:
-        """Return the bytes of that many batches, beginning with the first one that ends at `offset` or later, and the
-        aborted transactions that a broker lists with these batches: those that end at `offset` or later and begin
-        before the end of the fetch."""
+        """Fetch that many batches, beginning with the first batch that ends at `offset` or later. Return the bytes of
+        the batches, and the aborted transactions that a broker lists with them: transactions that end at `offset` or
+        later and begin before the end of the fetch."""
         at = next(i for i, last in enumerate(self.last_offsets) if last >= offset)
         last = min(at + batches, len(self.batches))
         end = self.first_offsets[last] if last < len(self.batches) else self.end

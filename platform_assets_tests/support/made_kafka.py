@@ -1,5 +1,5 @@
-"""A simulated cluster for a topic that a test has built, and a loader that uses it. The cluster gives the answers that
-the test sets."""
+"""A simulated cluster for a topic that a test has built, and a loader that uses this cluster. The test determines the
+answers of the cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed import samples
 
 @dataclass
 class MadeCluster(Cluster):
-    """A cluster with the records of `made`. `starts` are the current log starts by partition."""
+    """A cluster that contains the records of `made`. `starts` are the current log starts, by partition."""
 
     made: MadeTopic
     starts: dict[int, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class MadeCluster(Cluster):
         return {} if newest is None else dict(newest.cut.offsets)
 
     def expire(self, partition: int, before: int) -> None:
-        """Imitate retention: offsets before this one no longer exist. Readers do not find them either."""
+        """Imitate retention: offsets below `before` no longer exist, and readers do not find them."""
         self.starts[partition] = before
         self.forget(partition, range(before))
 
@@ -62,14 +62,14 @@ class MadeCluster(Cluster):
 
 
 def loader_of(made: MadeTopic, cluster: MadeCluster) -> Loader:
-    """Return a loader whose clock shows the newest edge."""
+    """Return a loader whose clock shows the newest edge in the ledger."""
     newest = made.ledger.newest_cut(made.topic)
     at = samples.START if newest is None else newest.edge
     return Loader(made.declaration, cluster, made.ledger, made.engine, run_id="run", now=lambda: at)
 
 
 def deciding_of(made: MadeTopic, cluster: MadeCluster, said: list[str]) -> Deciding:
-    """Return a `Deciding` for the topic that confirms each question. Its reports go to `said`."""
+    """Return a `Deciding` for the topic. It answers each question with yes, and appends its reports to `said`."""
     return Deciding(
         made.declaration,
         made.ledger,

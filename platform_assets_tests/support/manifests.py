@@ -13,7 +13,7 @@ from platform_assets.services.home import CHECKOUT
 FOLDER: Final = CHECKOUT / "infra" / "kubernetes"
 BASE: Final = FOLDER / "base"
 KUBERNETES: Final = ("1.31", "1.34")
-"""Kubernetes versions against whose schemas objects are validated."""
+"""Kubernetes versions whose schemas are used to validate objects."""
 Manifest = Mapping[str, Any]
 
 
@@ -30,19 +30,19 @@ def manifests() -> list[Manifest]:
 
 
 def pods() -> dict[str, Manifest]:
-    """Return the pod templates by the names of their controllers."""
+    """Map the name of each controller to its pod template."""
     return {m["metadata"]["name"]: m["spec"]["template"] for m in manifests() if "template" in m["spec"]}
 
 
 def containers() -> Iterator[tuple[str, Manifest]]:
-    """Return all containers, including init containers, with the names of their pods."""
+    """Return all containers, including init containers, each with the name of its pod."""
     for name, pod in pods().items():
         for container in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
             yield name, container
 
 
 def values(node: Any, key: str) -> Iterator[Any]:
-    """Yield the values of `key`, wherever it is in a manifest."""
+    """Yield the values of `key` at any depth of a manifest."""
     if isinstance(node, dict):
         for name, value in node.items():
             if name == key:
@@ -54,6 +54,6 @@ def values(node: Any, key: str) -> Iterator[Any]:
 
 
 def settings() -> dict[str, str]:
-    """Return the environment without secrets."""
+    """Return the environment variables in settings.env, which contains no secrets."""
     lines = (BASE / "settings.env").read_text("utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))

@@ -1,4 +1,4 @@
-"""Numbers near powers of two and ten, where accumulators of a fixed width wrap around, as strings and as values."""
+"""Numbers near powers of two and ten, at which accumulators of a fixed width wrap around, as strings and as values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _MOST_BITS, _MOST_DIGITS = 132, 42
 
 
 def wholes(rng: random.Random, count: int) -> list[int]:
-    """Return the first five multiples of each power at which a 64-bit accumulator may wrap around, and `count` random
-    numbers near any power."""
+    """Return numbers near powers: the numbers around the first five multiples of 2^64 and around some other powers, at
+    which accumulators can wrap around, and `count` random numbers near any power."""
     found = [times * (1 << 64) + near for times in range(1, 6) for near in (-1, 0, 1)]
     found += [
         sign * (1 << bits) + near for bits in (31, 32, 53, 63, 64, 127) for sign in (-1, 1) for near in (-1, 0, 1)
@@ -22,8 +22,8 @@ def wholes(rng: random.Random, count: int) -> list[int]:
 
 
 def texts(rng: random.Random, whole: int) -> Iterator[str]:
-    """Yield ways to write a number with the digits of `whole`: with a decimal point anywhere, with more zeros, with an
-    exponent."""
+    """Yield different forms of a number with the digits of `whole`: with a decimal point at any position, with
+    additional zeros, with an exponent."""
     sign, digits = ("-" if whole < 0 else ""), str(abs(whole))
     yield sign + digits
     place = rng.randint(1, len(digits))

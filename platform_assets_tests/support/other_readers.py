@@ -1,5 +1,5 @@
-"""Comparison of decoded numbers and times with readers that share no code with the decoders. Tests compare some values,
-and `make soak SCENARIO=decoders` compares as many as it can in the given time."""
+"""Comparison of decoded numbers and times with the results of readers that share no code with the decoders. Tests
+compare some values, and `make soak SCENARIO=decoders` compares as many values as it can in the given time."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from platform_assets_tests.support.decoding import decoded
 from platform_assets_tests.support.proto_data import proto
 
 DEAD: Final = object()
-"""Stands for a value that does not fit into any column."""
+"""Stands for a value that does not fit in any column."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def whole(bits: int, places: int = 0) -> Callable[[str], Any]:
-    """Return the number times 10 to the power of `places` if that is a whole number of at most `bits` bits."""
+    """Return a reader that multiplies a number by 10 to the power of `places`. The result is DEAD unless it is a whole
+    number of at most `bits` bits."""
 
     def read(text: str) -> Any:
         number = Fraction(text) * 10**places
@@ -45,7 +46,7 @@ def whole(bits: int, places: int = 0) -> Callable[[str], Any]:
 
 
 def digits(precision: int, scale: int) -> Callable[[str], Any]:
-    """Return the number if it fits into a decimal with that many digits."""
+    """Return a reader that returns a number if it fits in a decimal of this precision and scale, and otherwise DEAD."""
 
     def read(text: str) -> Any:
         number = Fraction(text) * 10**scale
@@ -55,13 +56,13 @@ def digits(precision: int, scale: int) -> Callable[[str], Any]:
 
 
 def double(text: str) -> Any:
-    """Return the nearest double."""
+    """Return the double nearest to the number."""
     number = json.loads(text, parse_int=float)
     return DEAD if math.isinf(number) else number
 
 
 def single(text: str) -> Any:
-    """Return the float nearest to the double nearest to the number."""
+    """Round the number to the nearest double, and return the float nearest to that double."""
     try:
         return struct.unpack("<f", struct.pack("<f", double(text)))[0]
     except (OverflowError, struct.error):
@@ -69,7 +70,8 @@ def single(text: str) -> Any:
 
 
 def instant(places: int) -> Callable[[str], Any]:
-    """Return the time of that many microseconds, with the decimal point moved by `places`."""
+    """Return a reader that moves the decimal point of a number by `places`, and returns the time of that many
+    microseconds."""
 
     def read(text: str) -> Any:
         micros = whole(64, places)(text)
@@ -98,7 +100,8 @@ def numbers(rng: random.Random) -> list[str]:
 
 
 def hold(options: dict[str, Any], format_name: str, values: Sequence[bytes], expected: Sequence[Any]) -> int:
-    """Check that both paths give `expected`, and a dead letter where it is DEAD. Return the number of values compared."""
+    """Check that both paths give the values in `expected`, or a dead letter if the expected value is DEAD. Return the
+    number of values compared."""
     found = decoded(decoder_of(FormatSpec(format_name, options)), values)
     dead = set(found.dead["row"].to_pylist())
     for row, (value, mine, theirs) in enumerate(
@@ -113,7 +116,7 @@ def hold(options: dict[str, Any], format_name: str, values: Sequence[bytes], exp
 
 
 def numbers_of_json(column: str, rng: random.Random) -> int:
-    """Compare numbers near powers in a column of that type."""
+    """Compare numbers near powers in a JSON column of this type."""
     texts = numbers(rng)
     return hold(
         {"schema": f"a {column}"},
@@ -124,7 +127,7 @@ def numbers_of_json(column: str, rng: random.Random) -> int:
 
 
 def timestamps_of_json(unit: str, rng: random.Random) -> int:
-    """Compare numbers near powers, as timestamps."""
+    """Compare numbers near powers as timestamps in JSON."""
     texts = numbers(rng)
     values = [b'{"a":%b}' % text.encode() for text in texts]
     return hold({"schema": "a TIMESTAMP", "timestamps": unit}, "json", values, [*map(instant(TIMESTAMPS[unit]), texts)])
@@ -160,7 +163,7 @@ def numbers_of_csv(column: str, rng: random.Random) -> int:
 
 
 def moments(rng: random.Random) -> list[str]:
-    """Return times of the years 1 to 9999, mostly near month ends, with and without fractions and offsets."""
+    """Return times in the years 1 to 9999, mostly near month ends, with and without fractions and offsets."""
     found = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"]
     for _ in range(3_000):
         first = datetime(rng.randint(1, 9999), rng.randint(1, 12), 1, tzinfo=UTC)
@@ -174,7 +177,7 @@ def moments(rng: random.Random) -> list[str]:
 
 
 def day(text: str) -> date:
-    """Return the day at the start of a string."""
+    """Return the day with which a string begins."""
     return date.fromisoformat(text[:10])
 
 
@@ -191,7 +194,7 @@ def times_of_text(format_name: str, rng: random.Random) -> int:
 
 
 def avro_hold(kind: Any, given: Sequence[Any]) -> int:
-    """Check that fastavro reads back what it wrote. Return the number of values compared."""
+    """Check that fastavro reads back the values that it wrote. Return the number of values compared."""
     schema = record(before="long", a=kind, after="string")
     written_values = [written(schema, {"before": -1, "a": each, "after": "x"}) for each in given]
     parsed = fastavro.parse_schema(schema)
@@ -237,7 +240,7 @@ def base_128(number: int) -> bytes:
 
 
 def fits(number: int, bits: int, *, signed: bool) -> bool:
-    """Return True if the number fits into that many bits."""
+    """Return True if the number fits in that many bits."""
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1) if signed else 0 <= number < 1 << bits
 
 

@@ -1,8 +1,8 @@
 """`make test-cluster`: run the tests that need a cluster, then the portable tests on each kind of lake root, Spark and
 brokers.
 
-Each run is a separate pytest process. All of them run, even after one has failed; command-line arguments are passed to
-each of them.
+Each run is a separate pytest process. If a run fails, the other runs continue. Command-line arguments are passed to
+each run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Final
 from platform_assets.services.home import CHECKOUT
 
 NOTHING_CHOSEN: Final = 5
-"""Exit code of pytest if it ran no test."""
+"""Exit code of pytest when it has run no tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One pytest run: the tests selected by the expression `marks`, with `environment` added to that of this process."""
+    """One pytest run, with the tests that the expression `marks` selects. `environment` is added to the environment of
+    this process."""
 
     what: str
     marks: str
@@ -52,7 +53,7 @@ def outcome(code: int, arguments: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str], runs: Sequence[Run] = RUNS) -> int:
-    """Do all runs. Return 1 if one of them failed, or if none had a test."""
+    """Execute all runs. Return 1 if any run failed or if no run had a test."""
     said: list[str] = []
     found: list[str] = []
     for run in runs:

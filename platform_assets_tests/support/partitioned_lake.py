@@ -1,9 +1,9 @@
 """A lake with tables partitioned by window, as written by releases before flat tables: `data/partitioned_lake.tar.gz`.
 
-This module wrote the lake on 2026-11-26, and it is never written again. Topic `people` has two partitions and hourly
-windows. Windows 0 to 5 are loaded and decoded; some of their records are dead letters. A record of window 1 was erased,
-the loss of two records of window 2 was accepted, window 3 has no offsets, and another writer compacted window 4. Window
-6 is sealed but not loaded.
+This module wrote the lake on 2026-11-26, and the lake is never written again. Topic `people` has two partitions and
+hourly windows. Windows 0 to 5 are loaded and decoded; some of their records are dead letters. One record of window 1
+was erased, the loss of two records of window 2 was accepted, window 3 has no offsets, and another writer compacted
+window 4. Window 6 is sealed but not loaded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _value(window: int, partition: int, n: int) -> bytes | None:
 
 
 def topic_in(root: Path) -> MadeTopic:
-    """Return the topic with its records, for an existing lake below `root`."""
+    """Return the topic with its records, for a lake that already exists below `root`."""
     topic = MadeTopic(root)
     at = {0: 0, 1: 0}
     for number, window in enumerate(values()):
@@ -60,7 +60,7 @@ def topic_in(root: Path) -> MadeTopic:
 
 
 def unpacked(folder: Path) -> MadeTopic:
-    """Unpack the lake into a folder. Return its topic."""
+    """Unpack the lake into a folder. Return the lake's topic."""
     with tarfile.open(KEPT) as kept:
         # An argument of `extractall` only from Python 3.11.4 on; before that, this attribute has no effect.
         kept.extraction_filter = getattr(tarfile, "data_filter", None)

@@ -1,5 +1,5 @@
-"""Kinds of lake root, Spark and brokers for a test session, selected by environment variables, and the tests that must
-pass on each kind. A fixture that can provide another kind calls `chosen`, and the kind is listed here."""
+"""Kinds of lake root, Spark and brokers for a test session, which environment variables select, and the tests that must
+pass on each kind. A fixture that can provide several kinds calls `chosen`, and this module lists the kinds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part that the tests of a session share. If `variable` is not set, the first of its `kinds` is used."""
+    """A part of the test environment that all tests of a session share. If `variable` is not set, the first of its
+    `kinds` is used."""
 
     what: str
     variable: str
@@ -51,14 +52,14 @@ PORTABLE: Final = frozenset(
         "windows/test_rivals.py",
     )
 )
-"""Modules of loads, conflicts, crashes and audits, below the tests' folder.
+"""Modules with tests of loads, conflicts, crashes and audits. Paths are relative to the tests' folder.
 
 Tests in these modules that use the session's services are `portable`: they must pass on each kind of part.
 """
 
 
 def line(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the session's selection of services, for the session's report.
+    """Return a line for the session's report that shows which kind of each part the session uses.
 
     Raises ValueError for a kind that no fixture provides.
     """

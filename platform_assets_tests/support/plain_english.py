@@ -1,7 +1,7 @@
 """Find phrases that make an English reader stumble, in pages, docstrings, messages and comments.
 
-`python -m platform_assets_tests.support.plain_english` prints them by file and line, and `make lint` fails if there is
-one. A line with `plain: allow` is skipped.
+`python -m platform_assets_tests.support.plain_english` prints each phrase with its file and line, and `make lint` fails
+if there is any such phrase. A line with `plain: allow` is skipped.
 
 The list is short on purpose: each pattern is nearly always wrong, so there are few false alarms.
 """
@@ -40,7 +40,7 @@ PHRASES: Final = {
     r"× ±": "put the spread in parentheses",
 }
 BEGINNINGS: Final = re.compile(r"(?:What|Whether|Where|Who|When)\b(?! to\b)")
-"""Docstrings begin with an imperative or a noun phrase."""
+"""Words with which a docstring must not begin. Docstrings begin with an imperative or a noun phrase."""
 PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md")
 CODE: Final = ("platform_assets", "testbed", "benchmarks")
 TESTS: Final = ("platform_assets_tests",)
@@ -67,7 +67,7 @@ class Finding:
 
 
 def of_page(path: str, text: str) -> Iterator[Finding]:
-    """Yield the findings of a Markdown page. Code and the parts generated from code are skipped."""
+    """Yield the findings in a Markdown page. Code, and parts of the page that are generated from code, are skipped."""
     prose = text
     for skipped in (_GENERATED, _FENCE, _CODE_SPAN):
         prose = skipped.sub(lambda match: re.sub(r"[^\n]", "x", match.group()), prose)
@@ -78,7 +78,7 @@ def of_page(path: str, text: str) -> Iterator[Finding]:
 
 
 def of_module(path: str, text: str) -> Iterator[Finding]:
-    """Yield the findings of a Python module: in docstrings, comments, and strings of more than three words."""
+    """Yield the findings in a Python module: in docstrings, in comments, and in strings of more than three words."""
     lines = text.splitlines()
     tree = ast.parse(text)
     docstrings = dict(_docstrings(tree))
@@ -129,7 +129,7 @@ def _phrases(path: str, prose: str, first: int, lines: Sequence[str], last: int 
 
 
 def findings(checkout: Path, code: Sequence[str]) -> list[Finding]:
-    """Return the findings of all pages, and of the modules in the folders or files `code`."""
+    """Return the findings in all pages, and in the modules in the folders or files `code`."""
     found: list[Finding] = []
     for pattern in PAGES:
         for page in sorted(checkout.glob(pattern)):

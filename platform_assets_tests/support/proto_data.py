@@ -1,4 +1,4 @@
-"""Protobuf schemas and values with a registry, for tests."""
+"""Protobuf schemas and values for tests with a registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def class_of(text: str, name: str, references: Mapping[str, str] | None = None) 
 
 
 def varint(number: int) -> bytes:
-    """Return the zigzag encoding of a number."""
+    """Encode a number as zigzag."""
     rest, found = (number << 1) ^ (number >> 63), bytearray()
     while rest > 0x7F:
         found.append(rest & 0x7F | 0x80)
@@ -34,7 +34,7 @@ def varint(number: int) -> bytes:
 
 
 def indexed(message: Any, *path: int) -> bytes:
-    """Return a message preceded by its indexes, by default `[0]`."""
+    """Return a message preceded by its message indexes, by default `[0]`."""
     if not path:
         return b"\0" + bytes(message.SerializeToString())
     return b"".join(map(varint, (len(path), *path))) + bytes(message.SerializeToString())

@@ -15,8 +15,8 @@ _VERSION = 1
 
 @contextmanager
 def fetch_quota(bootstrap: str, client_id: str | None, bytes_a_second: int) -> Iterator[None]:
-    """Within the block, limit all consumers with `client_id` together to this many bytes per second. If it is None,
-    limit each client that has no quota of its own."""
+    """Within the block, limit the consumers with `client_id` to this many bytes per second in total. If `client_id` is
+    None, limit each client that has no quota of its own."""
     _alter(bootstrap, client_id, bytes_a_second, remove=False)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Producers that act at random, and record the fate of each value that they sent. Several producers work in turn, one
-step each. Every value is unique. A send is acknowledged, or has certainly failed, or its outcome is unknown, as judged
-only from the client's answers."""
+"""Producers that act at random, and record the fate of each value that they send. Several producers take turns, and
+each turn is one step. Every value is unique. A send is acknowledged, has certainly failed, or has an unknown outcome.
+This is judged only from the client's answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _NEVER_LEFT = (KafkaError._PURGE_QUEUE, KafkaError.MSG_SIZE_TOO_LARGE)
 
 @dataclass
 class Attempt:
-    """A value being sent. `offset` and `error` come from its delivery report, and `reported` is true if there was one."""
+    """A value that is being sent. `offset` and `error` come from the delivery report of the value, and `reported` is
+    true if there was a report."""
 
     value: bytes
     partition: int
@@ -39,13 +40,13 @@ class Attempt:
     reported: bool = False
 
     def delivered(self, error: KafkaError | None, message: Any) -> None:
-        """Take the client's delivery report."""
+        """Store the client's delivery report."""
         self.reported, self.error = True, error
         self.offset = message.offset() if error is None else None
 
 
 class RandomProducers:
-    """`run` sends values, and `sends` has the fate of each. Every kind of producer takes part."""
+    """Random producers of every kind. `run` sends values, and `sends` records the fate of each value."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, rng: random.Random) -> None:
         self.sends: list[Send] = []
@@ -54,7 +55,7 @@ class RandomProducers:
         self._names = 0
 
     def run(self, stepped: Callable[[], None]) -> None:
-        """Run all producers, and call `stepped` after each step. No transaction is left open."""
+        """Run all producers, and call `stepped` after each step. At the end, no transaction is open."""
         kinds: list[Callable[[], Iterator[None]]] = [
             *[self._plain] * 8, *[self._purged] * 3, *[self._committed] * 6, *[self._aborted] * 4,
             *[self._fenced] * 2, *[self._raced] * 2,
@@ -79,7 +80,8 @@ class RandomProducers:
             yield
 
     def _purged(self) -> Iterator[None]:
-        """Purge queued values, which have then certainly failed, and values in flight, whose outcome is then unknown."""
+        """Purge values that are queued or in flight. Queued values have then certainly failed, and the outcome of
+        values in flight is unknown."""
         linger = self._rng.choice((0, 1, 5))
         producer = self._producer(changes={"enable.idempotence": False, "retries": 0, "linger.ms": linger})
         attempts = self._produced(producer, self._rng.randint(20, 60))
@@ -112,7 +114,7 @@ class RandomProducers:
             assert not attempts, "a fenced producer committed"  # a client with nothing to commit does not ask
 
     def _raced(self) -> Iterator[None]:
-        """Commit while another producer with the same name starts. Either can be first."""
+        """Commit while another producer with the same name starts. Either of the two can be first."""
         producer, attempts = yield from self._transaction(name := self._name())
         with ThreadPoolExecutor(1) as pool:
             commit = pool.submit(producer.commit_transaction, 30)
@@ -123,7 +125,7 @@ class RandomProducers:
         self._note_outcome(attempts, "ok" if error is None else "unknown")
 
     def _killed(self, when: Literal["delivered", "committing", "unheard"]) -> Iterator[None]:
-        """Kill a producer in a transaction before, during or after its commit, but before it could report the commit.
+        """Kill a producer in a transaction, before, during or after its commit. The producer never reports the commit.
         An open transaction holds back the last stable offset until the producer is restarted."""
         name = self._name()
         attempts = [self._attempt() for _ in range(self._rng.randint(2, 12))]
@@ -200,7 +202,8 @@ class RandomProducers:
         return Attempt(value, self._rng.randrange(self._partitions), milliseconds(START + timedelta(minutes=minutes)))
 
     def _note_outcome(self, attempts: Sequence[Attempt], outcome: Outcome) -> None:
-        """Record `outcome` for all delivered values, and the reported error for the others."""
+        """Record `outcome` for all delivered values. For all other values, record the outcome that follows from the
+        reported error."""
         for a in attempts:
             assert a.reported
             ended = outcome

@@ -1,4 +1,4 @@
-"""Produce batches byte by byte, as other Kafka clients might."""
+"""Production of given bytes as batches, because other Kafka clients might send any bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VERSION = 9
 
 
 def produce_batch(bootstrap: str, topic: str, batch: bytes, partition: int = 0) -> int:
-    """Append one batch (magic 2) unchanged. Return the offset of its first record."""
+    """Append one batch (magic 2) unchanged. Return the offset of the batch's first record."""
     batch = bytes(8) + batch[8:]  # producers number records from 0 on
     of_topic = ProduceRequest.TopicProduceData
     data = of_topic(name=topic, partition_data=[of_topic.PartitionProduceData(index=partition, records=batch)])

@@ -1,4 +1,4 @@
-"""Other readers of raw tables, which return rows in a common form."""
+"""Other readers of raw tables, whose rows are converted to a common form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS: Final = (
     "window",
 )
 Read = Callable[[str, int], Iterable[Mapping[str, Any]]]
-"""Function that reads the rows of the table at a path, at a version."""
+"""Function that takes a table's path and a version, and returns the rows."""
 
 
 def by_delta_rs(path: str, version: int) -> Iterable[Mapping[str, Any]]:
@@ -40,7 +40,7 @@ def by_polars(path: str, version: int) -> Iterable[Mapping[str, Any]]:
 
 
 def by_duckdb(path: str, version: int) -> Iterable[Mapping[str, Any]]:
-    """Read with DuckDB from delta-rs's dataset, because DuckDB's own Delta extension is in no package registry."""
+    """Read delta-rs's dataset with DuckDB, because no package registry contains DuckDB's own Delta extension."""
     with duckdb.connect() as connection:
         connection.register("rows", DeltaTable(path, version=version).to_pyarrow_dataset())
         found: list[dict[str, Any]] = connection.sql("SELECT * FROM rows").to_arrow_table().to_pylist()
@@ -58,7 +58,7 @@ def by_spark(spark: SparkSession) -> Read:
 
 
 def plain(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a row from any reader in the common form: times in UTC, bytes as bytes."""
+    """Convert a row from any reader to the common form: times in UTC, bytes as bytes."""
     found = dict(row)
     moment: datetime = found["kafka_timestamp"]
     found["kafka_timestamp"] = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -71,10 +71,10 @@ def plain(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return rows in the form of `plain`, ordered by partition and offset."""
+    """Convert rows to the form of `plain`, and sort them by partition and offset."""
     return sorted(map(plain, rows), key=lambda row: row[1:3])
 
 
 def readers(spark: SparkSession) -> dict[str, Read]:
-    """Return the readers by name."""
+    """Map the name of each reader to its function."""
     return {"delta-rs": by_delta_rs, "polars": by_polars, "DuckDB": by_duckdb, "Spark": by_spark(spark)}

@@ -1,4 +1,4 @@
-"""Record batches built field by field, in any shape that a log may contain."""
+"""Record batches built field by field, in any shape that a log can contain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKERS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def xerial(data: bytes) -> bytes:
-    """Return Snappy data in two blocks, framed as Java producers do it."""
+    """Return Snappy data in two blocks, framed in the same way as by Java producers."""
     blocks = [bytes(cramjam.snappy.compress_raw(part)) for part in (data[:10], data[10:])]
     framed = b"".join(struct.pack(">i", len(b)) + b for b in blocks)
     return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + framed
@@ -43,9 +43,9 @@ def batch(
     stamp: int = 1_700_000_000_000,
     append_time: bool = False,
 ) -> bytes:
-    """Return a batch of magic 2 at offset `base` with records at `base + delta`, spanning `span` offsets.
-    kafka-python's builder makes the batch, and the other settings are written into its bytes. Timestamps are `stamp +
-    delta`."""
+    """Return a batch of magic 2 at offset `base` that spans `span` offsets. Its records are at `base + delta`, and
+    their timestamps are `stamp + delta`. kafka-python's builder makes the batch, and the other settings are then
+    written into its bytes."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,

@@ -1,5 +1,5 @@
-"""Histories of a topic's lake with maintenance, damage and lost ledgers. At the end of each history, the lake is
-checked against the producer's notes. Tables are read only with delta-rs. Neither Kafka nor Spark is needed."""
+"""Histories of a topic's lake, with maintenance, damage and lost ledgers. At the end of each history, the lake is
+compared with the producer's notes. Tables are read only with delta-rs. Neither Kafka nor Spark is needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from platform_assets_tests.support.erasures import MadeTopic
 from platform_assets_tests.support.made_kafka import MadeCluster, deciding_of, loader_of
 
 ROWS: Final = 20
-"""Number of rows of a window in each of two partitions."""
+"""Number of rows that a window has in each of two partitions."""
 WINDOWS: Final = 4
 Place = tuple[int, int]
 """Partition and offset."""
@@ -86,7 +86,8 @@ def vacuum(delta: DeltaTable) -> None:
 
 
 def clean_log(delta: DeltaTable) -> None:
-    """Remove all commits before the newest, as log retention does. The newest commit does not belong to any window."""
+    """Remove all commits before the newest commit, in the same way as log retention. The newest commit does not belong
+    to any window."""
     append_elsewhere(delta)
     delta.create_checkpoint()
     for version in range(delta.version()):
@@ -103,7 +104,7 @@ def lose_ledger(topic: MadeTopic) -> None:
 
 
 def lose_file(topic: MadeTopic, key: str) -> None:
-    """Delete one data file of a window, if the window has any."""
+    """Delete one data file of a window, if the window has any files."""
     folder = topic.root / "raw" / topic.topic
     for path in holdings.files_of(Folder.at(folder), key).paths[:1]:
         (folder / unquote(path)).unlink(missing_ok=True)
@@ -122,10 +123,10 @@ def files_that_may_hold(delta: DeltaTable, key: str) -> list[dict[str, Any]]:
 @dataclass
 class History:
     """History of a topic whose windows were loaded. `notes` are the producer's notes: the value at each partition and
-    offset. `erased` are the erased places, and `forgotten` are those erased places that a ledger no longer has to know.
-    `first` is the start of the first window according to the last rebuild. `met` counts the outcomes of the loads that
-    were checked. `is_lost` is true once the ledger, the log's loads and all data files are lost, so that only a backup
-    helps."""
+    offset. `erased` contains the partition and offset of each erased record. `forgotten` contains those entries of
+    `erased` that a ledger no longer has to know. `first` is the start of the first window according to the last
+    rebuild. `met` counts the outcomes of the loads that were checked. `is_lost` becomes true when the ledger, the log's
+    loads and all data files are lost, so that the lake can only be restored from a backup."""
 
     topic: MadeTopic
     kafka: MadeCluster
@@ -230,7 +231,7 @@ class History:
     # --- the end of it
 
     def ends_well(self) -> None:
-        """Load each window, follow the remedy in each error to its end, and check the error and the table."""
+        """Load each window. If there is an error, follow its remedy to the end. Check the errors and the table."""
         if self.is_lost:
             return
         for window in self.topic.ledger.windows(self.topic.topic):
@@ -354,7 +355,8 @@ class History:
         return set[Place]().union(*(self.rows(window.key, version) or () for version in versions))
 
     def rows(self, key: str, version: int | None = None) -> dict[Place, bytes] | None:
-        """Return the rows of a window at a version, read only with delta-rs and Parquet; None if they cannot be read."""
+        """Return the rows of a window at a version, read only with delta-rs and Parquet, or None if the rows cannot be
+        read."""
         folder = self.topic.root / "raw" / self.topic.topic
         columns = ["kafka_partition", "kafka_offset", "value"]
         try:
@@ -371,7 +373,7 @@ class History:
         return {(r["kafka_partition"], r["kafka_offset"]): r["value"] for r in rows}
 
     def said(self, window: SealedWindow | None, what: object) -> str:
-        """Return a text for a failing test."""
+        """Return the story and this fault as the message of a failing test."""
         return "\n".join([*self.story, f"{'the table' if window is None else window.key}: {what}"])
 
 
@@ -380,7 +382,7 @@ def _places(ranges: Iterable[tuple[int, int, int]]) -> set[Place]:
 
 
 def a_history(root: Path, rng: random.Random, events: int = 12) -> History:
-    """Make a topic below `root` with loaded windows, followed by that many events."""
+    """Make a topic with loaded windows below `root`. Then let that many events happen."""
     topic = made_topic(root / "lake")
     kafka = MadeCluster(topic)
     loaded_windows(topic, kafka)

@@ -1,6 +1,7 @@
 """Parts of the docs that are generated from the code: commands, fields of the YAML, columns, checks.
 
-`python -m platform_assets_tests.support.reference` writes them between their markers; a test compares them.
+`python -m platform_assets_tests.support.reference` writes these parts between their markers, and a test compares them
+with the code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WIDTH: Final = 100
 
 
 def commands() -> str:
-    """Return the help of each command by name."""
+    """Return the help texts of all commands, in the order of the commands' names."""
     parts = [f"```text\n{_help(())}\n```"]
     for name in sorted(command.list_commands(click.Context(command))):
         parts.append(f"### `{name}`\n\n```text\n{_help((name,))}\n```")
@@ -46,7 +47,7 @@ def _help(arguments: Sequence[str]) -> str:
 
 
 def fields() -> str:
-    """Return the fields of a topic's YAML, required ones first."""
+    """Return the fields of a topic's YAML. Required fields come first."""
     return _table(("field", "default", "meaning"), _fields())
 
 
@@ -70,7 +71,7 @@ def client_settings() -> str:
 
 
 def spark_settings() -> str:
-    """Return the settings that users' own Spark servers must be started with."""
+    """Return the settings with which users must start their own Spark servers."""
     given = list(spark_server.CONFIGURATION.items())
     needed = given[: [name for name, _ in given].index("spark.ui.enabled")]
     return "\n".join(["```properties", *(f"{name}={value}" for name, value in needed), "```"])
@@ -112,7 +113,7 @@ def _ledger(columns: Mapping[str, tuple[str, str]]) -> str:
 
 
 def checks() -> str:
-    """Return the checks, and what each of them proves."""
+    """Return the checks, and a description of what each check proves."""
     listed = [*CHECKS.values(), DEEP_AUDIT]
     rows = ((f"`{c.name}`", c.description, "after each load" if c.blocking else "by a schedule") for c in listed)
     return _table(("check", "what it proves", "when"), rows)
@@ -134,7 +135,7 @@ SECTIONS: Final[Mapping[str, tuple[Path, Callable[[], str]]]] = {
     "decision columns": (DOCS / "tables.md", decision_columns),
     "checks": (DOCS / "checks.md", checks),
 }
-"""Sections by the name in their markers: the page of each section, and the function that generates it."""
+"""For each section name in the markers: the page that contains the section, and the function that generates it."""
 
 
 def with_section(page: str, name: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Code location for the report tests: hand-made tables, in the lake `LAKE_ROOT`."""
+"""Code location for the report tests, with hand-made tables in the lake `LAKE_ROOT`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ JOB, AUDIT_JOB = "evaluate_checks", "evaluate_deep_audits"
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Return the definitions of the sound, the damaged and the inconsistent table."""
+    """Return the definitions of the sound, the damaged and the inconsistent tables."""
     return of_topics(TOPICS, AUDITED)
 
 
 def of_topics(topics: Sequence[str], audited: Sequence[str]) -> dg.Definitions:
-    """Return the code location of `topics`, with one job that runs all checks, and one that runs the deep audits of the
-    topics `audited`. Neither a broker nor Spark answers here, so checks that need them cannot determine a result."""
+    """Return the code location of `topics`. It has one job that runs all checks, and one job that runs the deep audits
+    of the topics `audited`. Neither a broker nor Spark is available, so checks that need these services cannot
+    determine a result."""
     every = [dg.AssetCheckKey(table_key(TableRef.raw(t)), name) for t in topics for name in CHECKS]
     audits = [dg.AssetCheckKey(table_key(TableRef.raw(t)), DEEP_AUDIT.name) for t in audited]
     return dg.Definitions.merge(

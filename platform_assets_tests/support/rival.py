@@ -1,8 +1,8 @@
-"""A platform in a separate process that loads windows on request, and waits before each commit. Its parent writes lines
-with a window's key or `go`; the answers are lines of JSON, which say that the rival is waiting, or give the result of
-the load. The last argument names the topic and lake; brokers and the object store are in the environment. The columnar
-engine's tasks run in the process itself instead of Spark's workers, so each request to the store follows the
-environment of this process."""
+"""A separate process of the platform that loads windows on request, and waits before each commit. Its parent writes
+lines, each of which is a window's key or `go`. The rival answers with lines of JSON, which report that the rival is
+waiting, or give the result of the load. The last argument names the topic and the lake. The addresses of the brokers
+and of the object store are in the environment. The columnar engine's tasks run in this process itself instead of
+Spark's workers, so each request to the store uses the environment of this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HOLDING: Final = {"holding": True}
 
 
 class Rival:
-    """Handle of the parent for such a process."""
+    """The parent's handle for such a process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None
@@ -48,11 +48,12 @@ class Rival:
         self._holds = False
 
     def begin(self, key: str, closed: datetime) -> None:
-        """Make the rival load this window, with `closed` as the newest closed edge."""
+        """Make the rival load this window. `closed` is the newest closed edge."""
         self._say(f"{key} {closed.isoformat()}")
 
     def wait(self) -> dict[str, Any] | None:
-        """Return the rival's result, or None if it is waiting before its commit."""
+        """Wait for the rival's next line. Return the result of the load, or None if the rival is waiting before its
+        commit."""
         line = self._stdout.readline()
         assert line, "the process of a rival has ended"
         found: dict[str, Any] = json.loads(line)
@@ -64,7 +65,7 @@ class Rival:
         self._say("go")
 
     def result(self) -> dict[str, Any]:
-        """Release the rival and return its result."""
+        """Wait for the result of the rival's load, and return the result."""
         found = self.wait()
         assert found is not None
         return found
@@ -110,7 +111,7 @@ class _Gate:
 
 
 class _Engine(ColumnarEngine):
-    """The columnar engine without Spark."""
+    """The columnar engine, but reading tables without Spark."""
 
     def measure(
         self, table: TableRef, keys: Sequence[str], version: int

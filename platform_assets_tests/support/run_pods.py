@@ -1,4 +1,4 @@
-"""The Kubernetes job that Dagster's own launcher creates for a run if the overlay `runs-in-pods` is used."""
+"""The Kubernetes job that Dagster's own launcher creates for a run when the overlay `runs-in-pods` is used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Job = dict[str, Any]
 
 
 class _Recorder:
-    """Stands for the Kubernetes API server: it stores the requested jobs."""
+    """Stand-in for the Kubernetes API server, which stores the requested jobs."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -41,8 +41,9 @@ class _Recorder:
 
 @contextmanager
 def instance_of_overlay(folder: Path, *, own_storage: bool = False) -> Iterator[tuple[dg.DagsterInstance, list[Job]]]:
-    """Return the instance defined by the overlay's dagster.yaml, which is copied to `folder`, and the jobs that its
-    launcher requests. With `own_storage`, the instance uses SQLite in `folder` instead of PostgreSQL."""
+    """Return the Dagster instance that the overlay's dagster.yaml defines, and a list that receives the jobs that the
+    instance's launcher requests. The overlay's file is copied to `folder`. With `own_storage`, the instance uses SQLite
+    in `folder` instead of PostgreSQL."""
     given = yaml.safe_load((OVERLAY / "dagster.yaml").read_text("utf-8"))
     if own_storage:
         del given["storage"]

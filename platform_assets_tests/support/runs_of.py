@@ -15,8 +15,8 @@ from testbed.project import definitions
 
 
 def minutes_ago(minutes: int) -> datetime:
-    """Return a full minute at least `minutes` ago. It must be in the past, because Dagster determines partitions by its
-    own clock."""
+    """Return a full minute that is at least `minutes` ago. The time must be in the past, because Dagster determines
+    partitions by its own clock."""
     return datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=minutes)
 
 
@@ -31,7 +31,8 @@ def materialize(
     root: Path | None = None,
     timeout_seconds: float = 10,
 ) -> dg.ExecuteInProcessResult:
-    """Run the windows from the first of `keys` to the last, with checks. The result contains failures."""
+    """Run the windows from the first of `keys` to the last, with checks. If the run fails, the returned result contains
+    the failures."""
     found = definitions(
         lake.declaration, bootstrap or lake.bootstrap, root or lake.root, remote, downstream, timeout_seconds
     )
@@ -43,7 +44,8 @@ def materialize(
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    """Return the error of the last failed step of a failed run, without stack traces."""
+    """Return the error of the failed step of a failed run, without stack traces. If several steps failed, return the
+    error of the last one."""
     assert not result.success
     data = result.get_step_failure_events()[-1].step_failure_data
     if data.user_failure_data is not None:
@@ -57,7 +59,8 @@ def failure_of(result: dg.ExecuteInProcessResult) -> str:
 
 
 def materializations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Mapping[str, Mapping[str, Any]]:
-    """Return the metadata of the newest materialization of each partition of `asset`, as plain values."""
+    """Return the metadata of each partition of `asset`, as plain values. It is taken from the partition's newest
+    materialization."""
     found: dict[str, Mapping[str, Any]] = {}
     for record in reversed(instance.fetch_materializations(asset, limit=1000).records):
         event = record.asset_materialization
@@ -68,7 +71,7 @@ def materializations(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Mappin
 
 
 def plain(value: Any) -> Any:
-    """Return a metadata value without its Dagster type. Tables become lists of rows."""
+    """Convert a metadata value from its Dagster type to a plain value. A table becomes a list of rows."""
     if isinstance(value, dg.TableMetadataValue):
         return [dict(record.data) for record in value.records]
     return value.value

@@ -1,4 +1,5 @@
-"""`make sbom`: write the product's components as CycloneDX JSON: Python packages and jars, with their hashes."""
+"""`make sbom`: write the product's components as CycloneDX JSON. The components are Python packages and jars, with
+their hashes."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from platform_assets_tests.support.audit import version_of
 from platform_assets_tests.support.locks import PRODUCT, locked
 
 PLACE: Final = "platform-assets:place"
-"""Property with the place of a component: "python", the name of a set in jars.lock, "registry", or "pyspark" for the
-jars inside pyspark."""
+"""Property that shows where a component comes from: "python", the name of a set in jars.lock, "registry", or "pyspark"
+for the jars inside pyspark."""
 WRITTEN_TO: Final = CHECKOUT / "build" / "sbom.cdx.json"
 _TESTS_ALONE: Final = "s3proxy"
 
@@ -33,7 +34,7 @@ _TESTS_ALONE: Final = "s3proxy"
 def components() -> Iterator[Component]:
     """Return all components of an installation of the product.
 
-    A Python package has the hashes of all of its archives in the lock.
+    A Python package has the hashes of all archives that the lock lists for the package.
     """
     for name, each in locked(PRODUCT).items():
         for version in each.versions:
@@ -50,7 +51,7 @@ def components() -> Iterator[Component]:
 
 
 def sbom() -> str:
-    """Return the document. It depends only on the locks."""
+    """Return the CycloneDX document. Its content depends only on the locks."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
     bom = Bom(components=components())
     bom.metadata.component = Component(
@@ -78,7 +79,7 @@ def _component(
 
 
 def _organisation(path: Path, name: str) -> str | None:
-    """Return the group that the jar's own Maven files give; None if they do not give one for this name."""
+    """Return the group that the jar's own Maven files specify, or None if they do not specify a group for this name."""
     with zipfile.ZipFile(path) as archive:
         groups = [
             parts[2]
@@ -89,7 +90,7 @@ def _organisation(path: Path, name: str) -> str | None:
 
 
 def main(path: Path = WRITTEN_TO) -> int:
-    """Write the document and print where it is."""
+    """Write the document and print its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(sbom(), encoding="utf-8")
     print(path)

@@ -1,8 +1,8 @@
-"""Order in which the processes of a run take test files: the longest first, so that all processes end at about the same
-time.
+"""Order in which the processes of a run take test files. The longest files come first, so that all processes end at
+about the same time.
 
-A run with `PLATFORM_TEST_DURATIONS=FILE` writes the seconds of each file; `platform_assets_tests/durations.json` is
-such a file.
+A run with `PLATFORM_TEST_DURATIONS=FILE` writes the duration of each file in seconds;
+`platform_assets_tests/durations.json` is such a file.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ RECORDED: Final = CHECKOUT / "platform_assets_tests" / "durations.json"
 LONG: Final = "long"
 
 _GUESSED_SECONDS: Final = {True: 2.0, False: 0.1}
-"""Assumed seconds of a test in a file without a recorded duration: for a test that uses the session's services, and for
-one that does not."""
+"""Assumed duration in seconds of a test in a file without a recorded duration, for a test that uses the session's
+services and for a test that does not use them."""
 
 
 def recorded(path: Path = RECORDED) -> dict[str, float]:
-    """Return the recorded seconds by file; paths are relative to the checkout."""
+    """Return the recorded duration of each file in seconds. Paths are relative to the checkout."""
     return {str(file): float(seconds) for file, seconds in json.loads(path.read_text()).items()}
 
 
 def longest_first(tests: Iterable[tuple[str, bool]], seconds: Mapping[str, float]) -> list[str]:
     """Return the files of `tests`, the longest first.
 
-    A test is a pair: its file, and True if it needs the session's services. The second is used to estimate `seconds`
-    that are missing.
+    A test is a pair: its file, and True if the test needs the session's services. This flag is used to estimate
+    durations that are missing in `seconds`.
     """
     guessed: dict[str, float] = defaultdict(float)
     for file, needs_services in tests:
@@ -44,7 +44,8 @@ def longest_first(tests: Iterable[tuple[str, bool]], seconds: Mapping[str, float
 
 
 class Durations:
-    """Plugin for the process that gets all reports. It lists which tests ran, and writes the seconds of each file."""
+    """Plugin for the process that gets all reports. It lists the tests that ran, and writes the duration of each file
+    in seconds."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""`make screenshots`: take the pictures for the README and the docs from the demo's UI. Run the demo in a separate data
-folder, open its UI in a headless Chromium, and take pictures of the asset graph and of the report of a passing check.
-Then delete rows of one window directly in Delta, evaluate the checks again, and take a picture of the report of the
-failing check."""
+"""`make screenshots`: take the pictures for the README and the docs from the demo's UI. The script runs the demo in a
+separate data folder, opens the UI in a headless Chromium, and takes pictures of the asset graph and of the report of a
+passing check. Then it deletes rows of one window directly in Delta, evaluates the checks again, and takes a picture of
+the report of the failing check."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DELETED: Final = 25
 
 
 def main() -> None:
-    """Take all pictures and write them to `docs/pictures`. If the demo's data folder is given, it is kept."""
+    """Take all pictures and write them to `docs/pictures`. If the demo's data folder is given, the folder is kept."""
     with tempfile.TemporaryDirectory(prefix="platform-assets-") as folder:
         home = home_at(Path(sys.argv[1] if len(sys.argv) > 1 else folder) / "home")
         environment = {**service_environment(), "PLATFORM_HOME": str(home.root), "PLATFORM_JARS": str(home.jars)}
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def take(home: Home, environment: Mapping[str, str]) -> None:
-    """Take the pictures of a home in which the demo has ended. The demo's Spark and broker must still be running."""
+    """Take the pictures from a home in which the demo has ended. The demo's Spark and broker must still be running."""
     for service in ("kafka", "spark"):
         platform.start_service(service, home, environ=environment)
     os.environ.update(environment)

@@ -31,7 +31,7 @@ def batch(base: int, count: int) -> bytes:
 
 @dataclass
 class Script:
-    """Content and answers of a scripted broker. Each of the first fetches gets one of `errors`."""
+    """Content and answers of a scripted broker. The first fetches get the errors in `errors`, one for each fetch."""
 
     batches: list[tuple[int, int, bytes]] = field(
         default_factory=lambda: [(n, n + 9, batch(n, 10)) for n in (0, 10, 20)]
@@ -42,17 +42,18 @@ class Script:
     log_start: int = 0
     errors: list[int] = field(default_factory=list)
     throttled: list[int] = field(default_factory=list)
-    """Throttle times in milliseconds for the first fetches, which get no data."""
+    """Throttle times in milliseconds for the first fetches. These fetches get no data."""
     empty: list[int] = field(default_factory=list)
-    """Throttle times in milliseconds for the next fetches, which get neither records nor errors."""
+    """Throttle times in milliseconds for the next fetches. These fetches get neither records nor errors."""
     empty_from: int = 1 << 62
-    """Fetches from this offset on get such an answer too."""
+    """Offset from which on fetches get such an answer too."""
     unstable: list[tuple[int, int, bytes]] = field(default_factory=list)
     """Batches after the last stable offset, which belong to open transactions."""
     corrupt: range = range(0)
     """Offsets for which the broker itself reports a corrupt batch."""
     aborted: list[tuple[int, int]] = field(default_factory=list)
-    """Producer ids and first offsets of aborted transactions, which the answer to each fetch lists."""
+    """Producer ids and first offsets of aborted transactions. The answer to each fetch lists all of these transactions.
+    """
     listed_start: int | None = None
     """The log start that ListOffsets gives if it is not `log_start`."""
     local_start: int = 1 << 62
@@ -68,12 +69,12 @@ class Script:
     probed: list[int] = field(default_factory=list)
     """The offset of each fetch with read_uncommitted."""
     racks: list[str] = field(default_factory=list)
-    """The rack that each fetch named."""
+    """The rack that was given in each fetch."""
     epoch: int = 5
 
 
 class ScriptedBroker(socketserver.ThreadingTCPServer):
-    """A broker with one topic of one partition, on loopback. `failures` are errors in the broker's own code."""
+    """A broker on loopback, with one topic that has one partition. `failures` are errors in the broker's own code."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -180,7 +181,7 @@ def fetch_response(
     throttle: int = 0,
     high: int | None = None,
 ) -> Any:
-    """Return an answer to a fetch, encoded by kafka-python."""
+    """Return the answer to a fetch, encoded by kafka-python."""
     of_topic = FetchResponse.FetchableTopicResponse
     data = of_topic.PartitionData(
         partition_index=0,
@@ -203,7 +204,8 @@ Start = Callable[[Script], ScriptedBroker]
 
 @contextlib.contextmanager
 def scripted_brokers() -> Iterator[Start]:
-    """Provide a function that starts a broker with a script. All brokers end with the block, and none may have failed."""
+    """Provide a function that starts a broker with a script. All brokers end with the block. The block fails if any
+    broker has failed."""
     brokers: list[ScriptedBroker] = []
     with contextlib.ExitStack() as stack:
 

@@ -1,8 +1,9 @@
-"""Demonstration of delivery semantics: three loaders with the same crashes, and the checks' results for their tables.
+"""Demonstration of delivery semantics: three loaders with the same crashes, and the results of the checks for their
+tables.
 
 `python -m platform_assets_tests.semantics` repeats the run shown in README.md and docs/SEMANTICS.md with the same seed,
-records and crashes, and writes the result there. It starts its own broker and Spark Connect server, unless
-`KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE` name others.
+records and crashes, and writes the result to these files. It starts its own broker and Spark Connect server, unless
+`KAFKA_BOOTSTRAP_SERVERS` and `SPARK_REMOTE` specify other servers.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ PARTITIONS = 2
 Offsets = frozenset[tuple[int, int]]
 """`(partition, offset)` pairs."""
 Schedule = Sequence[tuple[Point, ...]]
-"""For each window, the points at which the first attempts to load it crash, one per attempt. The next attempt does not
-crash."""
+"""For each window, the points at which the first attempts to load the window crash, one point for each attempt. The
+next attempt does not crash."""
 
 _LOST: frozenset[FindingKind] = frozenset({"rows missing", "window not loaded", "record not in the table"})
 _DOUBLED: frozenset[FindingKind] = frozenset({"duplicate in a window", "duplicate across windows"})
@@ -65,7 +66,7 @@ class _Loads(Protocol):
 class Result:
     """Result of one loader. `lost` and `doubled` are the differences between the loader's table and the topic's
     committed records; `due_lost` and `due_doubled` are the differences that the loader's crashes must have caused.
-    `windows` are the sealed ranges by key, in order."""
+    `windows` contains the sealed ranges of each window, in order."""
 
     loader: LoaderName
     crashes: Mapping[Point, int]
@@ -80,7 +81,7 @@ class Result:
 
     @property
     def as_due(self) -> bool:
-        """True if the table differs from the topic exactly as the crashes must have caused."""
+        """True if the differences between the table and the topic are exactly those that the crashes must have caused."""
         return (self.lost, self.doubled) == (self.due_lost, self.due_doubled)
 
     def named(self, check: str, kinds: frozenset[FindingKind]) -> Offsets:
@@ -100,8 +101,8 @@ class Result:
 
     @property
     def exact(self) -> bool:
-        """True if the checks report exactly the lost and the doubled records. `no_gaps` does not query brokers, so it
-        reports a loss by window and partition, and lists offsets only if it knows them."""
+        """True if the checks report exactly the lost records and the duplicate records. `no_gaps` does not query
+        brokers, so it reports a loss by window and partition. It lists offsets only if it knows them."""
         short = {(f.window, f.partition) for f in self._findings("no_gaps", _LOST)}
         return (
             not self.others
@@ -118,7 +119,7 @@ class Result:
 
 
 def schedule(rng: random.Random) -> Schedule:
-    """Return a schedule that has every point at least once, some windows that crash twice, and one window that does not
+    """Return a schedule in which every point occurs at least once, some windows crash twice, and one window does not
     crash."""
     chosen: list[tuple[Point, ...]] = [
         ("before the plan", "files written"),
@@ -150,7 +151,7 @@ def run(
 
 
 def _produce(lake: TopicLake, rng: random.Random) -> None:
-    """Produce records in every partition, in any order: some without a transaction, some in a committed transaction,
+    """Produce records in every partition, in random order: some without a transaction, some in a committed transaction,
     and some in an aborted transaction."""
 
     def records(least: int) -> list[Record]:
@@ -163,7 +164,8 @@ def _produce(lake: TopicLake, rng: random.Random) -> None:
 
 
 def _load(name: LoaderName, lake: TopicLake, key: str, points: Iterable[Point]) -> list[Point]:
-    """Load as an orchestrator does, with retries until it succeeds. Return the crashes."""
+    """Load a window with retries until a load succeeds, in the same way as an orchestrator. Return the points at which
+    loads crashed."""
     met: list[Point] = []
     for point in (*points, None):
         try:
@@ -307,7 +309,7 @@ def _by_window(r: Result, offsets: Offsets) -> list[str]:
 
 
 def with_section(readme: str, text: str) -> str:
-    """Return `readme` with `text` between its two markers. Raises ValueError if there are none."""
+    """Return `readme` with `text` between its two markers. Raises ValueError if there are no markers."""
     if not re.search(f"{BEGIN}.*{END}", readme, re.DOTALL):
         raise ValueError(f"the README has no section between {BEGIN} and {END}")
     before, rest = readme.split(BEGIN, 1)
@@ -318,7 +320,7 @@ def with_section(readme: str, text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Repeat the run, print the report, and write it into the documents. Return 0 if every loader gave the expected
+    """Repeat the run, print the report, and write it to the documents. Return 0 if every loader gave the expected
     result."""
     parser = argparse.ArgumentParser(prog="semantics", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=SEED, help="another seed gives other records and crashes")

@@ -1,4 +1,4 @@
-"""Small substitutes for services, with which tests of the supervisor's rules take milliseconds."""
+"""Small substitutes for services. With these substitutes, tests of the supervisor's rules take only milliseconds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def spec_of(home: Home, name: str, code: str, *, timeout: float = 30.0) -> Servi
 
 
 def launch_of(home: Home, name: str, code: str, *, answers: bool = True, timeout: float = 30.0) -> Launch:
-    """Return the launch of this service. Each start removes the flag of the previous start."""
+    """Return the launch of this service. Each start removes the flag file of the previous start."""
 
     def build() -> ServiceSpec:
         (home.root / f"{name}.flag").unlink(missing_ok=True)
@@ -57,7 +57,7 @@ def child_of(home: Home, name: str) -> int:
 
 
 def kill(record: ProcessRecord) -> None:
-    """Kill a service's own process as the system would, and wait until it has ended."""
+    """Kill a service's own process in the same way as the system would, and wait until the process has ended."""
     process = psutil.Process(record.pid)
     process.kill()
     process.wait(30)
@@ -76,8 +76,8 @@ def naming(path: Path) -> list[int]:
 
 
 def marked(record: ProcessRecord) -> list[int]:
-    """Return the pids of processes with the mark of a record, as the operating system reports them, without using the
-    code under test."""
+    """Return the pids of the processes that have the mark of a record. The operating system reports the marks, and the
+    code under test is not used."""
     found = []
     for process in psutil.process_iter():
         try:

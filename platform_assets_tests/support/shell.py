@@ -1,4 +1,4 @@
-"""A topic declared in a separate folder, and a shell for it."""
+"""A topic declared in a separate folder, and a shell that runs commands for this topic."""
 
 from __future__ import annotations
 
@@ -45,21 +45,22 @@ class Shell:
         }
 
     def declare(self, topic: str, start: str = "2026-01-01T00:00Z", window: str = "0 * * * *") -> Path:
-        """Write the YAML of a topic. Return the file."""
+        """Write the YAML of a topic. Return the path of the file."""
         file = self.root / "defs" / topic / "defs.yaml"
         file.parent.mkdir(exist_ok=True)
         file.write_text(YAML.format(topic=topic, window=window, start=start))
         return file
 
     def run(self, *arguments: str, **changed: str | None) -> Result:
-        """Run `platform-assets` with these arguments. Variables are changed as given, or removed if they are None."""
+        """Run `platform-assets` with these arguments. Environment variables are set to the given values, or removed if
+        the value is None."""
         hidden = dict.fromkeys(("KAFKA_BOOTSTRAP_SERVERS", "SPARK_REMOTE", "DAGSTER_HOME", "LAKE_ROOT"))
         environment: Mapping[str, str | None] = {**hidden, **self.variables, **changed}
         return CliRunner().invoke(main, list(arguments), env=environment)
 
     @classmethod
     def of_lake(cls, root: Path, lk: TopicLake, remote: str) -> Shell:
-        """Return a shell for a topic's lake. Dagster's home is as `platform-assets up` creates it."""
+        """Return a shell for a topic's lake. Dagster's home is the same as `platform-assets up` creates."""
         shell = cls(root)
         shell.declare(lk.topic, f"{lk.start:%Y-%m-%dT%H:%MZ}", "* * * * *")
         shell.variables |= {
@@ -75,14 +76,14 @@ ShellOf = Callable[[TopicLake], Shell]
 
 
 def sentence(error: Exception) -> str:
-    """Return the command that an error names, without the program's name, and with a reason instead of the dots."""
+    """Return the command in an error's message, without the program's name. The dots in the command stand for a reason."""
     command = str(error).partition("`platform-assets ")[2].partition("`")[0]
     assert command, f"names no command: {error}"
     return command
 
 
 def follow(shell: Shell, error: Exception, *more: str) -> str:
-    """Follow the remedy in the error. Return the command's output."""
+    """Run the command that the error recommends. Return the command's output."""
     words = sentence(error).replace('"…"', "decided").split()
     done = shell.run(*words, *more)
     assert done.exit_code == 0, done.output

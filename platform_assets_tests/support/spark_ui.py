@@ -1,4 +1,4 @@
-"""Everything that a Spark server shows to people and programs in its UI."""
+"""Everything that a Spark server's UI shows to people and programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, urldefrag, urljoin
 
 
 def pages(ui: str) -> Iterator[tuple[str, str]]:
-    """Return every page linked from the UI's tabs, and each application's data in the REST interface."""
+    """Return every page that the UI's tabs link to, and each application's data in the REST interface."""
     waiting = [f"{ui}/{tab}/" for tab in ("connect", "SQL", "jobs", "stages", "environment", "executors", "storage")]
     rest = f"{ui}/api/v1/applications"
     (application,) = re.findall(r'"id" : "([^"]+)"', fetched(rest) or "")
@@ -36,7 +36,7 @@ def pages(ui: str) -> Iterator[tuple[str, str]]:
 
 
 def fetched(address: str) -> str | None:
-    """Return a page; None if it does not exist."""
+    """Return the content of a page, or None if the page does not exist."""
     try:
         with urllib.request.urlopen(address, timeout=300) as answer:
             return str(answer.read().decode(errors="replace"))

@@ -14,7 +14,7 @@ from testbed.loads import TopicLake
 
 @dataclass
 class StoreLake(TopicLake):
-    """A topic on a real broker. Its lake is at `address`; the folder `root` stays empty."""
+    """A topic on a real broker. The lake of the topic is at `address`; the folder `root` stays empty."""
 
     @property
     def folder(self) -> Folder:
@@ -31,5 +31,5 @@ class StoreLake(TopicLake):
         return {unquote(path) for path in paths}
 
     def unnamed_files(self) -> list[str]:
-        """Data files that the newest version does not list."""
+        """Data files that the raw table's newest version does not list."""
         return sorted(set(self.data_files()) - self.named_files())

@@ -1,6 +1,7 @@
 """Small streams for the tests, and the program that a test kills: `python streaming.py BOOTSTRAP ROWS SECONDS HELD`.
 
-After it has reported HELD, the program stops sending flights, so that some are left even if the kill comes late.
+After the program has reported HELD, it stops sending flights, so that some flights are left even if the program is
+killed late.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ START = datetime(2026, 3, 1, 12, 34, 56, tzinfo=UTC)
 
 
 def small(rows: int) -> list[Dataset]:
-    """Return the first `rows` of each topic's data."""
+    """Return the first `rows` rows of each topic's data."""
     return [
         Dataset(d.topic, d.values.slice(0, rows), None if d.keys is None else d.keys.slice(0, rows))
         for d in map(load, SOURCES)
@@ -38,7 +39,7 @@ def stream(
     stop: threading.Event | None = None,
     on_sent: OnSent = lambda topic, rows: None,
 ) -> dict[TopicName, int]:
-    """Send all missing rows. Return the number of rows sent, by topic."""
+    """Send all missing rows. Return the number of rows sent to each topic."""
     with open_streams(client, START, stop=stop or threading.Event(), on_sent=on_sent, datasets=datasets) as streams:
         streams.send_backlog()
         streams.send_live(seconds)
@@ -56,7 +57,7 @@ def produced(client: ClientSettings, topic: TopicName) -> TopicLog:
 
 
 def holds_each_row_once(log: TopicLog, rows: int) -> bool:
-    """Return True if these are the rows `[0, rows)`, each once."""
+    """Return True if the records are the rows `[0, rows)`, each of them once."""
     return sorted(log.rows.tolist()) == list(np.arange(rows))
 
 

@@ -1,4 +1,4 @@
-"""Records on a real topic, for tests of cuts: with given timestamps, and with open transactions."""
+"""Records on a real topic, with given timestamps and with open transactions, for tests of cuts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Stream:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """Return a new client."""
+        """A new client for the broker."""
         return Cluster.connect(client_settings(self.bootstrap))
 
     def send(self, stamps: Iterable[int], partition: int = 0) -> None:
@@ -48,7 +48,7 @@ class Stream:
         send(Producer(librdkafka(self.bootstrap)), self.topic, _records(stamps, partition))
 
     def ends(self) -> dict[int, int]:
-        """Return the high watermarks, which include open transactions."""
+        """Return the high watermarks. They include the records of open transactions."""
         return {p: f.offset for p, f in self.cluster.high_watermarks(self.cluster.topic(self.topic)).items()}
 
     def stable(self) -> dict[int, int]:
@@ -73,7 +73,7 @@ class OpenTransaction:
     partition: int
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort, and wait for the marker. The coordinator answers before it has written the marker."""
+        """Commit or abort, and wait for the marker, because the coordinator answers before it has written the marker."""
         before = self.stream.ends()[self.partition]
         if commit:
             self.producer.commit_transaction(30)
@@ -83,7 +83,7 @@ class OpenTransaction:
 
 
 class Transactions:
-    """Transactions of one producer, one after the other. Each has one batch per partition."""
+    """Transactions of one producer, one after the other. Each transaction has one batch per partition."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -92,7 +92,7 @@ class Transactions:
         self._producer.init_transactions(30)
 
     def write(self, stamps: Iterable[int], partition: int = 0, *, commit: bool) -> None:
-        """Write one record for each timestamp (ms), and the marker. Return when the marker is written."""
+        """Write one record for each timestamp (ms), and then the marker. Return when the marker is written."""
         self._producer.begin_transaction()
         send(self._producer, self._stream.topic, _records(stamps, partition))
         OpenTransaction(self._stream, self._producer, partition).end(commit=commit)
@@ -129,7 +129,7 @@ def create_again(broker: Broker, name: str) -> None:
 
 
 def freeze(broker: Broker) -> None:
-    """Freeze the broker's process at an arbitrary point, and return when each of its threads has stopped. Raises
+    """Freeze the broker's process at an arbitrary point, and return when all of its threads have stopped. Raises
     RuntimeError if the test is not marked `alone`."""
     require_alone("freezing the broker")
     tasks = Path(f"/proc/{broker.pid}/task")
@@ -153,8 +153,8 @@ def _state(task: Path) -> str:
 
 
 def delete_before(bootstrap: str, topic: str, partition: int, offset: int) -> None:
-    """Make the log of a partition start at `offset`. Use a new client, because existing clients may not know a new
-    partition."""
+    """Make the log of a partition start at `offset`. This function uses a new client, because existing clients might
+    not know a new partition."""
     admin = AdminClient(librdkafka(bootstrap))
     for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
         assert future.result(30).low_watermark == offset

@@ -1,5 +1,5 @@
 """A sound table, a damaged table, and a table that disagrees with the ledger and with Dagster, for tests of reports.
-Needs neither a broker nor Spark."""
+These tables need neither a broker nor Spark."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from testbed import samples
 
 SOUND, TORN, AT_ODDS = "orders", "payments.eu_west", "refunds"
 WINDOWS, WAITING, PARTITIONS, OFFSETS = 30, 2, 3, 100
-"""Number of offsets that each window has in each partition. The newest windows are not loaded."""
+"""Numbers of windows, of newest windows that are not loaded, of partitions, and of offsets per window and partition."""
 LOST_WINDOW, LOST_ROWS, DOUBLED = 20, 12, 5
-"""Numbers of three windows of the damaged table: without rows; without rows [1240, 1260) of partition 1; with duplicate
-rows."""
+"""Numbers of three damaged windows: LOST_WINDOW has no rows; LOST_ROWS lacks the rows [1240, 1260) of partition 1;
+DOUBLED has duplicate rows."""
 BEHIND, AHEAD, UNBALANCED, UNREPORTED, MISREPORTED = 6, 13, 17, 22, 24
-"""Numbers of five windows of the inconsistent table: without a receipt; with the receipt of a load that never existed;
-with too many holes in the receipt; unknown to Dagster; and reported to Dagster with another load."""
+"""Numbers of five inconsistent windows: BEHIND has no receipt; AHEAD has the receipt of a load that never existed;
+UNBALANCED has too many holes in its receipt; UNREPORTED is unknown to Dagster; MISREPORTED was reported to Dagster with
+another load."""
 
 
 def key(number: int) -> str:
@@ -46,7 +47,8 @@ def declaration(topic: str) -> TopicDeclaration:
 
 
 def sound(lake_root: Path, topic: str = SOUND) -> list[SealedWindow]:
-    """Make a sound table. Every seventh window contains transaction markers, and the tenth also an aborted record."""
+    """Make a sound table. Every seventh window contains transaction markers, and window 10 also contains an aborted
+    record."""
     windows = samples.recorded(
         lake_root, topic, [dict.fromkeys(range(PARTITIONS), n * OFFSETS) for n in range(WINDOWS + 1)]
     )
@@ -62,7 +64,7 @@ def sound(lake_root: Path, topic: str = SOUND) -> list[SealedWindow]:
 
 
 def torn(lake_root: Path, topic: str = TORN) -> list[SealedWindow]:
-    """Make the sound table, delete rows in two windows, and append rows of another window again."""
+    """Make the sound table, delete rows in two windows, and append the rows of another window a second time."""
     windows = sound(lake_root, topic)
     table = DeltaTable(lake_root / "raw" / topic)
     table.delete(f"window = '{windows[LOST_WINDOW].key}'")
@@ -99,7 +101,8 @@ def reported(
     but: Iterable[int] = (),
     otherwise: Iterable[int] = (),
 ) -> None:
-    """Report windows to Dagster as the sensor and runs would, but omit some, and report some with another load."""
+    """Report windows to Dagster in the same way as the sensor and runs, but omit some windows, and report some windows
+    with another load."""
     receipts = Ledger(Lake.at(lake_root)).receipts(TableRef.raw(topic))
     for number, window in enumerate(windows):
         instance.report_runless_asset_event(sealed_event(window))
@@ -122,8 +125,9 @@ def facts(
     waiting: Collection[int] = (),
     unasked: Collection[int] = (),
 ) -> Facts:
-    """Return facts of `orders`, with 10 offsets per window and partition. All windows are loaded except `waiting` and
-    `unasked`. `holes` are given by number of window and partition; None stands for holes without an explanation."""
+    """Return facts about the topic `orders`, with 10 offsets per window and partition. All windows are loaded except
+    `waiting` and `unasked`. `holes` contains holes, keyed by window number and partition; None stands for holes without
+    an explanation."""
     keys = [key(n) for n in range(windows)]
     ranges = {
         k: TopicRanges({p: OffsetRange(n * 10, n * 10 + 10) for p in range(partitions)}) for n, k in enumerate(keys)

@@ -1,4 +1,4 @@
-"""Results of browser tests on a machine without a browser."""
+"""Results of browser tests on a machine that has no browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BROWSER_TESTS = ("platform_assets_tests/checks/report/test_report_ui.py", "platf
 
 
 def run_without_browser(folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run all tests marked `browser` as on a machine without a browser."""
+    """Run all tests marked `browser` in the same way as on a machine without a browser."""
     environ = {n: v for n, v in os.environ.items() if n not in (VARIABLE, browser.REQUIRED_VARIABLE)}
     environ["PATH"] = str(folder)
     return subprocess.run(

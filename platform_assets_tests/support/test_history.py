@@ -1,4 +1,4 @@
-"""The history checker names each fault in an otherwise correct history, and finds nothing in a correct one."""
+"""The history checker names each fault that is added to a correct history, and finds nothing in a correct history."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from platform_assets_tests.support.history import Anomaly, Name, Row, Send, chec
 
 PARTITIONS = 3
 FATES = ("ok", "aborted", "refused", "arrived", "told", "vanished", "marker")
-"""Fates of an offset or a send. With "arrived", "told" and "vanished", the outcome is unknown to the producer."""
+"""Fates of an offset or a send. The producer does not know the outcome if the fate is "arrived", "told" or "vanished".
+"""
 
 
 @dataclass
 class History:
-    """A history, and the offsets without a record: markers, aborted records, failed sends."""
+    """A history, and its offsets without a record: markers, aborted records, failed sends."""
 
     sends: list[Send]
     rows: list[Row]
@@ -39,7 +40,7 @@ class History:
 
 
 def clean(rng: random.Random) -> History:
-    """Make the history of an exactly-once sink. Each offset is a record with some outcome, or a marker."""
+    """Make the history of an exactly-once sink. At each offset, there is a record with some outcome, or a marker."""
     sends: list[Send] = []
     rows: list[Row] = []
     free: list[tuple[int, int]] = []
@@ -218,8 +219,8 @@ def test_an_unknown_outcome_may_be_there_or_not() -> None:
 
 
 def test_two_acknowledgements_of_one_offset_are_inconsistent() -> None:
-    """The fault would be Kafka's own. The table, which can have only one of the values, is not the only one to be
-    blamed."""
+    """This would be a fault of Kafka itself. The table, which can contain only one of the values, is not the only
+    suspect."""
     sends = [Send(b"a", 0, 2, "ok"), Send(b"b", 0, 2, "ok")]
     found = check_history(sends, [Row(0, 2, b"a")], [TopicRanges({0: OffsetRange(0, 5)})])
     assert [(a.name, a.value) for a in found] == [("inconsistent-offset", b"a"), ("lost-write", b"b")]

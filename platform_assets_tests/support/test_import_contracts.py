@@ -1,4 +1,4 @@
-"""The project's own import contract finds an import of a test module anywhere."""
+"""The project's own import contract finds an import of a test module in any module."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_portable_are_the_tests_that_use_services() -> None:
 def test_every_run_is_done_and_one_that_fails_is_the_outcome(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs of pytest without a configuration, in a separate folder."""
+    """Runs of pytest in a separate folder, without a configuration."""
     (tmp_path / "test_one.py").write_text("import os\ndef test_one(): assert os.environ['KIND'] == 'good'\n")
     monkeypatch.setattr(part_runs, "CHECKOUT", tmp_path)
     good, bad = (Run(f"{kind} ones", "not nothing", {"KIND": kind}) for kind in ("good", "bad"))

@@ -1,4 +1,4 @@
-"""The prose linter finds its phrases, and leaves code and allowed lines alone."""
+"""The prose linter finds its phrases, and ignores code and allowed lines."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ CONFIGURATION = (reference.DOCS / "configuration.md").read_text()
 
 
 def first_column(page: str, after: str) -> list[str]:
-    """Return the names in backquotes in the first column of the first table after `after`."""
+    """Return the names in backquotes in the first column of the first table after the text `after`."""
     assert page.count(after) == 1, after
     rows = page.split(after)[1].split("|---|", 1)[1].split("\n\n")[0]
     return [name for row in rows.splitlines() for name in re.findall(r"`([^`]+)`", row.partition(" | ")[0])]
 
 
 def same(documented: Collection[str], real: Collection[str]) -> bool:
-    """Return True if both contain the same names, each of them once."""
+    """Return True if both lists contain the same names, each name exactly once."""
     return sorted(documented) == sorted(real)
 
 

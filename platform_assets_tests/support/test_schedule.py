@@ -1,4 +1,5 @@
-"""Files are ordered so that all processes end together, and `make test-all` includes all tests that `make test` omits."""
+"""Files are ordered so that all processes end at about the same time, and `make test-all` includes all tests that `make
+test` omits."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sharing of the session's services between processes. Each open file stands for a process, because files hold the
-locks."""
+"""Sharing of the session's services between processes. In these tests, each open file stands for a process, because the
+locks belong to open files."""
 
 from __future__ import annotations
 

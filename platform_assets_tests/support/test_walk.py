@@ -1,4 +1,4 @@
-"""A page is reported if its commands fail, or if their output differs from that shown on the page."""
+"""A page is reported if its commands fail, or if their output differs from the output shown on the page."""
 
 from __future__ import annotations
 

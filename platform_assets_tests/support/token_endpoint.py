@@ -1,4 +1,4 @@
-"""A token endpoint of OpenID Connect on loopback: it returns signed tokens for a client's id and secret, and publishes
+"""A token endpoint of OpenID Connect on loopback. It returns signed tokens for a client's id and secret, and publishes
 its public key."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLIENT = "loader"
 
 @dataclass
 class TokenEndpoint:
-    """A running endpoint. `asked` has the scope and client id of each token request."""
+    """A running endpoint. `asked` contains the scope and the client id of each token request."""
 
     url: str = ""
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
@@ -97,7 +97,7 @@ def token_endpoint() -> Iterator[TokenEndpoint]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Log nothing."""
+            """Do not log requests."""
 
     with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
         made.url = f"http://{LOOPBACK}:{server.server_port}/token"

@@ -1,4 +1,5 @@
-"""Dagster's daemon for a topic group, in this process: ticks, and the runs that they request."""
+"""Dagster's daemon for a topic group, in this process. It evaluates ticks, and executes the runs that the ticks
+request."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class TopicGroup:
         return Group(self.name, tuple(lk.declaration for lk in self.lakes))
 
     def definitions(self) -> dg.Definitions:
-        """Return the definitions as built by `TopicTables`."""
+        """Return the definitions that `TopicTables` builds."""
         first = self.lakes[0]
         each = [definitions(lk.declaration, first.bootstrap, first.root, self.remote) for lk in self.lakes]
         made = dg.Definitions(
@@ -56,7 +57,7 @@ class TopicGroup:
         return list(result.run_requests or [])
 
     def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
-        """Execute a run that a tick requested, as Dagster would."""
+        """Execute a run that a tick requested, in the same way as Dagster."""
         assert request.run_key
         assert request.job_name
         known = self.instance.get_runs(dg.RunsFilter(tags={"dagster/run_key": request.run_key}))

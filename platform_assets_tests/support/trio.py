@@ -1,4 +1,4 @@
-"""Three brokers for a single test, which may kill them."""
+"""Three brokers for a single test. The test can kill these brokers."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class Trio:
         return brokers.ALL[node - 1]
 
     def admin(self) -> AdminClient:
-        """Return a new client, which does not know former leaders. Keep the client while you wait for an answer."""
+        """Return a new client, which does not know previous leaders. Keep the client while you wait for an answer."""
         return AdminClient({**librdkafka(self.bootstrap), "log_level": 0})
 
     def create(
         self, name: str, replicas: Sequence[Sequence[int]] = (), config: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic with one partition for each list of nodes; the first node of a list leads. Without lists, the
-        brokers place one partition."""
+        """Create a topic with one partition for each list of nodes; the first node in a list is the leader. Without
+        lists, the brokers place a single partition."""
         placed: dict[str, object] = (
             {"num_partitions": len(replicas), "replica_assignment": [list(each) for each in replicas]}
             if replicas
@@ -80,7 +80,7 @@ class Trio:
         wait_until(f"topic {name} is led", lambda: all(self.leader(name, p) for p in range(max(1, len(replicas)))))
 
     def leader(self, topic: str, partition: int = 0) -> int | None:
-        """Return the leader of a partition according to the controller; None if there is none."""
+        """Return the leader of a partition according to the controller, or None if there is no leader."""
         return self._described(topic, partition)[0]
 
     def in_sync(self, topic: str, partition: int = 0) -> frozenset[int]:
@@ -102,7 +102,7 @@ class Trio:
 
 @contextmanager
 def three_brokers(root: Path) -> Iterator[Trio]:
-    """Run three brokers below `root`. At the end of the block, they are stopped by their process ids."""
+    """Run three brokers below `root`. At the end of the block, the brokers are stopped by their process ids."""
     trio = Trio(home_at(root))
     try:
         trio.up()

@@ -1,5 +1,5 @@
-"""Sharing of the session's broker and Spark server between test processes. Tests use these services at the same time. A
-test that stops or freezes a service must be the only user, and has the marker `alone`."""
+"""Sharing of the session's broker and Spark server between test processes. Several tests use these services at the same
+time. A test that stops or freezes a service must be the only user of the services, and has the marker `alone`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _alone = False
 
 @contextmanager
 def turn(folder: Path | None, *, alone: bool) -> Iterator[None]:
-    """Wait for the session's services, and reserve them within the block. Processes coordinate in `folder`, which is
-    None if there are no other processes."""
+    """Wait until the session's services are free for this test, and reserve them within the block. Processes coordinate
+    in `folder`. It is None if there are no other processes."""
     global _alone
     with ExitStack() as stack:
         if folder is not None:
@@ -38,7 +38,7 @@ def _held(folder: Path, *, alone: bool) -> Iterator[None]:
 
 @contextmanager
 def until_the_last_leaves(folder: Path, end: Callable[[], object]) -> Iterator[None]:
-    """Call `end` after the block if no other process is inside such a block for the same folder."""
+    """Call `end` after the block, unless another process is still inside such a block for the same folder."""
     with (folder / "users").open("w") as users:
         fcntl.flock(users, fcntl.LOCK_SH)
         try:

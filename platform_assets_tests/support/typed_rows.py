@@ -1,4 +1,5 @@
-"""Random rows with every type of a decoded table, with nulls at every depth and values that are difficult for hashes."""
+"""Random rows with every type that a decoded table can have, with nulls at every depth and with values that are
+difficult for hashes."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _FLOATS = (0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1.5, -1e-40)
 
 
 def typed_rows(rng: random.Random, rows: int) -> pa.RecordBatch:
-    """Return a column of each type, a struct of all types, lists of lists and of structs, and maps. Offsets ascend by
-    partition."""
+    """Return rows with a column of each type, a struct of all types, lists of lists, lists of structs, and maps.
+    Offsets ascend within each partition."""
     everything = pa.struct([(f"f{i}", kind) for i, kind in enumerate(_LEAVES)])
     kinds = [*_LEAVES, everything, *(pa.list_(kind) for kind in (*_LEAVES[:4], pa.string())), pa.list_(everything),
              pa.list_(pa.list_(pa.int16())), pa.struct([("deep", pa.list_(pa.struct([("x", pa.decimal128(30, 0))])))]),

@@ -16,7 +16,7 @@ from testbed.project import write_project
 
 @contextmanager
 def user_interface(folder: Path, lake: TopicLake, remote: str) -> Iterator[str]:
-    """Provide the address of the UI for that project. The daemon starts runs that are requested in the UI."""
+    """Provide the address of the UI for the project. The daemon starts the runs that are requested in the UI."""
     home: Home = home_at(folder / "home")
     options = UpOptions(workspace=write_project(folder, lake, sensor_running=False))
     environ: Mapping[str, str] = {

@@ -1,8 +1,8 @@
 """Execution of pages: files are written, commands run in one shell, and outputs are compared.
 
-A fence marked `bash` is run, and fails at the first command that fails. The lines of a following fence marked `text`
-must be in the output of these commands, in the same order; `…` stands for anything. A fence with a title is a file with
-that name, written to the shell's current folder. Other fences are ignored.
+The commands in a fence marked `bash` are run. The step fails at the first command that fails. If the next fence is
+marked `text`, its lines must be in the output of these commands, in the same order; `…` stands for any text. A fence
+with a title is a file with that name, which is written to the shell's current folder. All other fences are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEGIN, _END = "\x1e", "\x1f"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands of one fence, and the lines that must be in their output. `where` is used in messages."""
+    """Commands in one fence, and the lines that must be in the output of these commands. `where` is used in messages."""
 
     where: str
     commands: str
@@ -32,7 +32,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Output of a step on both streams, and the exit code of the step, which is None if the step never ended."""
+    """Combined standard output and error output of a step, and the exit code of the step. The exit code is None if the
+    step never ended."""
 
     step: Step
     output: str
@@ -40,7 +41,7 @@ class Done:
 
     @property
     def fault(self) -> str | None:
-        """Return how the output differs from the page; None if it does not differ."""
+        """Return the difference between the output and the page, or None if there is no difference."""
         if self.code != 0:
             return f"{self.step.where}: exit code {self.code}\n{self.step.commands}\n{self.output}"
         left = iter(self.output.splitlines())
@@ -80,8 +81,8 @@ def steps(name: str, page: str) -> Iterator[Step]:
 
 
 def walk(todo: Sequence[Step], folder: Path, environment: Mapping[str, str], *, timeout: float) -> Iterator[Done]:
-    """Run `todo` in one shell that starts in `folder`. The run ends at the first command that fails, or at `timeout`
-    (s)."""
+    """Run the steps `todo` in one shell that starts in `folder`. The run ends at the first command that fails, or after
+    `timeout` seconds."""
     script = folder.with_suffix(".sh")
     lines = ["set -eo pipefail"]
     for at, step in enumerate(todo):

@@ -1,4 +1,4 @@
-"""The web server, as started by `up`, for one module of the tests."""
+"""The web server for one module of the tests, started in the same way as by `up`."""
 
 from __future__ import annotations
 
